@@ -1,0 +1,76 @@
+# Thin over CMake and pytest; docs/building.md has the details. Every target installs what it needs.
+.DEFAULT_GOAL := build
+.PHONY: setup build cli test check-fast demo lint format new-op dump bench bars fuzz cuda install clean
+SHELL := /bin/bash
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# The same object code in every checkout and build folder, so ccache shares it.
+export CCACHE_BASEDIR ?= $(CURDIR)
+export CCACHE_NOHASHDIR ?= 1
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 60
+
+setup:  ## install everything that any other target needs
+	tools/setup.sh test fuzz cuda
+
+build:  ## build/bin/pestle, build/lib/libpestle.so and the tests
+	@tools/setup.sh
+	@tools/build.sh release
+
+cli:  ## build/bin/pestle alone, for quick turns
+	@tools/setup.sh
+	@tools/build.sh release pestle_cli
+
+test:  ## everything CI runs
+	@tools/test.sh
+
+check-fast: build  ## C++ tests of the release build only
+	ctest --test-dir build --output-on-failure -j 2
+
+# make test-files: build and run the tests of tests/files (or tests/python)
+test-python: build
+	@tools/setup.sh test
+	PESTLE_BUILD_DIR=$(CURDIR)/build PESTLE_BIN=$(CURDIR)/build/bin/pestle pytest -q tests/python
+test-%:
+	@tools/setup.sh
+	@tools/build.sh release pestle_test_$*
+	ctest --test-dir build --output-on-failure -R '^$*'
+
+demo: cli  ## quantise a real model to every format and show what it cost
+	@tools/demo.sh
+
+lint:
+	@tools/setup.sh lint
+	@cmake --preset release --log-level=WARNING >/dev/null
+	@tools/lint.sh
+
+format:
+	@tools/setup.sh lint
+	@tools/lint.sh --fix
+
+new-op:  ## NAME=my_op: the files of a new op, as CONTRIBUTING.md goes on with
+	@tools/new_op.py $(NAME)
+
+dump: cli  ## refresh the files that are made from the op table
+	@tools/dump.sh
+
+bench: build
+	build/bin/pestle bench
+
+bars: build  ## the bars of the project, each with figure, peer and verdict
+	@tools/setup.sh test
+	build/bin/pestle bench --bars
+
+fuzz:  ## FUZZ_SECONDS of each fuzz target
+	@tools/setup.sh fuzz
+	@tools/build.sh fuzz
+	@tools/fuzz.sh $(FUZZ_SECONDS)
+
+cuda:  ## build/cuda: with the CUDA backend; needs no GPU
+	@tools/setup.sh cuda
+	@tools/build.sh cuda
+
+install: build
+	cmake --install build --prefix $(PREFIX)
+
+clean:
+	rm -rf build

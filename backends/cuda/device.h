@@ -1,0 +1,17 @@
+// CUDA errors as statuses, and how many devices there are. No CUDA type leaves this folder.
+#pragma once
+
+#include "core/status.h"
+
+namespace pestle::cuda {
+
+// Ok for 0 (cudaSuccess); else a device error that names the call, the code and CUDA's words.
+Status from_cuda(int error, const char* call);
+
+// The devices that this process may use; a missing or too old driver is a device error.
+Result<int> device_count();
+
+}  // namespace pestle::cuda
+
+// Returns the status to the caller unless the CUDA call succeeds.
+#define PESTLE_CUDA_TRY(call) PESTLE_TRY(::pestle::cuda::from_cuda((call), #call))

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Times PyTorch on the cases of `pestle bench`.
+
+usage: run_peers.py [--pestle build/bin/pestle] [--op OP]... [--out peers.jsonl]
+       run_peers.py --serve     answers each case on standard input with its peers' times
+
+A request is a case as `pestle bench --list-cases` prints it, with "peers": [names] and "seconds".
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+import torch_peers
+
+
+def measure(call, seconds, warm_up=True):
+    """Microseconds of each call; the first, which may compile or allocate, is not counted."""
+    if warm_up:
+        call()
+    samples = []
+    end = time.perf_counter() + seconds
+    while len(samples) < 2 or (time.perf_counter() < end and len(samples) < 1000):
+        start = time.perf_counter()
+        call()
+        samples.append((time.perf_counter() - start) * 1e6)
+    return samples
+
+
+class Peers:
+    """Callables of the case asked for last, so that it can be asked again without its set-up."""
+
+    def __init__(self):
+        self.key = None
+        self.calls = {}
+        self.copy = None
+        self.warm = set()
+
+    def calls_for(self, case):
+        key = (case["op"], case["case"])
+        if key != self.key:
+            self.calls = {}  # frees the last case's memory first
+            adapter = torch_peers.adapter_of(case["op"])
+            self.calls = adapter(case) if adapter else {}
+            self.key = key
+            self.warm = set()
+        return self.calls
+
+    def call_for(self, case, peer):
+        if peer != "torch_copy":
+            return self.calls_for(case).get(peer)
+        self.copy = self.copy or torch_peers.copy_of_bf16()
+        return self.copy
+
+    def times(self, case, peers, seconds):
+        results = []
+        for peer in peers:
+            found = self.call_for(case, peer)
+            if found is None:
+                raise LookupError(f"no adapter for {case['op']} '{case['case']}' as {peer}")
+            call, moved = found
+            samples = measure(call, seconds, warm_up=peer not in self.warm)
+            self.warm.add(peer)
+            results.append(
+                {
+                    "op": case["op"],
+                    "case": case["case"],
+                    "peer": peer,
+                    "us": statistics.median(samples),
+                    "bytes": moved or case["bytes"],
+                    "samples_us": samples,
+                    "torch": torch.__version__,
+                    "threads": torch.get_num_threads(),
+                }
+            )
+        return results
+
+
+def serve():
+    peers = Peers()
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = {"peers": peers.times(request, request["peers"], request["seconds"])}
+        except Exception as error:  # the asker decides what a missing peer means
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+def walk(arguments):
+    command = [arguments.pestle, "bench", "--list-cases", "--tags", "bar", *arguments.op]
+    cases = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    peers = Peers()
+    out = open(arguments.out, "w") if arguments.out else sys.stdout  # noqa: SIM115  (closed at exit)
+    for case in map(json.loads, cases.splitlines()):
+        wanted = ["torch_copy", *peers.calls_for(case)]
+        for result in peers.times(case, wanted, arguments.seconds):
+            print(json.dumps(result), file=out, flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pestle", default="build/bin/pestle")
+    parser.add_argument("--op", action="append", default=[])
+    parser.add_argument("--out")
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--serve", action="store_true")
+    arguments = parser.parse_args()
+    with torch.inference_mode():
+        serve() if arguments.serve else walk(arguments)
+
+
+if __name__ == "__main__":
+    main()

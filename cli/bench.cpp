@@ -1,0 +1,199 @@
+// pestle bench: time, bytes per second and share of what the machine can do.
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "harness/bars.h"
+#include "harness/bench.h"
+#include "harness/check.h"
+#include "harness/results.h"
+
+namespace pestle::cli {
+namespace {
+
+struct Options {
+  std::vector<std::string> ops;
+  std::string tags = "bar";
+  std::string case_text;
+  int64_t footprint_mib = 1024;
+  harness::BenchOptions bench;
+  std::string out;
+  bool json = false;
+  bool list_cases = false;
+  bool dispatch = false;
+  bool bars = false;
+  harness::BarsOptions bar_options;
+};
+
+struct Job {
+  const Op* op;
+  Case row;
+};
+
+Result<std::vector<Job>> select_jobs(const Options& options) {
+  unsigned tags = 0;
+  if (!harness::tags_from_text(options.tags, tags)) {
+    return invalid_argument("--tags is '" + options.tags +
+                            "', expected some of smoke, edge, bar, huge, or all");
+  }
+  std::vector<const Op*> ops;
+  for (const std::string& name : options.ops) {
+    auto op = require_op(name);
+    PESTLE_TRY(op.status());
+    ops.push_back(op.value());
+  }
+  if (!options.case_text.empty()) {
+    if (ops.size() != 1) return invalid_argument("--case needs one op");
+    return std::vector<Job>{{ops[0], {options.case_text.c_str(), kBar}}};
+  }
+  if (ops.empty()) {
+    for (const Op& op : all_ops()) ops.push_back(&op);
+  }
+  std::vector<Job> jobs;
+  for (const Op* op : ops) {
+    for (const Case& row : op->spec->cases) {
+      if (row.tags & tags) jobs.push_back({op, row});
+    }
+  }
+  return jobs;
+}
+
+void print_result(const harness::BenchResult& r) {
+  std::printf("%-22s %-30s %11.1f us %5.1f%% %8.2f GB/s %9.1f GFLOP/s %6.1f%% of %s\n  %s\n",
+              r.op.c_str(), r.impl.c_str(), r.time.median, r.time.spread() * 100, r.gb_per_s(),
+              r.gflops(), r.percent_of_ceiling, r.bound.c_str(), r.case_text.c_str());
+  if (!r.versus.empty()) std::printf("  %s\n", harness::versus_verdict(r).c_str());
+  std::fflush(stdout);
+}
+
+int bench_all(const Options& options) {
+  auto jobs = select_jobs(options);
+  if (!jobs.ok()) return fail(jobs.status());
+  if (jobs.value().empty()) {
+    std::fprintf(stderr, "pestle: no case has a tag of '%s'\n", options.tags.c_str());
+    return kExitFailed;
+  }
+  if (options.list_cases) {
+    for (const Job& job : jobs.value()) {
+      auto json = harness::case_json(*job.op, job.row);
+      if (!json.ok()) return fail(json.status());
+      std::printf("%s\n", json.value().dump().c_str());
+    }
+    return 0;
+  }
+  harness::ResultFile file;
+  if (Status status = file.open(options.out); !status.ok()) return fail(status);
+  auto ceiling = harness::CopyCeiling::make();
+  if (!ceiling.ok()) return fail(ceiling.status());
+  const double gflops = harness::compute_ceiling_gflops();
+  int failed = 0;
+  for (const Job& job : jobs.value()) {
+    auto result = harness::bench_case(*job.op, job.row, options.bench, *ceiling.value(), gflops);
+    if (!result.ok()) {
+      failed = fail(result.status());
+      continue;
+    }
+    const auto json = harness::result_json(result.value());
+    file.write(json);
+    if (options.json)
+      std::printf("%s\n", json.dump().c_str());
+    else
+      print_result(result.value());
+  }
+  return failed;
+}
+
+int bench_dispatch(const Options& options) {
+  for (const harness::DispatchCost& cost : harness::bench_dispatch()) {
+    if (options.json) {
+      const nlohmann::ordered_json json = {{"op", cost.op},
+                                           {"case", cost.case_text},
+                                           {"seen_ns", cost.seen_ns},
+                                           {"fresh_ns", cost.fresh_ns}};
+      std::printf("%s\n", json.dump().c_str());
+    } else {
+      std::printf("%-24s seen %6.0f ns   fresh %6.0f ns\n", cost.op.c_str(), cost.seen_ns,
+                  cost.fresh_ns);
+    }
+  }
+  return 0;
+}
+
+void print_verdict(const harness::Verdict& v) {
+  if (!v.missing.empty()) {
+    std::printf("MISSING %-46s %s\n", v.bar.c_str(), v.missing.c_str());
+  } else {
+    std::printf("%-7s %-46s %8.2f (%s %g)  %s%s%s\n", v.met() ? "met" : "MISSED", v.bar.c_str(),
+                v.value, v.at_least ? "at least" : "at most", v.limit, v.figure.c_str(),
+                v.peer.empty() ? "" : " against ", v.peer.c_str());
+  }
+  std::fflush(stdout);
+}
+
+int bench_bars(const Options& options) {
+  harness::ResultFile file;
+  if (Status status = file.open(options.out); !status.ok()) return fail(status);
+  int met = 0;
+  int missed = 0;
+  const Status status = harness::run_bars(options.bar_options, file, [&](const auto& verdict) {
+    (verdict.met() ? met : missed) += 1;
+    const auto json = harness::verdict_json(verdict);
+    file.write(json);
+    if (options.json)
+      std::printf("%s\n", json.dump().c_str());
+    else
+      print_verdict(verdict);
+  });
+  if (!status.ok()) return fail(status);
+  if (!options.json) std::printf("%d met, %d missed or missing\n", met, missed);
+  return missed == 0 ? 0 : kExitFailed;
+}
+
+int run(Options& options) {
+  options.bench.footprint_bytes = options.footprint_mib << 20;
+  options.bar_options.bench = options.bench;
+  if (options.bars) return bench_bars(options);
+  return options.dispatch ? bench_dispatch(options) : bench_all(options);
+}
+
+void add_bars_options(CLI::App* command, Options& options) {
+  command->add_flag("--bars", options.bars, "measure and judge every bar of --bars-file");
+  command->add_option("--bars-file", options.bar_options.bars_file, "(bench/bars.json)");
+  command->add_option("--only", options.bar_options.only, "bars whose name contains this");
+  command->add_option("--peers", options.bar_options.peers_file,
+                      "peers' times as run_peers.py wrote them, instead of measuring them now");
+  command->add_option("--python", options.bar_options.python,
+                      "an interpreter with PyTorch (.venv/bin/python)");
+  command->add_option("--work-folder", options.bar_options.work_folder,
+                      "where bars about files put them; 20 GiB");
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, int* exit_code) {
+  auto* command = app.add_subcommand(
+      "bench", "Time implementations, next to a copy of the same memory in the same run");
+  auto options = std::make_shared<Options>();
+  command->add_option("op", options->ops, "ops; all when none is named");
+  command->add_option("--tags", options->tags, "cases: smoke, edge, bar, huge or all (bar)");
+  command->add_option("--case", options->case_text, "a call in a case's words, for one op");
+  command->add_option("--impl", options->bench.impl, "an implementation, not the chosen one");
+  command->add_option("--vs", options->bench.versus,
+                      "a second implementation, timed in turn with the first, with a verdict");
+  command->add_option("--isa", options->bench.isa, "scalar, avx2, avx512 or best");
+  command->add_option("--threads", options->bench.threads, "0: one a core");
+  command->add_option("--seconds", options->bench.timing.seconds, "at most, for each case (2)");
+  command->add_option("--spread", options->bench.timing.spread,
+                      "enough when the median's 95 % interval is this narrow (0.01)");
+  command->add_option("--footprint", options->footprint_mib,
+                      "MiB over which calls rotate, to keep them out of the caches (1024)");
+  command->add_option("--out", options->out, "append JSON lines to this file");
+  command->add_flag("--dispatch", options->dispatch, "cost of choosing an implementation");
+  command->add_flag("--list-cases", options->list_cases, "print the cases as JSON lines only");
+  command->add_flag("--json", options->json, "JSON lines with raw samples instead of a table");
+  add_bars_options(command, *options);
+  command->callback([=] { *exit_code = run(*options); });
+}
+
+}  // namespace pestle::cli

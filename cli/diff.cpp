@@ -1,0 +1,48 @@
+// pestle diff: how far two models' weights lie apart.
+#include <cstdio>
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/file_commands.h"
+#include "files/diff_files.h"
+
+namespace pestle::cli {
+namespace {
+
+struct DiffArguments {
+  files::DiffOptions options;
+  size_t rows = 20;
+  double max_error = -1;
+  bool json = false;
+};
+
+int run_diff(DiffArguments& arguments) {
+  arguments.options.progress = progress_bar(arguments.json);
+  arguments.options.cancel = &stop_requested();
+  const auto report = files::diff_files(arguments.options);
+  if (!report.ok()) return fail(report.status());
+  const std::string text = arguments.json ? files::diff_json(report.value())
+                                          : files::diff_text(report.value(), arguments.rows);
+  std::fputs(text.c_str(), stdout);
+  const auto& layers = report.value().layers;
+  const bool too_far = arguments.max_error >= 0 && !layers.empty() &&
+                       !(layers[0].relative_error() <= arguments.max_error);
+  return too_far ? kExitFailed : 0;
+}
+
+}  // namespace
+
+void add_diff(CLI::App& app, int* exit_code) {
+  auto* command = app.add_subcommand("diff", "Error per layer between two models of any formats");
+  auto arguments = std::make_shared<DiffArguments>();
+  command->add_option("a", arguments->options.a, "the model that errors are relative to")
+      ->required();
+  command->add_option("b", arguments->options.b, "the other one")->required();
+  command->add_option("--rows", arguments->rows, "layers in the printed table, 0 for all");
+  command->add_option("--max-error", arguments->max_error,
+                      "exit with 1 if a layer's relative error is larger");
+  command->add_flag("--json", arguments->json, "for machines");
+  command->callback([=] { *exit_code = run_diff(*arguments); });
+}
+
+}  // namespace pestle::cli

@@ -1,0 +1,116 @@
+// pestle why: every implementation's verdict on a call, for any machine, without a GPU.
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "core/call_text.h"
+#include "core/dispatch.h"
+#include "core/text.h"
+
+namespace pestle::cli {
+namespace {
+
+struct WhyOptions {
+  std::string op;
+  std::vector<std::string> items;
+  int compute_capability = -1;
+  std::string isa;
+  std::string device;
+  bool json = false;
+};
+
+Result<Machine> machine_of(const WhyOptions& options) {
+  Machine machine = this_machine();
+  if (options.compute_capability >= 0) machine.compute_capability = options.compute_capability;
+  if (options.isa.empty()) return machine;
+  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+    if (options.isa != isa_name(isa)) continue;
+    machine.isa = isa;
+    return machine;
+  }
+  return invalid_argument("--isa is '" + options.isa + "', expected scalar, avx2 or avx512");
+}
+
+Result<DeviceType> device_of(const WhyOptions& options) {
+  if (options.device == "cuda") return DeviceType::kCuda;
+  if (options.device == "cpu") return DeviceType::kCpu;
+  if (!options.device.empty()) {
+    return invalid_argument("--device is '" + options.device + "', expected cpu or cuda");
+  }
+  return options.compute_capability > 0 ? DeviceType::kCuda : DeviceType::kCpu;
+}
+
+void print_json(const Op& op, const TextCall& call, const std::vector<Candidate>& verdicts) {
+  nlohmann::ordered_json json = {{"op", op.spec->name}};
+  for (size_t i = 0; i < op.spec->args.size(); ++i) {
+    const Value& value = call.values[i];
+    if (value.present && op.spec->args[i].kind == Kind::kTensor) {
+      json["tensors"][op.spec->args[i].name] = describe(value.tensor);
+    }
+  }
+  json["chosen"] = nullptr;
+  for (const Candidate& verdict : verdicts) {
+    json["candidates"].push_back({{"id", verdict.impl->id},
+                                  {"takes_it", verdict.refusal.empty()},
+                                  {"reason", verdict.refusal}});
+    if (json["chosen"].is_null() && verdict.refusal.empty()) json["chosen"] = verdict.impl->id;
+  }
+  std::printf("%s\n", json.dump(2).c_str());
+}
+
+void print_text(const Op& op, const TextCall& call, const std::vector<Candidate>& verdicts) {
+  std::printf("%s(", op.spec->name);
+  const char* separator = "";
+  for (size_t i = 0; i < op.spec->args.size(); ++i) {
+    const Value& value = call.values[i];
+    if (!value.present || op.spec->args[i].kind != Kind::kTensor) continue;
+    std::printf("%s%s=%s", separator, op.spec->args[i].name, describe(value.tensor).c_str());
+    separator = ", ";
+  }
+  std::printf(")\n");
+  bool chosen = false;
+  for (const Candidate& verdict : verdicts) {
+    const bool takes = verdict.refusal.empty();
+    std::printf("  %s %-28s %s\n", takes && !chosen ? "->" : "  ", verdict.impl->id,
+                takes ? (chosen ? "would take it" : "takes it") : verdict.refusal.c_str());
+    chosen |= takes;
+  }
+  if (!chosen) std::printf("  no implementation takes this call\n");
+}
+
+int run_why(const WhyOptions& options) {
+  auto op = require_op(options.op);
+  if (!op.ok()) return fail(op.status());
+  auto machine = machine_of(options);
+  if (!machine.ok()) return fail(machine.status());
+  auto device = device_of(options);
+  if (!device.ok()) return fail(device.status());
+  auto call = call_from_text(*op.value(), join(options.items, " "), device.value());
+  if (!call.ok()) return fail(call.status());
+  const auto verdicts = candidates(*op.value(), call.value().call, machine.value());
+  if (options.json)
+    print_json(*op.value(), call.value(), verdicts);
+  else
+    print_text(*op.value(), call.value(), verdicts);
+  return 0;
+}
+
+}  // namespace
+
+void add_why(CLI::App& app, int* exit_code) {
+  auto* command = app.add_subcommand(
+      "why", "Say which implementation would serve a call, and why the others would not");
+  auto options = std::make_shared<WhyOptions>();
+  command->add_option("op", options->op, "an op")->required();
+  command->add_option("call", options->items,
+                      "tensors (x=bf16[8,4096], scale=none), dimensions (M=8 K=4096), attributes");
+  command->add_option("--cc", options->compute_capability,
+                      "as if on a GPU of this compute capability, e.g. 90");
+  command->add_option("--isa", options->isa, "as if on a CPU with scalar, avx2 or avx512");
+  command->add_option("--device", options->device, "cpu or cuda; cuda when --cc is given");
+  command->add_flag("--json", options->json, "for machines");
+  command->callback([=] { *exit_code = run_why(*options); });
+}
+
+}  // namespace pestle::cli

@@ -1,0 +1,26 @@
+# The CUDA backend: backends/cuda/*.cu and ops/*/*.cu, linked with the static runtime. The compiler
+# may be the one of PyPI's wheels, which has lib/ where CMake and nvcc look for lib64/.
+get_filename_component(cuda_root ${CMAKE_CUDA_COMPILER} REALPATH)
+get_filename_component(cuda_root ${cuda_root} DIRECTORY)
+get_filename_component(cuda_root ${cuda_root} DIRECTORY)
+set(ENV{LIBRARY_PATH} ${cuda_root}/lib)
+
+# Ampere and later by the portable path, Hopper with wgmma and TMA (docs/building.md).
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real)
+endif()
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+enable_language(CUDA)
+find_package(CUDAToolkit 13.0 REQUIRED)
+
+# Codes come from the same scalar functions as on the host, so no contraction here either.
+target_compile_options(pestle_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:
+  -fmad=false -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-ffp-contract=off,-fvisibility=hidden>)
+
+file(GLOB PESTLE_CUDA_SOURCES CONFIGURE_DEPENDS backends/cuda/*.cu ops/*/*.cu)
+list(APPEND PESTLE_SOURCES ${PESTLE_CUDA_SOURCES})
+set(PESTLE_CUDA_LIBRARIES CUDA::cudart_static)
+# Only the table's expansion asks, so the other objects are those of a build without CUDA.
+set_source_files_properties(ops/table.cpp PROPERTIES COMPILE_DEFINITIONS PESTLE_WITH_CUDA=1)

@@ -1,0 +1,42 @@
+# Compiler options shared by everything in this tree, and the tools picked up when present.
+
+# Codes are defined by f32 arithmetic, operation by operation (docs/formats/README.md): the compiler
+# may not contract a*b+c, nor assume that NaN, infinities or signed zeros are absent.
+add_library(pestle_options INTERFACE)
+target_include_directories(pestle_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
+target_compile_options(pestle_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -ffp-contract=off -fno-fast-math
+                            -fvisibility=hidden -fvisibility-inlines-hidden>
+  # False alarms about std::string's operator+ in GCC 12 (bug 105651).
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)
+
+# SIMD files are compiled once per Highway target: the compiler's baseline, AVX2 and AVX3 (AVX-512
+# F/BW/DQ/VL). The rest adds compile time and no speed that a bar asks for. By bit, because older
+# Highways lack some names: AVX10.2, AVX3_SPR, reserved, AVX3_ZEN4, AVX3_DL, SSE4, SSSE3.
+set(PESTLE_HWY_DISABLED 0x18F8 CACHE STRING "Highway targets that are not compiled (bit mask)")
+target_compile_definitions(pestle_options INTERFACE HWY_DISABLED_TARGETS=${PESTLE_HWY_DISABLED})
+
+if(PESTLE_SANITIZE)
+  add_compile_options(-fsanitize=${PESTLE_SANITIZE} -fno-sanitize-recover=all
+                      -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${PESTLE_SANITIZE})
+  if(PESTLE_SANITIZE STREQUAL "thread")
+    # gcc knows no fences under this sanitizer; Asio's queue is ordered by its mutex anyway.
+    add_compile_definitions(ASIO_DISABLE_FENCED_BLOCK)
+  endif()
+endif()
+
+find_program(PESTLE_CCACHE ccache)
+if(PESTLE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_C_COMPILER_LAUNCHER ${PESTLE_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${PESTLE_CCACHE})
+endif()
+
+# A faster linker if one is there; the programs are the same.
+find_program(PESTLE_MOLD mold)
+find_program(PESTLE_LLD ld.lld)
+if(PESTLE_MOLD)
+  add_link_options(-fuse-ld=mold)
+elseif(PESTLE_LLD)
+  add_link_options(-fuse-ld=lld)
+endif()

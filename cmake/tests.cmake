@@ -1,0 +1,66 @@
+# One GoogleTest program per folder of tests/, one C11 program per *_test.c, one replay (or, with
+# PESTLE_FUZZ, one libFuzzer program) per tests/fuzz/*_fuzz.cpp. All found by name.
+find_package(GTest REQUIRED)
+
+# Tests that start the command line find it here; the path is the same for C++ and Python tests.
+set(pestle_test_environment "PESTLE_SOURCE_DIR=${CMAKE_SOURCE_DIR}"
+                            "PESTLE_BUILD_DIR=${CMAKE_BINARY_DIR}"
+                            "PESTLE_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/pestle")
+if(PESTLE_SANITIZE)
+  list(APPEND pestle_test_environment "UBSAN_OPTIONS=print_stacktrace=1" "PESTLE_SANITIZED=1")
+endif()
+
+function(pestle_add_test name)
+  add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 1500 ENVIRONMENT "${pestle_test_environment}")
+endfunction()
+
+file(GLOB test_folders CONFIGURE_DEPENDS LIST_DIRECTORIES true ${CMAKE_SOURCE_DIR}/tests/*)
+foreach(folder IN LISTS test_folders)
+  get_filename_component(area ${folder} NAME)
+  file(GLOB cpp_tests CONFIGURE_DEPENDS ${folder}/*_test.cpp)
+  file(GLOB c_tests CONFIGURE_DEPENDS ${folder}/*_test.c)
+
+  if(cpp_tests)
+    add_executable(pestle_test_${area} ${cpp_tests})
+    target_link_libraries(pestle_test_${area} PRIVATE ${PESTLE_TOOLS} pestle_internal
+                                                      GTest::gtest GTest::gtest_main)
+    pestle_add_test(${area} pestle_test_${area} --gtest_brief=1)
+    if(TARGET pestle_cli)
+      add_dependencies(pestle_test_${area} pestle_cli)
+    endif()
+  endif()
+
+  foreach(source IN LISTS c_tests)
+    get_filename_component(name ${source} NAME_WE)
+    add_executable(pestle_${name} ${source})
+    target_compile_options(pestle_${name} PRIVATE -Wall -Wextra -Werror -pedantic)
+    target_link_libraries(pestle_${name} PRIVATE pestle m)
+    pestle_add_test(${area}.${name} pestle_${name})
+  endforeach()
+endforeach()
+
+file(GLOB fuzz_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/fuzz/*_fuzz.cpp)
+foreach(source IN LISTS fuzz_sources)
+  get_filename_component(name ${source} NAME_WE)
+  set(corpus ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/${name})
+  if(PESTLE_FUZZ)
+    add_executable(${name} ${source})
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    pestle_add_test(fuzz.${name} ${name} -runs=0 ${corpus})
+  else()
+    add_executable(${name} ${source} ${CMAKE_SOURCE_DIR}/tests/fuzz/replay_main.cpp)
+    pestle_add_test(fuzz.${name} ${name} ${corpus})
+  endif()
+  target_link_libraries(${name} PRIVATE ${PESTLE_TOOLS} pestle_internal)
+endforeach()
+
+if(PESTLE_CUDA)
+  # Built everywhere, run on a machine with a GPU: build/cuda/bin/pestle_cuda_formats
+  add_executable(pestle_cuda_formats tests/cuda/formats_on_device.cu)
+  target_link_libraries(pestle_cuda_formats PRIVATE pestle_internal CUDA::cudart_static)
+endif()
+
+if(NOT PESTLE_SANITIZE)
+  pestle_add_test(consumer bash tests/consumer/run.sh ${CMAKE_BINARY_DIR})
+endif()

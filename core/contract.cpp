@@ -1,0 +1,430 @@
+// Checking calls against a contract, and inferring what they leave open.
+#include "core/contract.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/text.h"
+
+namespace pestle {
+
+Status Contract::error(size_t arg, const std::string& what) const {
+  return invalid_argument(std::string(spec_->name) + ": " + spec_->args[arg].name + " " + what);
+}
+
+const Contract::Shape& Contract::shape_of(const Call& call, size_t index) const {
+  const CompiledArg& arg = args_[index];
+  return arg.shapes.size() == 1 ? arg.shapes[0]
+                                : arg.shapes[static_cast<size_t>(call.args[arg.by].i)];
+}
+
+const Contract::DTypes& Contract::dtypes_of(const Call& call, size_t index) const {
+  const CompiledArg& arg = args_[index];
+  return arg.dtypes.size() == 1 ? arg.dtypes[0]
+                                : arg.dtypes[static_cast<size_t>(call.args[arg.by].i)];
+}
+
+// " (granularity=row)" when the rule depends on a choice.
+std::string Contract::alternative(const Call& call, size_t index) const {
+  const int by = args_[index].by;
+  if (by < 0) return "";
+  const Arg& arg = spec_->args[by];
+  return std::string(" (") + arg.name + "=" +
+         std::string(choice_label(arg.choices, call.args[by].i)) + ")";
+}
+
+std::vector<DType> Contract::allowed_dtypes(const Call& call, size_t index) const {
+  const DTypes& dtypes = dtypes_of(call, index);
+  if (dtypes.same_as >= 0) return {call.tensor(dtypes.same_as).dtype};
+  return dtypes.allowed;
+}
+
+bool Contract::wanted(const Call& call, size_t index) const {
+  Scope scope;
+  scope.args = call.args;
+  bind_attributes(call, scope);
+  return wanted(call, index, scope);
+}
+
+bool Contract::wanted(const Call& call, size_t index, const Scope& attributes) const {
+  const CompiledArg& arg = args_[index];
+  if (!arg.present_if) return !spec_->args[index].is_optional || call.args[index].present;
+  int64_t holds = 0;
+  return arg.present_if->eval(attributes, holds) && holds != 0;
+}
+
+Status Contract::check_presence(const Call& call) const {
+  Scope scope;
+  scope.args = call.args;
+  bind_attributes(call, scope);
+  for (size_t i = 0; i < spec_->args.size(); ++i) {
+    const Arg& arg = spec_->args[i];
+    if (arg.role == Role::kAttribute || call.args[i].present == wanted(call, i, scope)) continue;
+    if (!arg.present_if[0]) return error(i, std::string("is missing: ") + arg.doc);
+    return error(i, std::string(call.args[i].present ? "is given, but belongs to a call only when "
+                                                     : "is missing: it belongs to a call when ") +
+                        arg.present_if + " (" + arg.doc + ")");
+  }
+  return {};
+}
+
+void Contract::bind_attributes(const Call& call, Scope& scope) const {
+  for (size_t i = 0; i < spec_->args.size(); ++i) {
+    if (args_[i].symbol < 0) continue;
+    scope.values[args_[i].symbol] = call.args[i].i;
+    scope.bound[args_[i].symbol] = true;
+  }
+}
+
+Status Contract::check_attributes(const Call& call, Scope& scope) const {
+  for (size_t i = 0; i < spec_->args.size(); ++i) {
+    const Arg& arg = spec_->args[i];
+    if (arg.role != Role::kAttribute) continue;
+    if (arg.kind == Kind::kChoice &&
+        (call.args[i].i < 0 || call.args[i].i >= choice_count(arg.choices))) {
+      return error(i, "is choice number " + std::to_string(call.args[i].i) + ", expected one of " +
+                          arg.choices);
+    }
+  }
+  bind_attributes(call, scope);
+  return {};
+}
+
+template <class Visit>
+Status Contract::for_each_tensor(const Call& call, Role role, Visit&& visit) const {
+  for (size_t i = 0; i < spec_->args.size(); ++i) {
+    if (spec_->args[i].role != role || !call.args[i].present) continue;
+    PESTLE_TRY(visit(i, call.args[i].tensor));
+  }
+  return {};
+}
+
+Status Contract::check_dtype(const Call& call, size_t index, const TensorView& tensor) const {
+  const DTypes& dtypes = dtypes_of(call, index);
+  if (dtypes.same_as >= 0) {
+    const TensorView& other = call.tensor(dtypes.same_as);
+    if (!call.has(dtypes.same_as) || other.dtype == tensor.dtype) return {};
+    return error(index, "has dtype " + std::string(dtype_name(tensor.dtype)) + ", expected " +
+                            std::string(dtype_name(other.dtype)) + ", that of " +
+                            spec_->args[dtypes.same_as].name);
+  }
+  if (std::find(dtypes.allowed.begin(), dtypes.allowed.end(), tensor.dtype) !=
+      dtypes.allowed.end()) {
+    return {};
+  }
+  return error(index, "has dtype " + std::string(dtype_name(tensor.dtype)) + ", expected " +
+                          dtypes.text + alternative(call, index));
+}
+
+Status Contract::check_devices(const Call& call) const {
+  const TensorView* first = nullptr;
+  size_t first_index = 0;
+  for (Role role : {Role::kInput, Role::kOutput}) {
+    PESTLE_TRY(for_each_tensor(call, role, [&](size_t i, const TensorView& tensor) -> Status {
+      if (first == nullptr) {
+        first = &tensor;
+        first_index = i;
+      }
+      if (tensor.device == first->device) return {};
+      return error(i, std::string("lies on another device than ") + spec_->args[first_index].name);
+    }));
+  }
+  return {};
+}
+
+// Binds what the tensor's dimensions say directly: "M", "*S", and "K/2" in the second pass.
+Status Contract::bind_shape(const Call& call, size_t index, const TensorView& tensor, Scope& scope,
+                            Packs& packs, bool invert_ratios) const {
+  const Shape& shape = shape_of(call, index);
+  const int fixed = static_cast<int>(shape.dims.size()) - shape.has_pack();
+  if (tensor.rank < fixed || (!shape.has_pack() && tensor.rank != fixed)) {
+    return error(index, "is " + describe(tensor) + ", expected shape [" + shape.text + "]" +
+                            alternative(call, index));
+  }
+  const int lead = tensor.rank - fixed;
+  if (shape.has_pack() && packs.rank[shape.dims[0].pack] < 0) {
+    const int pack = shape.dims[0].pack;
+    packs.rank[pack] = lead;
+    int64_t product = 1;
+    for (int d = 0; d < lead; ++d) product *= packs.dims[pack][d] = tensor.shape[d];
+    const auto name = std::find(symbols_.begin(), symbols_.end(), packs_[pack]);
+    scope.values[name - symbols_.begin()] = product;
+    scope.bound[name - symbols_.begin()] = true;
+  }
+  for (int d = lead; d < tensor.rank; ++d) {
+    const Expr& expr = shape.dims[static_cast<size_t>(d - lead + shape.has_pack())].expr;
+    int symbol = expr.lone_symbol();
+    int64_t value = tensor.shape[d];
+    if (symbol < 0 && invert_ratios) {
+      symbol = expr.lone_ratio().symbol;
+      value *= expr.lone_ratio().divisor;
+    }
+    if (symbol < 0 || scope.bound[symbol]) continue;
+    scope.values[symbol] = value;
+    scope.bound[symbol] = true;
+  }
+  return {};
+}
+
+Status Contract::check_shape(const Call& call, size_t index, const TensorView& tensor,
+                             const Scope& scope, const Packs& packs) const {
+  TensorView expected;
+  PESTLE_TRY(infer_tensor(call, index, scope, packs, expected));
+  expected.dtype = tensor.dtype;
+  if (tensor.rank == expected.rank &&
+      std::equal(tensor.shape, tensor.shape + tensor.rank, expected.shape)) {
+    return {};
+  }
+  return error(index, "is " + describe(tensor) + ", expected " + describe(expected) + " = [" +
+                          shape_of(call, index).text + "]" + alternative(call, index));
+}
+
+// Shape by the contract; strides contiguous, no data.
+Status Contract::infer_tensor(const Call& call, size_t index, const Scope& scope,
+                              const Packs& packs, TensorView& tensor) const {
+  const Shape& shape = shape_of(call, index);
+  tensor.rank = 0;
+  for (const Dim& dim : shape.dims) {
+    const int count = dim.pack >= 0 ? packs.rank[dim.pack] : 1;
+    if (tensor.rank + count > kMaxRank) return error(index, "has more than 8 dimensions");
+    for (int d = 0; d < count; ++d) {
+      int64_t value = 0;
+      if (dim.pack >= 0) {
+        value = packs.dims[dim.pack][d];
+      } else if (!dim.expr.eval(scope, value)) {
+        return error(index, "has dimension '" + dim.expr.text() + "', which nothing determines");
+      }
+      if (value < 0) return error(index, "has negative dimension '" + dim.expr.text() + "'");
+      tensor.shape[tensor.rank++] = value;
+    }
+  }
+  set_contiguous_strides(tensor);
+  return {};
+}
+
+Status Contract::check_constraints(const Scope& scope) const {
+  for (const CompiledConstraint& constraint : constraints_) {
+    int64_t holds = 0;
+    if (constraint.condition.eval(scope, holds) && holds) continue;
+    std::string values;
+    for (size_t s = 0; s < symbols_.size(); ++s) {
+      if (scope.bound[s])
+        values += (values.empty() ? "" : " ") + symbols_[s] + "=" + std::to_string(scope.values[s]);
+    }
+    return invalid_argument(std::string(spec_->name) + ": " + constraint.sentence + " (needs " +
+                            constraint.condition.text() + "; " + values + ")");
+  }
+  return {};
+}
+
+Status Contract::bind(const Call& call, Scope& scope, Packs& packs) const {
+  scope.args = call.args;
+  PESTLE_TRY(check_attributes(call, scope));
+  for (bool invert : {false, true}) {
+    PESTLE_TRY(for_each_tensor(call, Role::kInput, [&](size_t i, const TensorView& tensor) {
+      return bind_shape(call, i, tensor, scope, packs, invert);
+    }));
+  }
+  return for_each_tensor(call, Role::kInput, [&](size_t i, const TensorView& tensor) -> Status {
+    PESTLE_TRY(check_dtype(call, i, tensor));
+    return check_shape(call, i, tensor, scope, packs);
+  });
+}
+
+struct Contract::ListPosition {
+  Value values[kMaxArgs];
+  Call call;
+  ListPosition(const OpSpec& spec, std::span<const Value> args, size_t position) {
+    std::copy(args.begin(), args.end(), values);
+    for (size_t i = 0; i < args.size(); ++i) {
+      if (spec.args[i].kind != Kind::kTensorList || !args[i].present) continue;
+      values[i].tensor = args[i].list[position];
+      values[i].list = {};
+    }
+    call.spec = &spec;
+    call.args = std::span<Value>(values, args.size());
+  }
+};
+
+Status Contract::list_length(std::span<const Value> args, size_t& length) const {
+  bool found = false;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (spec_->args[i].kind != Kind::kTensorList || !args[i].present) continue;
+    if (found && args[i].list.size() != length) {
+      return error(i, "has " + std::to_string(args[i].list.size()) + " tensors, the other lists " +
+                          std::to_string(length));
+    }
+    length = args[i].list.size();
+    found = true;
+  }
+  return {};
+}
+
+Status Contract::check(const Call& call, Scope& scope) const {
+  if (!has_lists_) return check_one(call, scope);
+  PESTLE_TRY(check_attributes(call, scope));
+  PESTLE_TRY(check_presence(call));
+  size_t length = 0;
+  PESTLE_TRY(list_length(call.args, length));
+  for (size_t position = 0; position < length; ++position) {
+    ListPosition one(*spec_, call.args, position);
+    scope = {};
+    const Status status = check_one(one.call, scope);
+    if (!status.ok()) {
+      return {status.code(),
+              status.message() + " (position " + std::to_string(position) + " of the lists)"};
+    }
+  }
+  scope.args = call.args;
+  return check_overlaps(call);
+}
+
+Status Contract::check_one(const Call& call, Scope& scope) const {
+  if (call.args.size() != spec_->args.size()) {
+    return {Code::kInternal, std::string(spec_->name) + ": wrong number of values"};
+  }
+  PESTLE_TRY(check_attributes(call, scope));
+  PESTLE_TRY(check_presence(call));
+  Packs packs;
+  PESTLE_TRY(bind(call, scope, packs));
+  PESTLE_TRY(for_each_tensor(call, Role::kOutput, [&](size_t i, const TensorView& t) -> Status {
+    PESTLE_TRY(check_dtype(call, i, t));
+    return check_shape(call, i, t, scope, packs);
+  }));
+  PESTLE_TRY(check_devices(call));
+  PESTLE_TRY(check_constraints(scope));
+  return check_overlaps(call);
+}
+
+Status Contract::infer_outputs(Call& call, Scope& scope) const {
+  Packs packs;
+  PESTLE_TRY(bind(call, scope, packs));
+  PESTLE_TRY(check_constraints(scope));
+  for (size_t i = 0; i < spec_->args.size(); ++i) {
+    if (spec_->args[i].role != Role::kOutput) continue;
+    if (!wanted(call, i)) continue;
+    TensorView& tensor = call.args[i].tensor;
+    const DTypes& dtypes = dtypes_of(call, i);
+    if (dtypes.same_as >= 0) {
+      tensor.dtype = call.tensor(dtypes.same_as).dtype;
+    } else if (tensor.dtype == DType::kNone) {
+      tensor.dtype = dtypes.allowed[0];
+    }
+    PESTLE_TRY(infer_tensor(call, i, scope, packs, tensor));
+    call.args[i].present = true;
+  }
+  return {};
+}
+
+Status Contract::check_overlaps(const Call& call) const {
+  if (has_lists_) return check_list_overlaps(call);
+  ByteRange ranges[kMaxArgs];
+  for (size_t i = 0; i < spec_->args.size(); ++i) {
+    if (spec_->args[i].kind == Kind::kTensor && call.args[i].present) {
+      ranges[i] = byte_range(call.args[i].tensor);
+    }
+  }
+  for (size_t out = 0; out < spec_->args.size(); ++out) {
+    if (spec_->args[out].role != Role::kOutput || ranges[out].begin == ranges[out].end) continue;
+    for (size_t other = 0; other < spec_->args.size(); ++other) {
+      if (other == out || ranges[other].begin == ranges[other].end) continue;
+      if (ranges[out].end <= ranges[other].begin || ranges[other].end <= ranges[out].begin)
+        continue;
+      const TensorView& a = call.args[out].tensor;
+      const TensorView& b = call.args[other].tensor;
+      const bool same = a.data == b.data && dtype_bytes(a.dtype) == dtype_bytes(b.dtype) &&
+                        a.rank == b.rank && std::equal(a.strides, a.strides + a.rank, b.strides);
+      if (same && args_[out].alias == static_cast<int>(other)) continue;
+      return error(out, std::string("overlaps ") + spec_->args[other].name +
+                            " in memory: an output needs memory of its own" +
+                            (args_[out].alias == static_cast<int>(other)
+                                 ? ", or exactly that argument's view for the in-place form"
+                                 : ""));
+    }
+  }
+  return {};
+}
+
+// Any tensor of any list against any other: no output of a list may touch another tensor.
+Status Contract::check_list_overlaps(const Call& call) const {
+  struct Item {
+    size_t arg;
+    ByteRange range;
+  };
+  std::vector<Item> items;
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    const Value& value = call.args[i];
+    if (!value.present || spec_->args[i].role == Role::kAttribute) continue;
+    if (spec_->args[i].kind == Kind::kTensor) items.push_back({i, byte_range(value.tensor)});
+    for (const TensorView& item : value.list) items.push_back({i, byte_range(item)});
+  }
+  std::sort(items.begin(), items.end(),
+            [](const Item& a, const Item& b) { return a.range.begin < b.range.begin; });
+  const auto is_output = [&](size_t arg) { return spec_->args[arg].role == Role::kOutput; };
+  // The furthest end so far, of outputs and of anything.
+  Item output{0, {}}, any{0, {}};
+  for (const Item& item : items) {
+    if (item.range.begin == item.range.end) continue;
+    const Item& before = is_output(item.arg) ? any : output;
+    if (item.range.begin < before.range.end) {
+      const size_t out = is_output(item.arg) ? item.arg : before.arg;
+      return error(out, std::string("overlaps a tensor of ") +
+                            spec_->args[out == item.arg ? before.arg : item.arg].name +
+                            " in memory: an output needs memory of its own");
+    }
+    if (item.range.end > any.range.end) any = item;
+    if (is_output(item.arg) && item.range.end > output.range.end) output = item;
+  }
+  return {};
+}
+
+Result<int64_t> Contract::evaluate(std::string_view text, const Scope& scope) const {
+  // Choosing an implementation asks for the same few workspaces again and again: what was parsed is
+  // kept, by the place of its text. The contract's record tells what its symbols mean.
+  struct Parsed {
+    const OpSpec* spec = nullptr;
+    Expr expr;
+  };
+  thread_local std::array<Parsed, 64> kept;
+  Parsed& parsed = kept[reinterpret_cast<uintptr_t>(text.data()) / 2 % kept.size()];
+  if (parsed.spec != spec_ || parsed.expr.text() != text) {
+    std::vector<std::string> symbols = symbols_;
+    auto expr = Expr::parse(text, {spec_, &symbols, false});
+    PESTLE_TRY(expr.status());
+    parsed = {spec_, std::move(expr.value())};
+  }
+  size_t length = 1;
+  if (has_lists_) PESTLE_TRY(list_length(scope.args, length));
+  int64_t value = 0;
+  bool known = true;
+  for (size_t position = 0; position < length && known; ++position) {
+    int64_t term = 0;
+    if (has_lists_) {
+      ListPosition one(*spec_, scope.args, position);
+      Scope own;
+      Packs packs;
+      PESTLE_TRY(bind(one.call, own, packs));
+      known = parsed.expr.eval(own, term);
+    } else {
+      known = parsed.expr.eval(scope, term);
+    }
+    value += term;
+  }
+  if (!known) {
+    return Status{Code::kInternal,
+                  std::string(spec_->name) + ": '" + std::string(text) + "' cannot be evaluated"};
+  }
+  return value;
+}
+
+Result<int64_t> Contract::bytes(const Scope& scope) const {
+  if (spec_->bytes[0]) return evaluate(spec_->bytes, scope);
+  int64_t total = 0;
+  for (const Value& value : scope.args) {
+    if (value.present && value.list.empty()) total += size_bytes(value.tensor);
+    for (const TensorView& item : value.list) total += size_bytes(item);
+  }
+  return total;
+}
+
+}  // namespace pestle

@@ -1,0 +1,189 @@
+#include "core/dispatch.h"
+
+#include <array>
+#include <bit>
+#include <cstring>
+
+namespace pestle {
+namespace {
+
+// What a choice depends on, as words: everything in the call but the data and exact addresses.
+struct Key {
+  static constexpr int kWords = 160;
+  std::array<uint64_t, kWords> words;
+  int size = 0;
+  uint64_t hash = 0;
+  bool fits = true;
+
+  // Four chains side by side: one would wait for a multiplication a word.
+  void finish(const uint64_t* end) {
+    size = static_cast<int>(end - words.data());
+    const int whole = (size + 3) / 4 * 4;
+    for (int i = size; i < whole; ++i) words[static_cast<size_t>(i)] = 0;
+    uint64_t lanes[4] = {1, 2, 3, static_cast<uint64_t>(size)};
+    for (size_t i = 0; i < static_cast<size_t>(whole); i += 4) {
+      for (size_t lane = 0; lane < 4; ++lane) {
+        lanes[lane] = (std::rotl(lanes[lane], 29) ^ words[i + lane]) * 0x9E3779B97F4A7C15u;
+      }
+    }
+    for (uint64_t lane : lanes) hash = (std::rotl(hash, 29) ^ lane) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 32;
+  }
+  bool operator==(const Key& other) const {
+    return size == other.size && hash == other.hash &&
+           std::memcmp(words.data(), other.words.data(), static_cast<size_t>(size) * 8) == 0;
+  }
+};
+
+constexpr int kTensorWords = 1 + 2 * kMaxRank;
+
+// Writes at most kTensorWords and returns their end. The cursor is a local of the caller: kept in
+// the key, every word would wait for the last one's store.
+uint64_t* add_tensor(uint64_t* out, const TensorView& tensor) {
+  const auto address = reinterpret_cast<uintptr_t>(tensor.data);
+  const auto alignment = static_cast<uint64_t>(std::countr_zero(address | 256));
+  *out++ = static_cast<uint64_t>(tensor.dtype) | static_cast<uint64_t>(tensor.rank) << 8 |
+           static_cast<uint64_t>(tensor.device.type) << 16 | alignment << 24 |
+           static_cast<uint64_t>(tensor.device.index) << 32;
+  for (int d = 0; d < tensor.rank; ++d) {
+    *out++ = static_cast<uint64_t>(tensor.shape[d]);
+    *out++ = static_cast<uint64_t>(tensor.strides[d]);
+  }
+  return out;
+}
+
+Key make_key(const Op& op, const Call& call) {
+  Key key;
+  uint64_t* out = key.words.data();
+  const uint64_t* end = out + Key::kWords;
+  *out++ = reinterpret_cast<uintptr_t>(&op);
+  *out++ = isa_generation();
+  for (const Value& value : call.args) {
+    const auto tensors =
+        static_cast<int64_t>(value.list.empty() ? value.present : value.list.size());
+    if (end - out < 2 + tensors * kTensorWords) {
+      key.fits = false;
+      break;
+    }
+    *out++ = value.present | static_cast<uint64_t>(value.list.size()) << 1;
+    *out++ = static_cast<uint64_t>(value.i);
+    if (value.present && value.list.empty()) out = add_tensor(out, value.tensor);
+    for (const TensorView& item : value.list) out = add_tensor(out, item);
+  }
+  key.finish(out);
+  return key;
+}
+
+// Direct mapped; a collision only costs a fresh choice.
+struct Memory {
+  static constexpr size_t kEntries = 64;
+  struct Entry {
+    Key key;
+    Choice choice;
+  };
+  std::array<Entry, kEntries> entries;
+};
+
+DeviceType device_of(const Call& call) {
+  for (const Value& value : call.args) {
+    if (!value.present) continue;
+    return value.list.empty() ? value.tensor.device.type : value.list[0].device.type;
+  }
+  return DeviceType::kCpu;
+}
+
+std::string refusal_of(const Impl& impl, const Call& call, const Machine& machine,
+                       DeviceType device) {
+  if (impl.device != device) {
+    return impl.device == DeviceType::kCpu ? "runs on CPU tensors, these are on a CUDA device"
+                                           : "runs on CUDA tensors, these are on the CPU";
+  }
+  if (impl.min_compute_capability > machine.compute_capability) {
+    return "needs compute capability " + std::to_string(impl.min_compute_capability) +
+           ", the device has " + std::to_string(machine.compute_capability);
+  }
+  return impl.refuses ? impl.refuses(call, machine) : "";
+}
+
+// Views without memory are for asking, not for running.
+Status check_memory(const Op& op, const Call& call) {
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    const Value& value = call.args[i];
+    if (!value.present) continue;
+    bool missing = op.spec->args[i].kind == Kind::kTensor && value.tensor.data == nullptr &&
+                   numel(value.tensor) > 0;
+    for (const TensorView& item : value.list) missing |= item.data == nullptr && numel(item) > 0;
+    if (missing) {
+      return invalid_argument(std::string(op.spec->name) + ": " + op.spec->args[i].name +
+                              " has elements but its data pointer is NULL");
+    }
+  }
+  return {};
+}
+
+Result<Choice> choose_fresh(const Op& op, const Call& call, std::string_view forced) {
+  Scope scope;
+  PESTLE_TRY(op.contract.check(call, scope));
+  std::string reasons;
+  const Machine machine = this_machine();
+  const DeviceType device = device_of(call);
+  for (const Impl& impl : op.impls) {
+    if (!forced.empty() && forced != impl.id) continue;
+    const std::string refusal = refusal_of(impl, call, machine, device);
+    if (refusal.empty()) {
+      auto bytes = op.contract.evaluate(impl.workspace, scope);
+      PESTLE_TRY(bytes.status());
+      return Choice{&impl, bytes.value()};
+    }
+    reasons += std::string("\n  ") + impl.id + ": " + refusal;
+  }
+  if (!forced.empty() && reasons.empty()) {
+    return invalid_argument(std::string(op.spec->name) + ": no implementation '" +
+                            std::string(forced) + "'; `pestle ops " + op.spec->name +
+                            "` lists them");
+  }
+  return unsupported(std::string(op.spec->name) +
+                     (forced.empty() ? ": no implementation takes this call:"
+                                     : ": the forced implementation refuses this call:") +
+                     reasons);
+}
+
+}  // namespace
+
+std::vector<Candidate> candidates(const Op& op, const Call& call, const Machine& machine) {
+  std::vector<Candidate> result;
+  const DeviceType device = device_of(call);
+  for (const Impl& impl : op.impls) {
+    result.push_back({&impl, refusal_of(impl, call, machine, device)});
+  }
+  return result;
+}
+
+Result<Choice> choose(const Op& op, const Call& call, std::string_view forced) {
+  if (!forced.empty()) return choose_fresh(op, call, forced);
+  thread_local Memory memory;
+  const Key key = make_key(op, call);
+  Memory::Entry& entry = memory.entries[key.hash % Memory::kEntries];
+  if (key.fits && entry.choice.impl != nullptr && entry.key == key) {
+    PESTLE_TRY(op.contract.check_overlaps(call));
+    return entry.choice;
+  }
+  auto choice = choose_fresh(op, call, forced);
+  if (choice.ok() && key.fits) entry = {key, choice.value()};
+  return choice;
+}
+
+Status run(const Op& op, Call& call, std::string_view forced) {
+  auto choice = choose(op, call, forced);
+  PESTLE_TRY(choice.status());
+  if (call.workspace_bytes < choice.value().workspace_bytes) {
+    return invalid_argument(std::string(op.spec->name) + ": workspace has " +
+                            std::to_string(call.workspace_bytes) + " bytes, " +
+                            choice.value().impl->id + " needs " +
+                            std::to_string(choice.value().workspace_bytes));
+  }
+  PESTLE_TRY(check_memory(op, call));
+  return choice.value().impl->run(call);
+}
+
+}  // namespace pestle

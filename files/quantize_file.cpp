@@ -1,0 +1,395 @@
+#include "files/quantize_file.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "backends/cpu/parallel.h"
+#include "files/encode_layer.h"
+#include "files/error_histogram.h"
+#include "files/output_set.h"
+#include "files/piece_hash.h"
+#include "files/plan.h"
+#include "files/text.h"
+
+namespace pestle::files {
+namespace {
+
+constexpr uint64_t kCopyBytes = uint64_t{4} << 20;
+constexpr size_t kHistogramLayers = 6;
+
+// Calls options.progress at most ten times a second, from whichever thread is there.
+class ProgressMeter {
+ public:
+  ProgressMeter(const QuantizeOptions& options, uint64_t total)
+      : options_(options), total_(total) {}
+
+  void restart(const char* stage) {
+    stage_ = stage;
+    done_ = 0;
+  }
+  void advance(uint64_t bytes) {
+    done_ += bytes;
+    if (!options_.progress) return;
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    const auto now = std::chrono::steady_clock::now();
+    if (!lock || now - last_ < std::chrono::milliseconds(100)) return;
+    last_ = now;
+    options_.progress({done_, total_, stage_});
+  }
+  void finish() {
+    const std::lock_guard lock(mutex_);
+    if (options_.progress) options_.progress({total_, total_, stage_});
+  }
+
+ private:
+  const QuantizeOptions& options_;
+  const uint64_t total_;
+  std::atomic<uint64_t> done_{0};
+  const char* stage_ = "";
+  std::mutex mutex_;
+  std::chrono::steady_clock::time_point last_ = {};
+};
+
+// One finished layer, as a line of notes that a resumed run reads.
+std::string note_of(size_t index, uint64_t hash, const EncodeResult& result) {
+  nlohmann::json note = {{"layer", index},
+                         {"hash", hash},
+                         {"signal", result.sums.signal},
+                         {"noise", result.sums.noise},
+                         {"max_error", result.sums.max_error},
+                         {"elements", result.sums.elements},
+                         {"clipped", result.sums.clipped}};
+  if (result.amax_noise) note["amax_noise"] = *result.amax_noise;
+  return note.dump();
+}
+
+struct FoundLayer {
+  uint64_t hash = 0;
+  EncodeResult result;
+};
+
+std::map<size_t, FoundLayer> read_notes(const std::vector<std::string>& lines) {
+  std::map<size_t, FoundLayer> found;
+  for (const std::string& line : lines) {
+    const auto note = nlohmann::json::parse(line, nullptr, false);
+    if (!note.is_object()) continue;
+    const auto number = [&](const char* key) { return note.value(key, 0.0); };
+    FoundLayer layer;
+    layer.hash = note.value("hash", uint64_t{0});
+    layer.result.sums = {number("signal"), number("noise"), static_cast<float>(number("max_error")),
+                         note.value("elements", uint64_t{0}), note.value("clipped", uint64_t{0})};
+    if (note.contains("amax_noise")) layer.result.amax_noise = number("amax_noise");
+    found[note.value("layer", size_t{0})] = layer;
+  }
+  return found;
+}
+
+class Quantizer {
+ public:
+  Quantizer(const QuantizeOptions& options, Model model)
+      : options_(options), model_(std::move(model)), meter_(options, model_.bytes()) {}
+
+  Result<QuantizeReport> run();
+
+ private:
+  Status check_output() const;
+  Status choose_formats();
+  Status choose_format(PlannedLayer& planned, LayerReport& report);
+  Status lay_out();
+  std::vector<OutputTensor> tensors_of(const PlannedLayer& planned) const;
+  std::map<std::string, std::string> metadata() const;
+  std::string fingerprint() const;
+  Status write_all();
+  Status write_layer(size_t index);
+  Status copy_tensor(const ModelTensor& tensor);
+  bool is_intact(const PlannedLayer& planned, uint64_t hash) const;
+  Status write_constants(const PlannedLayer& planned);
+  void fill_report(double seconds);
+  Status add_histograms();
+
+  std::string field_name(const PlannedLayer& planned, size_t field) const {
+    return planned.layer + "." + std::string(planned.target->fields[field].suffix);
+  }
+
+  const QuantizeOptions& options_;
+  Model model_;
+  Plan plan_;
+  QuantizeReport report_;
+  std::unique_ptr<OutputSet> output_;
+  std::map<size_t, FoundLayer> found_;
+  ProgressMeter meter_;
+};
+
+Status Quantizer::check_output() const {
+  if (model_.is_gguf()) {
+    return invalid_argument(options_.input +
+                            ": is GGUF, whose weights are quantised already; turn it into "
+                            "safetensors with pestle dequantize first");
+  }
+  struct stat info = {};
+  if (stat(options_.output.c_str(), &info) != 0) return {};
+  for (const MappedFile& file : model_.files()) {
+    if (file.device() == info.st_dev && file.inode() == info.st_ino) {
+      return invalid_argument(options_.output +
+                              ": output and input are the same file; name another output");
+    }
+  }
+  return {};
+}
+
+Status Quantizer::choose_formats() {
+  meter_.restart("choosing formats");
+  for (size_t i = 0; i < plan_.layers.size(); ++i) {
+    PlannedLayer& planned = plan_.layers[i];
+    if (planned.wants_choice) PESTLE_TRY(choose_format(planned, report_.layers[i]));
+    meter_.advance(planned.tensor->data.size());
+  }
+  return {};
+}
+
+Status Quantizer::choose_format(PlannedLayer& planned, LayerReport& report) {
+  EncodeHooks hooks;
+  hooks.cancel = options_.cancel;
+  const auto& shape = planned.tensor->shape;
+  for (const formats::FormatInfo* format : formats_by_size(plan_.layout)) {
+    Result<LayerLayout> target = layer_layout(*format, plan_.layout, shape[0], shape[1]);
+    if (!target.ok()) {
+      report.candidates.push_back(target.status().message());
+      continue;
+    }
+    const auto result = encode_layer(*planned.tensor, target.value(), options_.mse_scales, hooks);
+    PESTLE_TRY(result.status());
+    LayerReport measured;
+    measured.sums = result.value().sums;
+    const double error = measured.relative_error();
+    report.candidates.push_back(std::string(format->name) + " " + shortest(error));
+    if (error > *options_.target_error) continue;
+    planned.target = std::move(target.value());
+    return {};
+  }
+  planned.reason = "no format keeps the relative error under " + shortest(*options_.target_error);
+  return {};
+}
+
+std::vector<OutputTensor> Quantizer::tensors_of(const PlannedLayer& planned) const {
+  const ModelTensor& source = *planned.tensor;
+  if (!planned.target) return {{source.name, source.file_dtype, source.shape}};
+  std::vector<OutputTensor> tensors;
+  for (size_t i = 0; i < planned.target->fields.size(); ++i) {
+    const StoredField& field = planned.target->fields[i];
+    tensors.push_back({field_name(planned, i), file_dtype_of(field.dtype), field.shape});
+  }
+  if (!planned.target->comfy_quant.empty()) {
+    const auto length = static_cast<int64_t>(planned.target->comfy_quant.size());
+    tensors.push_back({planned.layer + ".comfy_quant", file_dtype_of(DType::kU8), {length}});
+  }
+  return tensors;
+}
+
+// The source's own entries, ComfyUI's description of the layers, and ours, which also has the sizes
+// before padding.
+std::map<std::string, std::string> Quantizer::metadata() const {
+  std::map<std::string, std::string> metadata = model_.metadata();
+  std::string comfy;
+  std::string ours;
+  for (const PlannedLayer& planned : plan_.layers) {
+    if (!planned.target) continue;
+    const LayerLayout& target = *planned.target;
+    const std::string name = json_string(planned.layer) + ":";
+    if (!target.comfy_quant.empty())
+      comfy += (comfy.empty() ? "" : ",") + name + target.comfy_quant;
+    ours += (ours.empty() ? "" : ",") + name + "{\"format\":\"" + std::string(target.format->name) +
+            "\",\"shape\":[" + std::to_string(target.n) + "," + std::to_string(target.k) +
+            "],\"dtype\":\"" + std::string(planned.tensor->dtype_name) + "\"}";
+  }
+  if (!comfy.empty()) {
+    metadata["_quantization_metadata"] = "{\"format_version\":\"1.0\",\"layers\":{" + comfy + "}}";
+  }
+  metadata["pestle"] = "{\"version\":1,\"layout\":\"" + std::string(layout_name(plan_.layout)) +
+                       "\",\"layers\":{" + ours + "}}";
+  return metadata;
+}
+
+std::string Quantizer::fingerprint() const {
+  std::string text = options_.mse_scales ? "mse" : "amax";
+  text += " shards of " + std::to_string(options_.max_shard_bytes);
+  for (const MappedFile& file : model_.files()) text += " " + file.identity();
+  const std::string plan = metadata()["pestle"];
+  text += " " + std::to_string(piece_hash(0, 0, std::as_bytes(std::span(plan))));
+  return text;
+}
+
+Status Quantizer::lay_out() {
+  std::vector<std::vector<OutputTensor>> groups;
+  for (const PlannedLayer& planned : plan_.layers) groups.push_back(tensors_of(planned));
+  OutputOptions options;
+  options.path = options_.output;
+  options.max_shard_bytes = options_.max_shard_bytes;
+  options.overwrite = options_.overwrite;
+  options.resume = options_.resume;
+  options.fingerprint = fingerprint();
+  options.metadata = metadata();
+  auto output = OutputSet::plan(groups, options);
+  PESTLE_TRY(output.status());
+  output_ = std::move(output.value());
+  return {};
+}
+
+Status Quantizer::write_all() {
+  meter_.restart("quantising");
+  PESTLE_TRY(output_->create());
+  found_ = read_notes(output_->notes_found());
+  for (size_t i = 0; i < plan_.layers.size(); ++i) PESTLE_TRY(write_layer(i));
+  PESTLE_TRY(output_->commit());
+  meter_.finish();
+  return {};
+}
+
+Status Quantizer::write_layer(size_t index) {
+  const PlannedLayer& planned = plan_.layers[index];
+  if (!planned.target) return copy_tensor(*planned.tensor);
+  LayerReport& report = report_.layers[index];
+  PESTLE_TRY(write_constants(planned));
+  const auto found = found_.find(index);
+  if (found != found_.end() && is_intact(planned, found->second.hash)) {
+    report.sums = found->second.result.sums;
+    report.amax_noise = found->second.result.amax_noise;
+    ++report_.layers_resumed;
+    meter_.advance(planned.tensor->data.size());
+    return {};
+  }
+  std::atomic<uint64_t> hash{0};
+  EncodeHooks hooks;
+  hooks.cancel = options_.cancel;
+  hooks.advance = [this](uint64_t bytes) { meter_.advance(bytes); };
+  hooks.sink = [&](int field, uint64_t offset, std::span<const std::byte> data) {
+    hash += piece_hash(field, offset, data);
+    return output_->write(field_name(planned, static_cast<size_t>(field)), offset, data);
+  };
+  const auto result = encode_layer(*planned.tensor, *planned.target, options_.mse_scales, hooks);
+  PESTLE_TRY(result.status());
+  report.sums = result.value().sums;
+  report.amax_noise = result.value().amax_noise;
+  output_->start_writeback(field_name(planned, 0));
+  return output_->note(note_of(index, hash, result.value()));
+}
+
+Status Quantizer::write_constants(const PlannedLayer& planned) {
+  const std::string& json = planned.target->comfy_quant;
+  if (json.empty()) return {};
+  return output_->write(planned.layer + ".comfy_quant", 0, std::as_bytes(std::span(json)));
+}
+
+// Reads the layer back as the pieces it was written in and compares their hash.
+bool Quantizer::is_intact(const PlannedLayer& planned, uint64_t hash) const {
+  const Result<Codec> made = Codec::make(*planned.target, planned.tensor->dtype);
+  if (!made.ok()) return false;
+  const Codec& codec = made.value();
+  const int64_t step = chunk_rows(codec);
+  std::vector<std::byte> piece;
+  uint64_t sum = 0;
+  for (int64_t row = 0; row < planned.target->n; row += step) {
+    const auto views = codec.piece_views(std::min(step, planned.target->n - row));
+    if (!views.ok()) return false;
+    for (size_t i = 0; i < planned.target->fields.size(); ++i) {
+      const int field = static_cast<int>(i);
+      if (codec.is_shared(field) && row > 0) continue;
+      const uint64_t offset = codec.piece_offset(field, row);
+      piece.resize(static_cast<size_t>(size_bytes(views.value()[i])));
+      if (!output_->read(field_name(planned, i), offset, piece).ok()) return false;
+      sum += piece_hash(field, offset, piece);
+    }
+  }
+  return sum == hash;
+}
+
+Status Quantizer::copy_tensor(const ModelTensor& tensor) {
+  const auto pieces = static_cast<int64_t>((tensor.data.size() + kCopyBytes - 1) / kCopyBytes);
+  std::mutex mutex;
+  Status first;
+  cpu::parallel_for(pieces, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t piece = begin; piece < end; ++piece) {
+      const uint64_t offset = static_cast<uint64_t>(piece) * kCopyBytes;
+      const auto data =
+          tensor.data.subspan(offset, std::min<uint64_t>(kCopyBytes, tensor.data.size() - offset));
+      Status status = options_.cancel != nullptr && options_.cancel->load()
+                          ? Status(Code::kInterrupted, "interrupted; nothing was left behind")
+                          : output_->write(tensor.name, offset, data);
+      meter_.advance(data.size());
+      const std::lock_guard lock(mutex);
+      if (first.ok()) first = std::move(status);
+    }
+  });
+  return first;
+}
+
+void Quantizer::fill_report(double seconds) {
+  report_.input = options_.input;
+  report_.outputs = output_->paths();
+  report_.layout = std::string(layout_name(plan_.layout));
+  report_.dry_run = options_.dry_run;
+  report_.seconds = seconds;
+  report_.bytes_before = model_.bytes();
+  report_.bytes_after = output_->bytes();
+  report_.notes = plan_.notes;
+  for (size_t i = 0; i < plan_.layers.size(); ++i) {
+    const PlannedLayer& planned = plan_.layers[i];
+    LayerReport& report = report_.layers[i];
+    report.name = planned.target ? planned.layer : planned.tensor->name;
+    report.shape = planned.tensor->shape;
+    report.source_dtype = std::string(planned.tensor->dtype_name);
+    report.reason = planned.reason;
+    report.bytes_before = planned.tensor->data.size();
+    report.bytes_after = planned.target ? planned.target->bytes() : report.bytes_before;
+    if (!planned.target) continue;
+    report.format = std::string(planned.target->format->name);
+    const Result<Codec> codec = Codec::make(*planned.target, planned.tensor->dtype);
+    report.counts_clipped = codec.ok() && codec.value().counts_clipped();
+  }
+}
+
+Status Quantizer::add_histograms() {
+  if (!options_.histograms || options_.dry_run) return {};
+  std::vector<size_t> worst = report_.worst_first();
+  worst.resize(std::min(worst.size(), kHistogramLayers));
+  for (const size_t index : worst) {
+    const PlannedLayer& planned = plan_.layers[index];
+    PESTLE_TRY(error_histograms(*planned.tensor, *planned.target, options_.mse_scales,
+                                report_.layers[index]));
+  }
+  return {};
+}
+
+Result<QuantizeReport> Quantizer::run() {
+  const auto start = std::chrono::steady_clock::now();
+  PESTLE_TRY(check_output());
+  Result<Plan> plan = make_plan(model_, options_);
+  PESTLE_TRY(plan.status());
+  plan_ = std::move(plan.value());
+  report_.layers.resize(plan_.layers.size());
+  if (options_.target_error) PESTLE_TRY(choose_formats());
+  PESTLE_TRY(lay_out());
+  if (!options_.dry_run) PESTLE_TRY(write_all());
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  fill_report(seconds.count());
+  PESTLE_TRY(add_histograms());
+  return std::move(report_);
+}
+
+}  // namespace
+
+Result<QuantizeReport> quantize_file(const QuantizeOptions& options) {
+  if (options.input.empty() || (options.output.empty() && !options.dry_run)) {
+    return invalid_argument("quantize needs an input and an output");
+  }
+  Result<Model> model = Model::open(options.input);
+  PESTLE_TRY(model.status());
+  return Quantizer(options, std::move(model.value())).run();
+}
+
+}  // namespace pestle::files

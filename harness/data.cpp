@@ -1,0 +1,250 @@
+#include "harness/data.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "backends/cpu/parallel.h"
+#include "formats/float_bits.h"
+
+namespace pestle::harness {
+namespace {
+
+using formats::bf16_from_f32;
+using formats::f16_from_f32;
+using formats::f32_from_bits;
+
+constexpr std::string_view kDistNames[] = {"normal",    "outliers", "zeros",
+                                           "subnormal", "special",  "bytes"};
+
+// One call gives 64 random bits for each place, by splitmix64's finaliser over a counter.
+struct Random {
+  uint64_t seed;
+  uint64_t operator()(uint64_t place) const {
+    uint64_t z = seed + (place + 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+  }
+};
+
+// Quantiles of the normal distribution, interpolated: a fast inverse of its distribution function.
+struct NormalTable {
+  static constexpr int kSteps = 4096;
+  std::array<float, kSteps + 1> quantiles;
+  NormalTable() {
+    // Bisection on erfc, once; the two ends are cut at 1/65536.
+    for (int i = 0; i <= kSteps; ++i) {
+      const double p = std::clamp(i / double{kSteps}, 1.0 / 65536, 1 - 1.0 / 65536);
+      double low = -5;
+      double high = 5;
+      for (int step = 0; step < 40; ++step) {
+        const double middle = (low + high) / 2;
+        (0.5 * std::erfc(-middle / std::sqrt(2.0)) < p ? low : high) = middle;
+      }
+      quantiles[static_cast<size_t>(i)] = static_cast<float>(low);
+    }
+  }
+  float operator()(uint32_t bits) const {
+    const uint32_t index = bits >> 20;
+    const float fraction = static_cast<float>(bits & 0xFFFFFu) * (1.0f / 1048576.0f);
+    return quantiles[index] + (quantiles[index + 1] - quantiles[index]) * fraction;
+  }
+};
+const NormalTable& normal_table() {
+  static const NormalTable table;
+  return table;
+}
+
+// Widths of an IEEE-like float dtype.
+struct FloatShape {
+  int bits;
+  int mantissa;
+};
+FloatShape float_shape(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return {32, 23};
+    case DType::kF16: return {16, 10};
+    case DType::kBF16: return {16, 7};
+    case DType::kE5M2: return {8, 2};
+    case DType::kE4M3: return {8, 3};
+    default: return {64, 52};
+  }
+}
+
+uint64_t encode(DType dtype, float value) {
+  switch (dtype) {
+    case DType::kF32: return formats::bits_from_f32(value);
+    case DType::kF16: return f16_from_f32(value);
+    case DType::kBF16: return bf16_from_f32(value);
+    default: return __builtin_bit_cast(uint64_t, double{value});
+  }
+}
+
+// Element codes of 8-bit floats: every finite code, equally often.
+uint64_t finite_code(DType dtype, uint64_t random) {
+  const uint64_t sign = random & 0x80;
+  const uint64_t codes = dtype == DType::kE4M3 ? 0x7F : 0x7C;
+  return sign | (random >> 8) % codes;
+}
+
+uint64_t subnormal_bits(DType dtype, uint64_t random) {
+  const FloatShape shape = float_shape(dtype);
+  const uint64_t sign = random >> 63 << (shape.bits - 1);
+  // One bit more than the subnormals have: the smallest normals are among them.
+  return sign | (random & ((uint64_t{2} << shape.mantissa) - 1));
+}
+
+uint64_t special_bits(DType dtype, uint64_t random, bool nan, bool inf) {
+  const FloatShape shape = float_shape(dtype);
+  const uint64_t sign = random >> 63 << (shape.bits - 1);
+  const uint64_t one = uint64_t{1} << shape.mantissa;
+  const uint64_t infinity = ((uint64_t{1} << (shape.bits - 1)) - 1) & ~(one - 1);
+  const uint64_t choice = random % 16;
+  if (choice < 8 && nan) return sign | infinity | one >> 1 | ((random >> 8) & (one / 2 - 1));
+  if (choice < 8 && inf) return sign | infinity;
+  switch (random >> 8 & 7) {
+    case 0: return sign;  // both zeros
+    case 1: return subnormal_bits(dtype, random);
+    case 2: return sign | (infinity - 1);  // largest
+    case 3: return sign | one;             // smallest normal
+    case 4: return sign | 1;               // smallest subnormal
+    default: break;
+  }
+  // Ties and ends of the small formats' ranges.
+  constexpr float kMarks[] = {448,   464,   480,  6, 7,     127,   127.5f, 128,
+                              0.25f, 0.75f, 2.5f, 1, 57344, 61440, 0.5f,   1.5f};
+  return sign | encode(dtype, kMarks[(random >> 16) % 16]);
+}
+
+class Filler {
+ public:
+  Filler(DType dtype, int64_t count, Meaning meaning, Dist dist, uint64_t seed)
+      : dtype_(dtype),
+        meaning_(meaning),
+        dist_(dist),
+        random_{seed * 0x2545F4914F6CDD1Du},
+        flavour_(static_cast<int>(seed % kSpecialFlavours)),
+        is_float_(dtype_info(dtype).is_float) {
+    if (count > 0)
+      forced_ = static_cast<int64_t>(random_(~uint64_t{0}) % static_cast<uint64_t>(count));
+  }
+
+  uint64_t operator()(int64_t place) const {
+    const uint64_t random = random_(static_cast<uint64_t>(place));
+    if (meaning_ == Meaning::kCodebook && is_float_) return ascending(place, random);
+    if (dist_ == Dist::kBytes) return dtype_ == DType::kBool ? random & 1 : random;
+    if (dtype_ == DType::kBool) return dist_ == Dist::kZeros ? 0 : random & 1;
+    switch (meaning_) {
+      case Meaning::kScales: return scale(random);
+      case Meaning::kZeroPoints: return is_float_ ? encode(dtype_, float(random % 16)) : random;
+      case Meaning::kCodebook:
+      case Meaning::kCodes: return code(random);
+      case Meaning::kValues: return value(random, place);
+    }
+    return 0;
+  }
+
+ private:
+  // Sixteen values from -1 to 1, at uneven distances; finite, since contracts ask for an order.
+  uint64_t ascending(int64_t place, uint64_t random) const {
+    const float jitter = static_cast<float>(random >> 44) * 0x1p-21f;
+    return encode(dtype_, (static_cast<float>(place % 16) - 8 + jitter) / 8);
+  }
+
+  uint64_t code(uint64_t random) const {
+    if (dist_ == Dist::kZeros) return 0;
+    if (is_float_ && dist_ != Dist::kSpecial) return finite_code(dtype_, random);
+    return random;
+  }
+
+  uint64_t scale(uint64_t random) const {
+    const bool special = dist_ == Dist::kSpecial && (random >> 40) % 8 == 0;
+    if (dtype_ == DType::kE8M0 || dtype_ == DType::kU8) {
+      // Also E8M0 kept in bytes: 2^-10 to 2^5; 0 (2^-127) and 255 (NaN) among the specials.
+      return special ? (random & 1 ? 0 : flavour_ == 0 ? 255 : 254) : 117 + random % 16;
+    }
+    if (dtype_ == DType::kE4M3) {
+      if (special) return flavour_ == 0 ? random & 0x7F : random % 0x7F;
+      return 0x18 + random % 0x40;
+    }
+    if (special) return special_bits(dtype_, random, flavour_ == 0, flavour_ <= 1);
+    // 2^-9 to 2^-5, which takes values of about 1 into the codes' range; exact and odd ones alike.
+    const uint32_t bits = (118u + static_cast<uint32_t>(random % 4)) << 23 |
+                          static_cast<uint32_t>(random >> 32 & 0x7FFFFF);
+    return encode(dtype_, f32_from_bits(bits));
+  }
+
+  uint64_t value(uint64_t random, int64_t place) const {
+    const float normal = normal_table()(static_cast<uint32_t>(random));
+    switch (dist_) {
+      case Dist::kZeros: return random >> 63 << (float_shape(dtype_).bits - 1);
+      case Dist::kSubnormal: return subnormal_bits(dtype_, random);
+      case Dist::kOutliers: return encode(dtype_, (random >> 40) % 256 == 0 ? normal * 64 : normal);
+      case Dist::kSpecial: {
+        // One NaN or Inf there is always, however small the tensor.
+        if (place == forced_ && flavour_ <= 1) {
+          return special_bits(dtype_, random & ~uint64_t{15}, flavour_ == 0, flavour_ == 1);
+        }
+        if ((random >> 40) % 4 != 0) break;
+        // More of them come in some stretches of 16 only, so that some rows and blocks are finite.
+        const uint64_t stretch = random_(~static_cast<uint64_t>(place / 16));
+        return special_bits(dtype_, random, flavour_ == 0 && stretch % 3 == 0,
+                            flavour_ <= 1 && stretch % 3 == 1);
+      }
+      default: break;
+    }
+    return encode(dtype_, normal);
+  }
+
+  DType dtype_;
+  Meaning meaning_;
+  Dist dist_;
+  Random random_;
+  int flavour_;
+  bool is_float_;
+  int64_t forced_ = 0;
+};
+
+template <class T>
+void fill_words(void* out, int64_t count, const Filler& filler) {
+  cpu::parallel_for(count, 1 << 16, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const T word = static_cast<T>(filler(i));
+      std::memcpy(static_cast<char*>(out) + i * static_cast<int64_t>(sizeof(T)), &word, sizeof(T));
+    }
+  });
+}
+
+}  // namespace
+
+std::string_view dist_name(Dist dist) { return kDistNames[static_cast<size_t>(dist)]; }
+
+bool dist_from_name(std::string_view name, Dist& dist) {
+  const auto found = std::find(std::begin(kDistNames), std::end(kDistNames), name);
+  if (found == std::end(kDistNames)) return false;
+  dist = static_cast<Dist>(found - std::begin(kDistNames));
+  return true;
+}
+
+Meaning meaning_of(const Arg& arg, DType dtype) {
+  const std::string_view name = arg.name;
+  if (name.find("scale") != std::string_view::npos) return Meaning::kScales;
+  if (name.find("codebook") != std::string_view::npos) return Meaning::kCodebook;
+  if (name.find("zero") != std::string_view::npos) return Meaning::kZeroPoints;
+  const bool small_float = dtype == DType::kE4M3 || dtype == DType::kE5M2 || dtype == DType::kE8M0;
+  return dtype_info(dtype).is_float && !small_float ? Meaning::kValues : Meaning::kCodes;
+}
+
+void fill(void* contiguous, DType dtype, int64_t count, Meaning meaning, Dist dist, uint64_t seed) {
+  const Filler filler(dtype, count, meaning, dist, seed);
+  switch (dtype_bytes(dtype)) {
+    case 1: return fill_words<uint8_t>(contiguous, count, filler);
+    case 2: return fill_words<uint16_t>(contiguous, count, filler);
+    case 4: return fill_words<uint32_t>(contiguous, count, filler);
+    default: return fill_words<uint64_t>(contiguous, count, filler);
+  }
+}
+
+}  // namespace pestle::harness

@@ -1,0 +1,30 @@
+// Fresh seeded data from the named distributions of cases (Dist), for every dtype. A pure function
+// of seed, distribution and place: the same for any thread count, on any machine.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "core/op_spec.h"
+#include "core/tensor.h"
+
+namespace pestle::harness {
+
+// What the values of an input mean, told from its name and dtype, so that scales are positive and
+// of a size that goes with the values, codebooks ascend, and codes use their format's whole range.
+enum class Meaning { kValues, kScales, kZeroPoints, kCodebook, kCodes };
+Meaning meaning_of(const Arg& arg, DType dtype);
+
+std::string_view dist_name(Dist dist);
+// False when there is no distribution of this name.
+bool dist_from_name(std::string_view name, Dist& dist);
+
+// Writes `count` elements in row-major order.
+void fill(void* contiguous, DType dtype, int64_t count, Meaning meaning, Dist dist, uint64_t seed);
+
+// Dist::kSpecial mixes specials in by this flavour, so that one NaN does not hide everything else.
+// The checks run each; `flavour` is taken from the seed: seed % kSpecialFlavours.
+//   0: NaN, Inf and finite specials    1: Inf and finite specials    2: finite specials only
+inline constexpr int kSpecialFlavours = 3;
+
+}  // namespace pestle::harness

@@ -1,0 +1,73 @@
+#include "harness/peers.h"
+
+#include <algorithm>
+
+#include <fstream>
+
+namespace pestle::harness {
+
+using nlohmann::json;
+
+Status Peers::start(const std::string& python, const std::string& script) {
+  PESTLE_TRY(worker_.start({python, script, "--serve"}));
+  // An empty request shows at once whether PyTorch is there.
+  auto answer = worker_.ask(R"({"op": "", "case": "", "peers": [], "seconds": 0})");
+  if (answer.ok()) return {};
+  return {Code::kIoError, "'" + python + " " + script +
+                              "' does not answer: --python must name an "
+                              "interpreter that has PyTorch (make setup makes .venv/bin/python)"};
+}
+
+Status Peers::load(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return {Code::kIoError, path + ": cannot be read"};
+  for (std::string line; std::getline(file, line);) {
+    json parsed = json::parse(line, nullptr, false);
+    if (!parsed.is_object() || !parsed.contains("samples_us")) {
+      return {Code::kCorruptFile, path + ": a line is no peer's time: " + line.substr(0, 80)};
+    }
+    loaded_.push_back(std::move(parsed));
+  }
+  from_file_ = true;
+  return {};
+}
+
+void Peers::add(const json& answer, std::map<std::string, PeerTime>& times) const {
+  PeerTime& entry = times[answer.at("peer").get<std::string>()];
+  auto samples = entry.time.samples;
+  for (const json& sample : answer.at("samples_us")) samples.push_back(sample.get<double>());
+  entry.time = summarize(std::move(samples));
+  entry.bytes = answer.at("bytes").get<int64_t>();
+}
+
+Status Peers::measure(const nlohmann::ordered_json& row, const std::vector<std::string>& names,
+                      double seconds, std::map<std::string, PeerTime>& times) {
+  const std::string what =
+      row.at("op").get<std::string>() + " '" + row.at("case").get<std::string>() + "'";
+  if (from_file_) {
+    for (const json& line : loaded_) {
+      const bool same = line.at("op") == row.at("op") && line.at("case") == row.at("case");
+      const std::string peer = line.at("peer").get<std::string>();
+      if (same && std::find(names.begin(), names.end(), peer) != names.end()) add(line, times);
+    }
+  } else {
+    nlohmann::ordered_json request = row;
+    request["peers"] = names;
+    request["seconds"] = seconds;
+    auto answer = worker_.ask(request.dump());
+    PESTLE_TRY(answer.status());
+    const json parsed = json::parse(answer.value(), nullptr, false);
+    if (!parsed.is_object() || parsed.contains("error")) {
+      return {Code::kUnsupported,
+              "peer: " + (parsed.is_object() ? parsed["error"].get<std::string>()
+                                             : answer.value().substr(0, 200))};
+    }
+    for (const json& line : parsed.at("peers")) add(line, times);
+  }
+  for (const std::string& name : names) {
+    if (!times.contains(name)) return unsupported("no time of " + name + " for " + what);
+  }
+  return {};
+}
+
+}  // namespace pestle::harness

@@ -1,0 +1,1055 @@
+/* Typed C functions, one per op. Made from the table by `pestle dump c`: do not edit. */
+/* clang-format off */
+#ifndef PESTLE_OPS_H_
+#define PESTLE_OPS_H_
+
+#include "pestle/pestle.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+static inline pestle_arg pestle_int_arg(int64_t value) {
+  pestle_arg arg;
+  arg.kind = PESTLE_INT;
+  arg.count = 0;
+  arg.value.i = value;
+  return arg;
+}
+static inline pestle_arg pestle_float_arg(double value) {
+  pestle_arg arg;
+  arg.kind = PESTLE_FLOAT;
+  arg.count = 0;
+  arg.value.f = value;
+  return arg;
+}
+static inline pestle_arg pestle_bool_arg(int value) {
+  pestle_arg arg;
+  arg.kind = PESTLE_BOOL_VALUE;
+  arg.count = 0;
+  arg.value.i = value != 0;
+  return arg;
+}
+/* NULL takes the contract's default. */
+static inline pestle_arg pestle_choice_arg(const char* label) {
+  pestle_arg arg;
+  arg.kind = label ? PESTLE_CHOICE : PESTLE_ABSENT;
+  arg.count = 0;
+  arg.value.choice = label;
+  return arg;
+}
+static inline pestle_arg pestle_list_arg(const pestle_tensor* first, int32_t count) {
+  pestle_arg arg;
+  arg.kind = first ? PESTLE_TENSOR_LIST : PESTLE_ABSENT;
+  arg.count = count;
+  arg.value.tensor = first;
+  return arg;
+}
+static inline pestle_arg pestle_tensor_arg(const pestle_tensor* tensor) {
+  pestle_arg arg;
+  arg.kind = tensor ? PESTLE_TENSOR : PESTLE_ABSENT;
+  arg.count = 0;
+  arg.value.tensor = tensor;
+  return arg;
+}
+
+/* Quantises to FP8 with a decode scale per tensor, row, column or block.
+ *   x: bf16|f16|f32 [*M, K] values to quantise
+ *   scale: f32 [tensor: 1; row: *M, 1; column: 1, K; block_1x128: *M, cdiv(K,128);block_128x128: cdiv(M,128), cdiv(K,128)] (may be NULL) decode scale: a code stands for code * scale
+ *   q: e4m3|e5m2 [*M, K] (output) codes
+ *   scale_out: f32 [tensor: 1; row: *M, 1; column: 1, K; block_1x128: *M, cdiv(K,128);block_128x128: cdiv(M,128), cdiv(K,128)] (output) (may be NULL) the decode scale computed here, amax / largest code
+ *   granularity: tensor|row|column|block_1x128|block_128x128; which elements share a scale
+ *   rounding: nearest|stochastic; nearest: ties to even; stochastic: by Philox bits
+ *   seed: Philox seed of stochastic rounding
+ */
+static inline pestle_status pestle_quantize_fp8(
+    const pestle_tensor* x,
+    const pestle_tensor* scale,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_out,
+    const char* granularity,
+    const char* rounding,
+    int64_t seed,
+    const pestle_call_options* options) {
+  pestle_arg args[7];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(scale);
+  args[2] = pestle_tensor_arg(q);
+  args[3] = pestle_tensor_arg(scale_out);
+  args[4] = pestle_choice_arg(granularity);
+  args[5] = pestle_choice_arg(rounding);
+  args[6] = pestle_int_arg(seed);
+  return pestle_call(pestle_find_op("quantize_fp8"), args, 7, options);
+}
+
+/* Decodes FP8 with a scale per tensor, row, column or block.
+ *   q: e4m3|e5m2 [*M, K] codes
+ *   scale: f32 [tensor: 1; row: *M, 1; column: 1, K; block_1x128: *M, cdiv(K,128);block_128x128: cdiv(M,128), cdiv(K,128)] decode scale: a code stands for code * scale
+ *   out: bf16|f16|f32 [*M, K] (output) code * scale: one f32 product, one rounding
+ *   granularity: tensor|row|column|block_1x128|block_128x128; which elements share a scale
+ */
+static inline pestle_status pestle_dequantize_fp8(
+    const pestle_tensor* q,
+    const pestle_tensor* scale,
+    const pestle_tensor* out,
+    const char* granularity,
+    const pestle_call_options* options) {
+  pestle_arg args[4];
+  args[0] = pestle_tensor_arg(q);
+  args[1] = pestle_tensor_arg(scale);
+  args[2] = pestle_tensor_arg(out);
+  args[3] = pestle_choice_arg(granularity);
+  return pestle_call(pestle_find_op("dequantize_fp8"), args, 4, options);
+}
+
+/* Rounds to FP8 stochastically by given random bytes, without a scale.
+ *   x: bf16|f16|f32 [*M, K] values to round; taken to f16 first
+ *   rng: u8 [*M, K] one random byte an element
+ *   q: e4m3|e5m2 [*M, K] (output) codes
+ */
+static inline pestle_status pestle_stochastic_round_fp8(
+    const pestle_tensor* x,
+    const pestle_tensor* rng,
+    const pestle_tensor* q,
+    const pestle_call_options* options) {
+  pestle_arg args[3];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(rng);
+  args[2] = pestle_tensor_arg(q);
+  return pestle_call(pestle_find_op("stochastic_round_fp8"), args, 3, options);
+}
+
+/* Quantises to INT8 with a decode scale per tensor, row or group, rotated first if asked.
+ *   x: bf16|f16|f32 [*M, K] values to quantise
+ *   scale: f32 [tensor: 1; row: *M, 1; group: *M, cdiv(K,group_size)] (may be NULL) decode scale: a code stands for code * scale
+ *   q: i8 [*M, K] (output) codes, -128..127
+ *   scale_out: f32 [tensor: 1; row: *M, 1; group: *M, cdiv(K,group_size)] (output) (may be NULL) the decode scale computed here, amax / 127
+ *   granularity: tensor|row|group; which elements share a scale
+ *   group_size: elements along K that share a scale, granularity=group
+ *   hadamard: elements along K that are rotated together: 4, 16, 64, 256 or 1024; 0: no rotation
+ *   rounding: nearest|stochastic; nearest: ties to even; stochastic: by Philox bits
+ *   seed: Philox seed of stochastic rounding
+ */
+static inline pestle_status pestle_quantize_int8(
+    const pestle_tensor* x,
+    const pestle_tensor* scale,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_out,
+    const char* granularity,
+    int64_t group_size,
+    int64_t hadamard,
+    const char* rounding,
+    int64_t seed,
+    const pestle_call_options* options) {
+  pestle_arg args[9];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(scale);
+  args[2] = pestle_tensor_arg(q);
+  args[3] = pestle_tensor_arg(scale_out);
+  args[4] = pestle_choice_arg(granularity);
+  args[5] = pestle_int_arg(group_size);
+  args[6] = pestle_int_arg(hadamard);
+  args[7] = pestle_choice_arg(rounding);
+  args[8] = pestle_int_arg(seed);
+  return pestle_call(pestle_find_op("quantize_int8"), args, 9, options);
+}
+
+/* Decodes INT8 with a scale per tensor, row or group, and undoes the rotation if asked.
+ *   q: i8 [*M, K] codes
+ *   scale: f32 [tensor: 1; row: *M, 1; group: *M, cdiv(K,group_size)] decode scale: a code stands for code * scale
+ *   out: bf16|f16|f32 [*M, K] (output) code * scale, one f32 product; rotated back if asked; one rounding
+ *   granularity: tensor|row|group; which elements share a scale
+ *   group_size: elements along K that share a scale, granularity=group
+ *   hadamard: elements along K that are rotated together: 4, 16, 64, 256 or 1024; 0: no rotation
+ */
+static inline pestle_status pestle_dequantize_int8(
+    const pestle_tensor* q,
+    const pestle_tensor* scale,
+    const pestle_tensor* out,
+    const char* granularity,
+    int64_t group_size,
+    int64_t hadamard,
+    const pestle_call_options* options) {
+  pestle_arg args[6];
+  args[0] = pestle_tensor_arg(q);
+  args[1] = pestle_tensor_arg(scale);
+  args[2] = pestle_tensor_arg(out);
+  args[3] = pestle_choice_arg(granularity);
+  args[4] = pestle_int_arg(group_size);
+  args[5] = pestle_int_arg(hadamard);
+  return pestle_call(pestle_find_op("dequantize_int8"), args, 6, options);
+}
+
+/* Rotates groups along K by the regular Hadamard matrix; applied twice it is the identity.
+ *   x: bf16|f16|f32 [*M, K] values to rotate along K
+ *   out: bf16|f16|f32 [*M, K] (output) rotated x: f32, one rounding
+ *   hadamard: elements that are rotated together: 4, 16, 64, 256 or 1024
+ */
+static inline pestle_status pestle_hadamard(
+    const pestle_tensor* x,
+    const pestle_tensor* out,
+    int64_t hadamard,
+    const pestle_call_options* options) {
+  pestle_arg args[3];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(out);
+  args[2] = pestle_int_arg(hadamard);
+  return pestle_call(pestle_find_op("hadamard"), args, 3, options);
+}
+
+/* Product of two FP8 matrices with decode scales, f32 accumulation and an epilogue.
+ *   a: e4m3|e5m2 [*M, K] left codes
+ *   b: e4m3|e5m2 [N, K] right codes, one row per output column (a weight)
+ *   scale_a: f32 [tensor: 1; row: *M, 1; block: *M, cdiv(K,128)] decode scales of a
+ *   scale_b: f32 [tensor: 1; row: N, 1; block: cdiv(N,128), cdiv(K,128)] decode scales of b
+ *   out: bf16|f16|f32 [*M, N] (output) epilogue(a_decoded @ b_decoded^T)
+ *   granularity: tensor|row|block; row: one scale per row of a and of b; block: 1x128 of a with 128x128 of b
+ *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
+ *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ */
+static inline pestle_status pestle_scaled_mm_fp8(
+    const pestle_tensor* a,
+    const pestle_tensor* b,
+    const pestle_tensor* scale_a,
+    const pestle_tensor* scale_b,
+    const pestle_tensor* out,
+    const char* granularity,
+    const pestle_tensor* alpha,
+    const pestle_tensor* bias,
+    const pestle_tensor* residual,
+    const char* activation,
+    const pestle_call_options* options) {
+  pestle_arg args[10];
+  args[0] = pestle_tensor_arg(a);
+  args[1] = pestle_tensor_arg(b);
+  args[2] = pestle_tensor_arg(scale_a);
+  args[3] = pestle_tensor_arg(scale_b);
+  args[4] = pestle_tensor_arg(out);
+  args[5] = pestle_choice_arg(granularity);
+  args[6] = pestle_tensor_arg(alpha);
+  args[7] = pestle_tensor_arg(bias);
+  args[8] = pestle_tensor_arg(residual);
+  args[9] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("scaled_mm_fp8"), args, 10, options);
+}
+
+/* Product of two INT8 matrices with decode scales, exact integer sums and an epilogue.
+ *   a: i8 [*M, K] left codes
+ *   b: i8 [N, K] right codes, one row per output column (a weight)
+ *   scale_a: f32 [tensor: 1; row: *M, 1] decode scales of a
+ *   scale_b: f32 [tensor: 1; row: N, 1] decode scales of b
+ *   out: bf16|f16|f32 [*M, N] (output) epilogue(a_decoded @ b_decoded^T)
+ *   granularity: tensor|row; row: one scale per row of a and of b
+ *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
+ *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ */
+static inline pestle_status pestle_scaled_mm_int8(
+    const pestle_tensor* a,
+    const pestle_tensor* b,
+    const pestle_tensor* scale_a,
+    const pestle_tensor* scale_b,
+    const pestle_tensor* out,
+    const char* granularity,
+    const pestle_tensor* alpha,
+    const pestle_tensor* bias,
+    const pestle_tensor* residual,
+    const char* activation,
+    const pestle_call_options* options) {
+  pestle_arg args[10];
+  args[0] = pestle_tensor_arg(a);
+  args[1] = pestle_tensor_arg(b);
+  args[2] = pestle_tensor_arg(scale_a);
+  args[3] = pestle_tensor_arg(scale_b);
+  args[4] = pestle_tensor_arg(out);
+  args[5] = pestle_choice_arg(granularity);
+  args[6] = pestle_tensor_arg(alpha);
+  args[7] = pestle_tensor_arg(bias);
+  args[8] = pestle_tensor_arg(residual);
+  args[9] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("scaled_mm_int8"), args, 10, options);
+}
+
+/* Product of two NVFP4 matrices with all their scales, f32 accumulation and an epilogue.
+ *   a: u8 [*M, K/2] left rows, two E2M1 codes a byte
+ *   b: u8 [N, K/2] right rows, one per output column, two E2M1 codes a byte
+ *   scale_a: e4m3 [swizzled: round_up(M,128), round_up(cdiv(K,16),4); plain: *M, cdiv(K,16)] decode scale of each 16 columns of a
+ *   scale_b: e4m3 [swizzled: round_up(N,128), round_up(cdiv(K,16),4); plain: N, cdiv(K,16)] decode scale of each 16 columns of b
+ *   global_scale_a: f32 [1] decode scale of the whole of a
+ *   global_scale_b: f32 [1] decode scale of the whole of b
+ *   out: bf16|f16|f32 [*M, N] (output) epilogue(a_decoded @ b_decoded^T)
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
+ *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ */
+static inline pestle_status pestle_scaled_mm_nvfp4(
+    const pestle_tensor* a,
+    const pestle_tensor* b,
+    const pestle_tensor* scale_a,
+    const pestle_tensor* scale_b,
+    const pestle_tensor* global_scale_a,
+    const pestle_tensor* global_scale_b,
+    const pestle_tensor* out,
+    const char* nibbles,
+    const char* scale_layout,
+    const pestle_tensor* alpha,
+    const pestle_tensor* bias,
+    const pestle_tensor* residual,
+    const char* activation,
+    const pestle_call_options* options) {
+  pestle_arg args[13];
+  args[0] = pestle_tensor_arg(a);
+  args[1] = pestle_tensor_arg(b);
+  args[2] = pestle_tensor_arg(scale_a);
+  args[3] = pestle_tensor_arg(scale_b);
+  args[4] = pestle_tensor_arg(global_scale_a);
+  args[5] = pestle_tensor_arg(global_scale_b);
+  args[6] = pestle_tensor_arg(out);
+  args[7] = pestle_choice_arg(nibbles);
+  args[8] = pestle_choice_arg(scale_layout);
+  args[9] = pestle_tensor_arg(alpha);
+  args[10] = pestle_tensor_arg(bias);
+  args[11] = pestle_tensor_arg(residual);
+  args[12] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("scaled_mm_nvfp4"), args, 13, options);
+}
+
+/* Product of two MXFP8 matrices with their scales, f32 accumulation and an epilogue.
+ *   a: e4m3|e5m2 [*M, K] left codes
+ *   b: e4m3|e5m2 [N, K] right codes, one row per output column (a weight)
+ *   scale_a: e8m0 [swizzled: round_up(M,128), round_up(cdiv(K,32),4); plain: *M, cdiv(K,32)] decode scale of each 32 columns of a
+ *   scale_b: e8m0 [swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)] decode scale of each 32 columns of b
+ *   out: bf16|f16|f32 [*M, N] (output) epilogue(a_decoded @ b_decoded^T)
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
+ *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ */
+static inline pestle_status pestle_scaled_mm_mxfp8(
+    const pestle_tensor* a,
+    const pestle_tensor* b,
+    const pestle_tensor* scale_a,
+    const pestle_tensor* scale_b,
+    const pestle_tensor* out,
+    const char* scale_layout,
+    const pestle_tensor* alpha,
+    const pestle_tensor* bias,
+    const pestle_tensor* residual,
+    const char* activation,
+    const pestle_call_options* options) {
+  pestle_arg args[10];
+  args[0] = pestle_tensor_arg(a);
+  args[1] = pestle_tensor_arg(b);
+  args[2] = pestle_tensor_arg(scale_a);
+  args[3] = pestle_tensor_arg(scale_b);
+  args[4] = pestle_tensor_arg(out);
+  args[5] = pestle_choice_arg(scale_layout);
+  args[6] = pestle_tensor_arg(alpha);
+  args[7] = pestle_tensor_arg(bias);
+  args[8] = pestle_tensor_arg(residual);
+  args[9] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("scaled_mm_mxfp8"), args, 10, options);
+}
+
+/* Linear layer with an FP8 weight: epilogue(x @ W^T).
+ *   x: bf16|f16|f32 [*M, K] activations
+ *   weight: e4m3|e5m2 [N, K] codes, one row per output column
+ *   scale: f32 [tensor: 1; row: N, 1; column: 1, K; block_1x128: N, cdiv(K,128);block_128x128: cdiv(N,128), cdiv(K,128)] decode scale: a code stands for code * scale
+ *   out: bf16|f16|f32 [*M, N] (output) epilogue(x @ W^T), W the decoded weight
+ *   granularity: tensor|row|column|block_1x128|block_128x128; which elements of the weight share a scale
+ *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
+ *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ */
+static inline pestle_status pestle_linear_fp8(
+    const pestle_tensor* x,
+    const pestle_tensor* weight,
+    const pestle_tensor* scale,
+    const pestle_tensor* out,
+    const char* granularity,
+    const pestle_tensor* alpha,
+    const pestle_tensor* bias,
+    const pestle_tensor* residual,
+    const char* activation,
+    const pestle_call_options* options) {
+  pestle_arg args[9];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(weight);
+  args[2] = pestle_tensor_arg(scale);
+  args[3] = pestle_tensor_arg(out);
+  args[4] = pestle_choice_arg(granularity);
+  args[5] = pestle_tensor_arg(alpha);
+  args[6] = pestle_tensor_arg(bias);
+  args[7] = pestle_tensor_arg(residual);
+  args[8] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("linear_fp8"), args, 9, options);
+}
+
+/* Linear layer with an NVFP4 weight: epilogue(x @ W^T).
+ *   x: bf16|f16|f32 [*M, K] activations
+ *   weight: u8 [N, K/2] one row per output column, two E2M1 codes a byte
+ *   scale: e4m3 [swizzled: round_up(N,128), round_up(cdiv(K,16),4); plain: N, cdiv(K,16)] decode scale of each 16 columns, in units of the global scale
+ *   global_scale: f32 [1] decode scale of the whole weight
+ *   out: bf16|f16|f32 [*M, N] (output) epilogue(x @ W^T), W the decoded weight
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
+ *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ */
+static inline pestle_status pestle_linear_nvfp4(
+    const pestle_tensor* x,
+    const pestle_tensor* weight,
+    const pestle_tensor* scale,
+    const pestle_tensor* global_scale,
+    const pestle_tensor* out,
+    const char* nibbles,
+    const char* scale_layout,
+    const pestle_tensor* alpha,
+    const pestle_tensor* bias,
+    const pestle_tensor* residual,
+    const char* activation,
+    const pestle_call_options* options) {
+  pestle_arg args[11];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(weight);
+  args[2] = pestle_tensor_arg(scale);
+  args[3] = pestle_tensor_arg(global_scale);
+  args[4] = pestle_tensor_arg(out);
+  args[5] = pestle_choice_arg(nibbles);
+  args[6] = pestle_choice_arg(scale_layout);
+  args[7] = pestle_tensor_arg(alpha);
+  args[8] = pestle_tensor_arg(bias);
+  args[9] = pestle_tensor_arg(residual);
+  args[10] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("linear_nvfp4"), args, 11, options);
+}
+
+/* Linear layer with an MXFP8 weight: epilogue(x @ W^T).
+ *   x: bf16|f16|f32 [*M, K] activations
+ *   weight: e4m3|e5m2 [N, K] codes, one row per output column
+ *   scale: e8m0 [swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)] decode scale of each 32 columns, a power of two
+ *   out: bf16|f16|f32 [*M, N] (output) epilogue(x @ W^T), W the decoded weight
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
+ *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ */
+static inline pestle_status pestle_linear_mxfp8(
+    const pestle_tensor* x,
+    const pestle_tensor* weight,
+    const pestle_tensor* scale,
+    const pestle_tensor* out,
+    const char* scale_layout,
+    const pestle_tensor* alpha,
+    const pestle_tensor* bias,
+    const pestle_tensor* residual,
+    const char* activation,
+    const pestle_call_options* options) {
+  pestle_arg args[9];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(weight);
+  args[2] = pestle_tensor_arg(scale);
+  args[3] = pestle_tensor_arg(out);
+  args[4] = pestle_choice_arg(scale_layout);
+  args[5] = pestle_tensor_arg(alpha);
+  args[6] = pestle_tensor_arg(bias);
+  args[7] = pestle_tensor_arg(residual);
+  args[8] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("linear_mxfp8"), args, 9, options);
+}
+
+/* Linear layer with an MXFP4 weight: epilogue(x @ W^T).
+ *   x: bf16|f16|f32 [*M, K] activations
+ *   weight: u8 [N, K/2] one row per output column, two E2M1 codes a byte
+ *   scale: e8m0 [swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)] decode scale of each 32 columns, a power of two
+ *   out: bf16|f16|f32 [*M, N] (output) epilogue(x @ W^T), W the decoded weight
+ *   nibbles: low_first|high_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
+ *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ */
+static inline pestle_status pestle_linear_mxfp4(
+    const pestle_tensor* x,
+    const pestle_tensor* weight,
+    const pestle_tensor* scale,
+    const pestle_tensor* out,
+    const char* nibbles,
+    const char* scale_layout,
+    const pestle_tensor* alpha,
+    const pestle_tensor* bias,
+    const pestle_tensor* residual,
+    const char* activation,
+    const pestle_call_options* options) {
+  pestle_arg args[10];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(weight);
+  args[2] = pestle_tensor_arg(scale);
+  args[3] = pestle_tensor_arg(out);
+  args[4] = pestle_choice_arg(nibbles);
+  args[5] = pestle_choice_arg(scale_layout);
+  args[6] = pestle_tensor_arg(alpha);
+  args[7] = pestle_tensor_arg(bias);
+  args[8] = pestle_tensor_arg(residual);
+  args[9] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("linear_mxfp4"), args, 10, options);
+}
+
+/* Linear layer with an INT8 weight, rotated or not: epilogue(x @ W^T).
+ *   x: bf16|f16|f32 [*M, K] activations
+ *   weight: i8 [N, K] codes, one row per output column
+ *   scale: f32 [tensor: 1; row: N, 1; group: N, cdiv(K,group_size)] decode scale: a code stands for code * scale
+ *   out: bf16|f16|f32 [*M, N] (output) epilogue(x @ W^T), W the decoded weight
+ *   granularity: tensor|row|group; which elements of the weight share a scale
+ *   group_size: columns that share a scale, granularity=group
+ *   hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
+ *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
+ *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ */
+static inline pestle_status pestle_linear_int8(
+    const pestle_tensor* x,
+    const pestle_tensor* weight,
+    const pestle_tensor* scale,
+    const pestle_tensor* out,
+    const char* granularity,
+    int64_t group_size,
+    int64_t hadamard,
+    const pestle_tensor* alpha,
+    const pestle_tensor* bias,
+    const pestle_tensor* residual,
+    const char* activation,
+    const pestle_call_options* options) {
+  pestle_arg args[11];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(weight);
+  args[2] = pestle_tensor_arg(scale);
+  args[3] = pestle_tensor_arg(out);
+  args[4] = pestle_choice_arg(granularity);
+  args[5] = pestle_int_arg(group_size);
+  args[6] = pestle_int_arg(hadamard);
+  args[7] = pestle_tensor_arg(alpha);
+  args[8] = pestle_tensor_arg(bias);
+  args[9] = pestle_tensor_arg(residual);
+  args[10] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("linear_int8"), args, 11, options);
+}
+
+/* Linear layer with an INT4 weight in groups, rotated or not: epilogue(x @ W^T).
+ *   x: bf16|f16|f32 [*M, K] activations
+ *   weight: u8 [N, K/2] codes, two a byte: the even column in the low nibble
+ *   scale: f32 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))] decode scale of each group
+ *   zero: u8 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))] (may be NULL) zero point of each group
+ *   out: bf16|f16|f32 [*M, N] (output) epilogue(x @ W^T), W the decoded weight
+ *   group_size: columns that share a scale; 0: the whole row
+ *   mode: symmetric|asymmetric; symmetric: two's complement codes; asymmetric: codes 0..15 and zero
+ *   hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
+ *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
+ *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ */
+static inline pestle_status pestle_linear_int4(
+    const pestle_tensor* x,
+    const pestle_tensor* weight,
+    const pestle_tensor* scale,
+    const pestle_tensor* zero,
+    const pestle_tensor* out,
+    int64_t group_size,
+    const char* mode,
+    int64_t hadamard,
+    const pestle_tensor* alpha,
+    const pestle_tensor* bias,
+    const pestle_tensor* residual,
+    const char* activation,
+    const pestle_call_options* options) {
+  pestle_arg args[12];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(weight);
+  args[2] = pestle_tensor_arg(scale);
+  args[3] = pestle_tensor_arg(zero);
+  args[4] = pestle_tensor_arg(out);
+  args[5] = pestle_int_arg(group_size);
+  args[6] = pestle_choice_arg(mode);
+  args[7] = pestle_int_arg(hadamard);
+  args[8] = pestle_tensor_arg(alpha);
+  args[9] = pestle_tensor_arg(bias);
+  args[10] = pestle_tensor_arg(residual);
+  args[11] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("linear_int4"), args, 12, options);
+}
+
+/* Linear layer with a W4A8 weight (codebook indices that decode to int8): epilogue(x @ W^T).
+ *   x: bf16|f16|f32 [*M, K] activations
+ *   weight: u8 [N, K/2] indices into the codebook, two a byte: the even column low
+ *   scale_rel: e4m3 [N, K/16] scale of 16 columns, relative to the row's
+ *   scale_channel: f32 [N] scale of the row
+ *   codebook: f32 [16] (may be NULL) values of the indices; the fixed table when absent
+ *   out: bf16|f16|f32 [*M, N] (output) epilogue(x @ W^T), W the decoded weight
+ *   hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
+ *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
+ *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ */
+static inline pestle_status pestle_linear_w4a8(
+    const pestle_tensor* x,
+    const pestle_tensor* weight,
+    const pestle_tensor* scale_rel,
+    const pestle_tensor* scale_channel,
+    const pestle_tensor* codebook,
+    const pestle_tensor* out,
+    int64_t hadamard,
+    const pestle_tensor* alpha,
+    const pestle_tensor* bias,
+    const pestle_tensor* residual,
+    const char* activation,
+    const pestle_call_options* options) {
+  pestle_arg args[11];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(weight);
+  args[2] = pestle_tensor_arg(scale_rel);
+  args[3] = pestle_tensor_arg(scale_channel);
+  args[4] = pestle_tensor_arg(codebook);
+  args[5] = pestle_tensor_arg(out);
+  args[6] = pestle_int_arg(hadamard);
+  args[7] = pestle_tensor_arg(alpha);
+  args[8] = pestle_tensor_arg(bias);
+  args[9] = pestle_tensor_arg(residual);
+  args[10] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("linear_w4a8"), args, 11, options);
+}
+
+/* Rotary position embedding of one tensor, or of queries and keys together.
+ *   x: bf16|f16|f32 [B, H, S, D] queries, keys or any heads: BHSD, or BSHD
+ *   freqs: f32|bf16|f16 [FB, FH, FS, D/2, 2, 2] rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1
+ *   x2: bf16|f16|f32 [B2, H2, S2, D] (may be NULL) a second tensor for the same freqs, e.g. keys
+ *   out: =x [B, H, S, D] (output) rotated x
+ *   out2: =x2 [B2, H2, S2, D] (output) (may be NULL) rotated x2
+ *   pairs: interleaved|split_half; rotate (2i, 2i+1), or (i, i + D/2)
+ */
+static inline pestle_status pestle_apply_rope(
+    const pestle_tensor* x,
+    const pestle_tensor* freqs,
+    const pestle_tensor* x2,
+    const pestle_tensor* out,
+    const pestle_tensor* out2,
+    const char* pairs,
+    const pestle_call_options* options) {
+  pestle_arg args[6];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(freqs);
+  args[2] = pestle_tensor_arg(x2);
+  args[3] = pestle_tensor_arg(out);
+  args[4] = pestle_tensor_arg(out2);
+  args[5] = pestle_choice_arg(pairs);
+  return pestle_call(pestle_find_op("apply_rope"), args, 6, options);
+}
+
+/* Quantises to NVFP4: E2M1 codes, an E4M3 scale per 16 elements, one global scale.
+ *   x: bf16|f16|f32 [M, K] values to quantise, blocks of 16 along K
+ *   global_scale: f32 [1] (may be NULL) decode scale of the whole tensor
+ *   q: u8 [if(pad, round_up(M,16), M), if(pad, round_up(K,16), K)/2] (output) E2M1 codes, two a byte
+ *   scale_out: e4m3 [swizzled: round_up(M,128), round_up(cdiv(K,16),4);plain: if(pad, round_up(M,16), M), cdiv(K,16)] (output) decode scale of each block, in units of the global scale
+ *   global_scale_out: f32 [1] (output) (may be NULL) the global scale computed here, amax / 2688
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ *   pad: pad rows and columns with zeros to multiples of 16
+ *   rounding: nearest|stochastic; nearest: ties to even; stochastic: by Philox bits of the element's row-major index in q
+ *   seed: Philox seed of stochastic rounding
+ */
+static inline pestle_status pestle_quantize_nvfp4(
+    const pestle_tensor* x,
+    const pestle_tensor* global_scale,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_out,
+    const pestle_tensor* global_scale_out,
+    const char* nibbles,
+    const char* scale_layout,
+    int pad,
+    const char* rounding,
+    int64_t seed,
+    const pestle_call_options* options) {
+  pestle_arg args[10];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(global_scale);
+  args[2] = pestle_tensor_arg(q);
+  args[3] = pestle_tensor_arg(scale_out);
+  args[4] = pestle_tensor_arg(global_scale_out);
+  args[5] = pestle_choice_arg(nibbles);
+  args[6] = pestle_choice_arg(scale_layout);
+  args[7] = pestle_bool_arg(pad);
+  args[8] = pestle_choice_arg(rounding);
+  args[9] = pestle_int_arg(seed);
+  return pestle_call(pestle_find_op("quantize_nvfp4"), args, 10, options);
+}
+
+/* NVFP4 back to floating point: code * (scale * global_scale).
+ *   q: u8 [M, K/2] E2M1 codes, two a byte
+ *   scale: e4m3|u8 [swizzled: round_up(M,128), round_up(K/16,4); plain: M, K/16] decode scale of each block of 16, E4M3 codes also when they come as bytes
+ *   global_scale: f32 [1] decode scale of the whole tensor
+ *   out: bf16|f16|f32 [M, K] (output) code * (scale * global_scale), rounded once
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ */
+static inline pestle_status pestle_dequantize_nvfp4(
+    const pestle_tensor* q,
+    const pestle_tensor* scale,
+    const pestle_tensor* global_scale,
+    const pestle_tensor* out,
+    const char* nibbles,
+    const char* scale_layout,
+    const pestle_call_options* options) {
+  pestle_arg args[6];
+  args[0] = pestle_tensor_arg(q);
+  args[1] = pestle_tensor_arg(scale);
+  args[2] = pestle_tensor_arg(global_scale);
+  args[3] = pestle_tensor_arg(out);
+  args[4] = pestle_choice_arg(nibbles);
+  args[5] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("dequantize_nvfp4"), args, 6, options);
+}
+
+/* Quantises to MXFP8: E4M3 or E5M2 codes and an E8M0 scale per 32 elements.
+ *   x: bf16|f16|f32 [M, K] values to quantise, blocks of 32 along K
+ *   q: e4m3|e5m2 [if(pad, round_up(M,32), M), if(pad, round_up(K,32), K)] (output) E4M3 or E5M2 codes
+ *   scale_out: e8m0 [swizzled: round_up(M,128), round_up(cdiv(K,32),4);plain: if(pad, round_up(M,32), M), cdiv(K,32)] (output) decode scale of each block, the power of two rounded up so that nothing saturates
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ *   pad: pad rows and columns with zeros to multiples of 32
+ *   rounding: nearest|stochastic; nearest: ties to even; stochastic: by Philox bits of the element's row-major index in q
+ *   seed: Philox seed of stochastic rounding
+ */
+static inline pestle_status pestle_quantize_mxfp8(
+    const pestle_tensor* x,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_out,
+    const char* scale_layout,
+    int pad,
+    const char* rounding,
+    int64_t seed,
+    const pestle_call_options* options) {
+  pestle_arg args[7];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(q);
+  args[2] = pestle_tensor_arg(scale_out);
+  args[3] = pestle_choice_arg(scale_layout);
+  args[4] = pestle_bool_arg(pad);
+  args[5] = pestle_choice_arg(rounding);
+  args[6] = pestle_int_arg(seed);
+  return pestle_call(pestle_find_op("quantize_mxfp8"), args, 7, options);
+}
+
+/* MXFP8 back to floating point: code * 2^(scale - 127).
+ *   q: e4m3|e5m2 [M, K] E4M3 or E5M2 codes
+ *   scale: e8m0|u8 [swizzled: round_up(M,128), round_up(K/32,4); plain: M, K/32] decode scale of each block of 32, E8M0 codes also when they come as bytes
+ *   out: bf16|f16|f32 [M, K] (output) code * 2^(scale - 127), rounded once
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ */
+static inline pestle_status pestle_dequantize_mxfp8(
+    const pestle_tensor* q,
+    const pestle_tensor* scale,
+    const pestle_tensor* out,
+    const char* scale_layout,
+    const pestle_call_options* options) {
+  pestle_arg args[4];
+  args[0] = pestle_tensor_arg(q);
+  args[1] = pestle_tensor_arg(scale);
+  args[2] = pestle_tensor_arg(out);
+  args[3] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("dequantize_mxfp8"), args, 4, options);
+}
+
+/* Quantises to MXFP4: E2M1 codes and an E8M0 scale per 32 elements.
+ *   x: bf16|f16|f32 [M, K] values to quantise, blocks of 32 along K
+ *   q: u8 [if(pad, round_up(M,32), M), if(pad, round_up(K,32), K)/2] (output) E2M1 codes, two a byte
+ *   scale_out: e8m0 [swizzled: round_up(M,128), round_up(cdiv(K,32),4);plain: if(pad, round_up(M,32), M), cdiv(K,32)] (output) decode scale of each block, the power of two rounded up so that nothing saturates
+ *   nibbles: low_first|high_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ *   pad: pad rows and columns with zeros to multiples of 32
+ *   rounding: nearest|stochastic; nearest: ties to even; stochastic: by Philox bits of the element's row-major index in q
+ *   seed: Philox seed of stochastic rounding
+ */
+static inline pestle_status pestle_quantize_mxfp4(
+    const pestle_tensor* x,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_out,
+    const char* nibbles,
+    const char* scale_layout,
+    int pad,
+    const char* rounding,
+    int64_t seed,
+    const pestle_call_options* options) {
+  pestle_arg args[8];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(q);
+  args[2] = pestle_tensor_arg(scale_out);
+  args[3] = pestle_choice_arg(nibbles);
+  args[4] = pestle_choice_arg(scale_layout);
+  args[5] = pestle_bool_arg(pad);
+  args[6] = pestle_choice_arg(rounding);
+  args[7] = pestle_int_arg(seed);
+  return pestle_call(pestle_find_op("quantize_mxfp4"), args, 8, options);
+}
+
+/* MXFP4 back to floating point: code * 2^(scale - 127).
+ *   q: u8 [M, K/2] E2M1 codes, two a byte
+ *   scale: e8m0|u8 [swizzled: round_up(M,128), round_up(K/32,4); plain: M, K/32] decode scale of each block of 32, E8M0 codes also when they come as bytes
+ *   out: bf16|f16|f32 [M, K] (output) code * 2^(scale - 127), rounded once
+ *   nibbles: low_first|high_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ */
+static inline pestle_status pestle_dequantize_mxfp4(
+    const pestle_tensor* q,
+    const pestle_tensor* scale,
+    const pestle_tensor* out,
+    const char* nibbles,
+    const char* scale_layout,
+    const pestle_call_options* options) {
+  pestle_arg args[5];
+  args[0] = pestle_tensor_arg(q);
+  args[1] = pestle_tensor_arg(scale);
+  args[2] = pestle_tensor_arg(out);
+  args[3] = pestle_choice_arg(nibbles);
+  args[4] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("dequantize_mxfp4"), args, 5, options);
+}
+
+/* Block scales from row-major order to the 128 x 4 tile order that cuBLAS reads.
+ *   scale: e4m3|e8m0|u8 [M, C] block scales in row-major order
+ *   out: =scale [round_up(M,128), round_up(C,4)] (output) the scales in 128 x 4 tiles; padding entries are 0
+ */
+static inline pestle_status pestle_swizzle_scales(
+    const pestle_tensor* scale,
+    const pestle_tensor* out,
+    const pestle_call_options* options) {
+  pestle_arg args[2];
+  args[0] = pestle_tensor_arg(scale);
+  args[1] = pestle_tensor_arg(out);
+  return pestle_call(pestle_find_op("swizzle_scales"), args, 2, options);
+}
+
+/* Block scales from the 128 x 4 tile order of cuBLAS back to row-major order.
+ *   scale: e4m3|e8m0|u8 [round_up(rows,128), round_up(columns,4)] block scales in 128 x 4 tiles
+ *   out: =scale [rows, columns] (output) the scales in row-major order, padding dropped
+ *   rows: rows of the matrix of scales
+ *   columns: scales in a row, K / block size
+ */
+static inline pestle_status pestle_unswizzle_scales(
+    const pestle_tensor* scale,
+    const pestle_tensor* out,
+    int64_t rows,
+    int64_t columns,
+    const pestle_call_options* options) {
+  pestle_arg args[4];
+  args[0] = pestle_tensor_arg(scale);
+  args[1] = pestle_tensor_arg(out);
+  args[2] = pestle_int_arg(rows);
+  args[3] = pestle_int_arg(columns);
+  return pestle_call(pestle_find_op("unswizzle_scales"), args, 4, options);
+}
+
+/* Exchanges the nibbles of every byte: high-first packing to low-first and back.
+ *   q: u8 [*M, K] bytes of two 4-bit codes
+ *   out: u8 [*M, K] (output) the same with the nibbles of each byte exchanged
+ */
+static inline pestle_status pestle_swap_nibbles(
+    const pestle_tensor* q,
+    const pestle_tensor* out,
+    const pestle_call_options* options) {
+  pestle_arg args[2];
+  args[0] = pestle_tensor_arg(q);
+  args[1] = pestle_tensor_arg(out);
+  return pestle_call(pestle_find_op("swap_nibbles"), args, 2, options);
+}
+
+/* Quantises rows to INT4 with a decode scale (and a zero point) per group of columns.
+ *   x: bf16|f16|f32 [N, K] values to quantise, one row per output of a linear
+ *   q: u8 [N, K/2] (output) codes, two a byte: the even column in the low nibble
+ *   scale_out: f32 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))] (output) decode scale of each group
+ *   zero_out: u8 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))] (output) (may be NULL) zero point of each group, 0..15
+ *   group_size: columns that share a scale; 0: the whole row
+ *   mode: symmetric|asymmetric; symmetric: two's complement codes times scale; asymmetric: (code - zero) * scale
+ *   hadamard: rotate groups of this many columns first; 0: no rotation
+ *   rounding: nearest|stochastic; nearest: ties to even; stochastic: by Philox bits
+ *   seed: Philox seed of stochastic rounding
+ */
+static inline pestle_status pestle_quantize_int4(
+    const pestle_tensor* x,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_out,
+    const pestle_tensor* zero_out,
+    int64_t group_size,
+    const char* mode,
+    int64_t hadamard,
+    const char* rounding,
+    int64_t seed,
+    const pestle_call_options* options) {
+  pestle_arg args[9];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(q);
+  args[2] = pestle_tensor_arg(scale_out);
+  args[3] = pestle_tensor_arg(zero_out);
+  args[4] = pestle_int_arg(group_size);
+  args[5] = pestle_choice_arg(mode);
+  args[6] = pestle_int_arg(hadamard);
+  args[7] = pestle_choice_arg(rounding);
+  args[8] = pestle_int_arg(seed);
+  return pestle_call(pestle_find_op("quantize_int4"), args, 9, options);
+}
+
+/* Turns INT4 codes with a scale (and a zero point) per group of columns into values.
+ *   q: u8 [N, K/2] codes, two a byte: the even column in the low nibble
+ *   scale: f32 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))] decode scale of each group
+ *   zero: u8 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))] (may be NULL) zero point of each group
+ *   out: bf16|f16|f32 [N, K] (output) code * scale, or (code - zero) * scale, rotated back
+ *   group_size: columns that share a scale; 0: the whole row
+ *   mode: symmetric|asymmetric; symmetric: two's complement codes; asymmetric: codes 0..15 and zero
+ *   hadamard: columns were rotated in groups of this many; 0: no rotation
+ */
+static inline pestle_status pestle_dequantize_int4(
+    const pestle_tensor* q,
+    const pestle_tensor* scale,
+    const pestle_tensor* zero,
+    const pestle_tensor* out,
+    int64_t group_size,
+    const char* mode,
+    int64_t hadamard,
+    const pestle_call_options* options) {
+  pestle_arg args[7];
+  args[0] = pestle_tensor_arg(q);
+  args[1] = pestle_tensor_arg(scale);
+  args[2] = pestle_tensor_arg(zero);
+  args[3] = pestle_tensor_arg(out);
+  args[4] = pestle_int_arg(group_size);
+  args[5] = pestle_choice_arg(mode);
+  args[6] = pestle_int_arg(hadamard);
+  return pestle_call(pestle_find_op("dequantize_int4"), args, 7, options);
+}
+
+/* Rewrites INT4 codes from one packing to another; zero points go by repack_zeros.
+ *   q: plain|plain_unsigned: u8; kaio: u32; gptq|awq: i32 [plain|plain_unsigned: N, K/2; kaio: N, K/8; gptq: K/8, N; awq: K, N/8] codes of an N x K weight
+ *   out: plain|plain_unsigned: u8; kaio: u32; gptq|awq: i32 [plain|plain_unsigned: N, K/2; kaio: N, K/8; gptq: K/8, N; awq: K, N/8] (output) the same codes in the other packing
+ *   from_packing: plain|plain_unsigned|kaio|gptq|awq; plain: u8, even column low, two's complement; plain_unsigned: the same places, codes 0..15; kaio: u32 along K, two's complement; gptq: i32 along K, transposed, 0..15; awq: i32 along N in the order 0 2 4 6 1 3 5 7, transposed, 0..15
+ *   to_packing: plain|plain_unsigned|kaio|gptq|awq; from signed to unsigned codes every code moves up by 8, which is then the zero point
+ */
+static inline pestle_status pestle_repack_int4(
+    const pestle_tensor* q,
+    const pestle_tensor* out,
+    const char* from_packing,
+    const char* to_packing,
+    const pestle_call_options* options) {
+  pestle_arg args[4];
+  args[0] = pestle_tensor_arg(q);
+  args[1] = pestle_tensor_arg(out);
+  args[2] = pestle_choice_arg(from_packing);
+  args[3] = pestle_choice_arg(to_packing);
+  return pestle_call(pestle_find_op("repack_int4"), args, 4, options);
+}
+
+/* Rewrites the zero points that belong to INT4 codes from one packing to another.
+ *   zero: plain: u8; gptq|gptq_v2|awq: i32 [plain: N, G; gptq|gptq_v2|awq: G, N/8] zero points, 0..15, of N rows of G groups
+ *   zero_out: plain: u8; gptq|gptq_v2|awq: i32 [plain: N, G; gptq|gptq_v2|awq: G, N/8] (output) the same zero points in the other packing
+ *   from_packing: plain|gptq|gptq_v2|awq; plain: a byte each; gptq: zero - 1, eight a word, transposed; gptq_v2: the same without the -1; awq: words in the order 0 2 4 6 1 3 5 7
+ *   to_packing: plain|gptq|gptq_v2|awq; likewise; only the low four bits of a zero point are kept
+ */
+static inline pestle_status pestle_repack_zeros(
+    const pestle_tensor* zero,
+    const pestle_tensor* zero_out,
+    const char* from_packing,
+    const char* to_packing,
+    const pestle_call_options* options) {
+  pestle_arg args[4];
+  args[0] = pestle_tensor_arg(zero);
+  args[1] = pestle_tensor_arg(zero_out);
+  args[2] = pestle_choice_arg(from_packing);
+  args[3] = pestle_choice_arg(to_packing);
+  return pestle_call(pestle_find_op("repack_zeros"), args, 4, options);
+}
+
+/* Quantises a rotated weight to codebook indices with a scale per 16 columns and row.
+ *   x: bf16|f16|f32 [N, K] weight to quantise, one row per output of the linear
+ *   codebook: f32 [16] (may be NULL) ascending values; the fixed table of the format when absent
+ *   q: u8 [N, K/2] (output) indices into the codebook, two a byte: the even column low
+ *   scale_rel: e4m3 [N, K/16] (output) scale of 16 columns, relative to the row's
+ *   scale_channel: f32 [N] (output) scale of the row: values decode to int8 times this
+ *   hadamard: rotate groups of this many columns first; 0: no rotation
+ */
+static inline pestle_status pestle_quantize_w4a8(
+    const pestle_tensor* x,
+    const pestle_tensor* codebook,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_rel,
+    const pestle_tensor* scale_channel,
+    int64_t hadamard,
+    const pestle_call_options* options) {
+  pestle_arg args[6];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(codebook);
+  args[2] = pestle_tensor_arg(q);
+  args[3] = pestle_tensor_arg(scale_rel);
+  args[4] = pestle_tensor_arg(scale_channel);
+  args[5] = pestle_int_arg(hadamard);
+  return pestle_call(pestle_find_op("quantize_w4a8"), args, 6, options);
+}
+
+/* Turns codebook indices with a scale per 16 columns and row into values.
+ *   q: u8 [N, K/2] indices into the codebook, two a byte: the even column low
+ *   scale_rel: e4m3 [N, K/16] scale of 16 columns, relative to the row's
+ *   scale_channel: f32 [N] scale of the row
+ *   codebook: f32 [16] (may be NULL) values of the indices; the fixed table when absent
+ *   out: bf16|f16|f32 [N, K] (output) int8(codebook[q] * scale_rel) * scale_channel, rotated back
+ *   hadamard: columns were rotated in groups of this many; 0: no rotation
+ */
+static inline pestle_status pestle_dequantize_w4a8(
+    const pestle_tensor* q,
+    const pestle_tensor* scale_rel,
+    const pestle_tensor* scale_channel,
+    const pestle_tensor* codebook,
+    const pestle_tensor* out,
+    int64_t hadamard,
+    const pestle_call_options* options) {
+  pestle_arg args[6];
+  args[0] = pestle_tensor_arg(q);
+  args[1] = pestle_tensor_arg(scale_rel);
+  args[2] = pestle_tensor_arg(scale_channel);
+  args[3] = pestle_tensor_arg(codebook);
+  args[4] = pestle_tensor_arg(out);
+  args[5] = pestle_int_arg(hadamard);
+  return pestle_call(pestle_find_op("dequantize_w4a8"), args, 6, options);
+}
+
+/* Turns GGUF blocks Q8_0, Q4_0, Q4_K and Q6_K into values.
+ *   q: u8 [N, B] rows of whole blocks, as the bytes lie in the file
+ *   out: bf16|f16|f32 [q8_0: N, B/34*32; q4_0: N, B/18*32; q4_k: N, B/144*256; q6_k: N, B/210*256] (output) the values: what llama.cpp computes in f32, rounded once
+ *   type: q8_0|q4_0|q4_k|q6_k; which blocks
+ */
+static inline pestle_status pestle_dequantize_gguf(
+    const pestle_tensor* q,
+    const pestle_tensor* out,
+    const char* type,
+    const pestle_call_options* options) {
+  pestle_arg args[3];
+  args[0] = pestle_tensor_arg(q);
+  args[1] = pestle_tensor_arg(out);
+  args[2] = pestle_choice_arg(type);
+  return pestle_call(pestle_find_op("dequantize_gguf"), args, 3, options);
+}
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* PESTLE_OPS_H_ */

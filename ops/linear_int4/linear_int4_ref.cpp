@@ -1,0 +1,32 @@
+// linear_int4, reference: float64 sums over the dequantised weight, x rotated in f32.
+#include "core/op.h"
+#include "ops/common/int4_args.h"
+#include "ops/common/quant_rows.h"
+#include "ops/linear_int4/linear_int4_spec.h"
+
+namespace pestle::ops::linear_int4 {
+namespace {
+
+constexpr int kX = arg_index(spec, "x");
+constexpr int kWeight = arg_index(spec, "weight");
+constexpr int kScale = arg_index(spec, "scale");
+constexpr int kZero = arg_index(spec, "zero");
+constexpr int kOut = arg_index(spec, "out");
+constexpr int kEpilogue = arg_index(spec, "alpha");
+constexpr int kGroupSize = arg_index(spec, "group_size");
+constexpr int kHadamard = arg_index(spec, "hadamard");
+
+Status run(const Call& call) {
+  const TensorView& x = call.tensor(kX);
+  const Int4Rows weight{call.tensor(kWeight), call.tensor(kScale),
+                        call.has(kZero) ? &call.tensor(kZero) : nullptr,
+                        int4_group(call.integer(kGroupSize), row_length(x))};
+  return matmul_reference(call, call.tensor(kOut), row_length(x), kEpilogue,
+                          LinearX{x, call.integer(kHadamard)}, weight);
+}
+
+}  // namespace
+
+OpReference reference() { return {&spec, {.id = "reference", .run = run}}; }
+
+}  // namespace pestle::ops::linear_int4

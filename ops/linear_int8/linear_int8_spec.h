@@ -1,0 +1,64 @@
+// linear_int8: the contract. Numerics: docs/formats/int8.md
+#pragma once
+
+#include "core/op_spec.h"
+#include "ops/common/int4_args.h"
+#include "ops/common/linear_args.h"
+
+namespace pestle::ops::linear_int8 {
+
+inline constexpr Arg own_args[] = {
+    kLinearX,
+    input("weight", "i8", "N, K", "codes, one row per output column"),
+    input("scale", "f32", "tensor: 1; row: N, 1; group: N, cdiv(K,group_size)",
+          "decode scale: a code stands for code * scale")
+        .selected_by("granularity"),
+    kLinearOut,
+    choice("granularity", "tensor|row|group", "which elements of the weight share a scale"),
+    int_attr("group_size", 128, "columns that share a scale, granularity=group"),
+    int_attr("hadamard", 0, kLinearHadamardDoc),
+};
+inline constexpr auto args = with_epilogue(own_args);
+
+inline constexpr Constraint constraints[] = {
+    {"group_size >= 1", "group_size must be at least 1"},
+    kHadamardRule,
+};
+
+inline constexpr Case cases[] = {
+    {"M=1 N=64 K=256"},
+    {"M=16 N=96 K=512 granularity=row bias=bf16"},
+    {"M=1 N=37 K=129 x=f32 out=f32 granularity=row bias=f32 activation=silu"},
+    {"M=1 N=130 K=300 x=f16 out=f32 granularity=group group_size=48"},
+    {"M=6 N=130 K=300 x=f16 out=f16 granularity=group group_size=100 bias=f32"},
+    {"M=1 N=259 K=1280 granularity=row hadamard=256 out=f32 residual=bf16"},
+    {"M=2x3 N=131 K=1024 granularity=group hadamard=1024 out=f32 alpha=f32 activation=gelu_tanh"},
+    {"M=133 N=50 K=640 granularity=group group_size=32 hadamard=64"},
+    {"M=0 N=8 K=16", kEdge},
+    {"M=3 N=0 K=16", kEdge},
+    {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
+    {"M=1 N=1 K=1", kEdge},
+    {"M=1 N=9 K=300 x=f32 out=f32 granularity=row", kEdge, Dist::kSpecial},
+    {"M=5 N=9 K=304 x=f32 out=f32 granularity=group group_size=16", kEdge, Dist::kSpecial},
+    {"M=1 N=9 K=256 x=f32 out=f32 hadamard=16", kEdge, Dist::kSubnormal},
+    {"M=1 N=9 K=96", kEdge, Dist::kZeros},
+    {"M=1 N=6 K=16384 x=f32 out=f32 granularity=row", kSmoke, Dist::kOutliers},
+    {"M=1 N=16384 K=4096 granularity=row", kBar},
+    {"M=1 N=16384 K=4096 granularity=row hadamard=256", kBar},
+    {"M=1 N=16384 K=4096 granularity=group", kBar},
+    {"M=64 N=3072 K=3072 granularity=row", kBar},
+    {"M=1 N=65537 K=65537 granularity=row", kHuge},
+};
+
+inline constexpr OpSpec spec{
+    .name = "linear_int8",
+    .doc = "Linear layer with an INT8 weight, rotated or not: epilogue(x @ W^T).",
+    .source = "docs/formats/int8.md, docs/formats/hadamard.md",
+    .args = args,
+    .constraints = constraints,
+    .cases = cases,
+    .flops = "2*M*N*K",
+    .backward = kLinearBackward,
+};
+
+}  // namespace pestle::ops::linear_int8

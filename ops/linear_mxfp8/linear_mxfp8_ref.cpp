@@ -1,0 +1,27 @@
+// linear_mxfp8, reference: float64 sums over the dequantised weight.
+#include "core/op.h"
+#include "ops/common/quant_rows.h"
+#include "ops/linear_mxfp8/linear_mxfp8_spec.h"
+
+namespace pestle::ops::linear_mxfp8 {
+namespace {
+
+constexpr int kX = arg_index(spec, "x");
+constexpr int kWeight = arg_index(spec, "weight");
+constexpr int kScale = arg_index(spec, "scale");
+constexpr int kOut = arg_index(spec, "out");
+constexpr int kEpilogue = arg_index(spec, "alpha");
+constexpr int kScaleLayout = arg_index(spec, "scale_layout");
+
+Status run(const Call& call) {
+  const TensorView& x = call.tensor(kX);
+  const Mxfp8Rows weight{call.tensor(kWeight), call.tensor(kScale),
+                         call.integer(kScaleLayout) == 0};
+  return matmul_reference(call, call.tensor(kOut), row_length(x), kEpilogue, LinearX{x, 0}, weight);
+}
+
+}  // namespace
+
+OpReference reference() { return {&spec, {.id = "reference", .run = run}}; }
+
+}  // namespace pestle::ops::linear_mxfp8

@@ -1,0 +1,60 @@
+// linear_mxfp8: the contract. Numerics: docs/formats/mx.md
+#pragma once
+
+#include "core/op_spec.h"
+#include "ops/common/block_scales.h"
+#include "ops/common/linear_args.h"
+
+namespace pestle::ops::linear_mxfp8 {
+
+inline constexpr Arg own_args[] = {
+    kLinearX,
+    input("weight", "e4m3|e5m2", "N, K", "codes, one row per output column"),
+    input("scale", "e8m0",
+          "swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)",
+          "decode scale of each 32 columns, a power of two")
+        .selected_by("scale_layout"),
+    kLinearOut,
+    choice("scale_layout", kScaleLayouts, kScaleLayoutDoc),
+};
+inline constexpr auto args = with_epilogue(own_args);
+
+inline constexpr Constraint constraints[] = {
+    {"K % 32 == 0", "K must be a multiple of 32, the block; pad x and the weight with zeros"},
+};
+
+inline constexpr Case cases[] = {
+    {"M=1 N=64 K=256"},
+    {"M=16 N=96 K=512 scale_layout=plain bias=bf16"},
+    {"M=1 N=37 K=160 x=f32 weight=e5m2 out=f32 bias=f32 activation=silu"},
+    {"M=1 N=261 K=1312 x=f16 out=f32 scale_layout=plain residual=bf16"},
+    {"M=2x3 N=131 K=288 weight=e5m2 out=f32 alpha=f32 activation=gelu_tanh"},
+    {"M=133 N=50 K=640 bias=f16 out=f16"},
+    {"M=1 N=1 K=32", kEdge},
+    {"M=33 N=33 K=96", kEdge},
+    {"M=0 N=8 K=32", kEdge},
+    {"M=3 N=0 K=32", kEdge},
+    {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
+    {"M=1 N=9 K=320 x=f32 out=f32", kEdge, Dist::kSpecial},
+    {"M=5 N=9 K=320 x=f32 out=f32 scale_layout=plain weight=e5m2", kEdge, Dist::kSpecial},
+    {"M=1 N=9 K=96 x=f32 out=f32", kEdge, Dist::kSubnormal},
+    {"M=1 N=9 K=96", kEdge, Dist::kZeros},
+    {"M=1 N=6 K=16384 x=f32 out=f32", kSmoke, Dist::kOutliers},
+    {"M=1 N=16384 K=4096", kBar},
+    {"M=1 N=16384 K=4096 scale_layout=plain weight=e5m2", kBar},
+    {"M=64 N=3072 K=3072", kBar},
+    {"M=1 N=65537 K=65568", kHuge},
+};
+
+inline constexpr OpSpec spec{
+    .name = "linear_mxfp8",
+    .doc = "Linear layer with an MXFP8 weight: epilogue(x @ W^T).",
+    .source = "docs/formats/mx.md, docs/formats/swizzle.md",
+    .args = args,
+    .constraints = constraints,
+    .cases = cases,
+    .flops = "2*M*N*K",
+    .backward = kLinearBackward,
+};
+
+}  // namespace pestle::ops::linear_mxfp8

@@ -1,0 +1,30 @@
+// linear_nvfp4, reference: float64 sums over the dequantised weight.
+#include "core/op.h"
+#include "ops/common/quant_rows.h"
+#include "ops/linear_nvfp4/linear_nvfp4_spec.h"
+
+namespace pestle::ops::linear_nvfp4 {
+namespace {
+
+constexpr int kX = arg_index(spec, "x");
+constexpr int kWeight = arg_index(spec, "weight");
+constexpr int kScale = arg_index(spec, "scale");
+constexpr int kGlobalScale = arg_index(spec, "global_scale");
+constexpr int kOut = arg_index(spec, "out");
+constexpr int kEpilogue = arg_index(spec, "alpha");
+constexpr int kNibbles = arg_index(spec, "nibbles");
+constexpr int kScaleLayout = arg_index(spec, "scale_layout");
+
+Status run(const Call& call) {
+  const TensorView& x = call.tensor(kX);
+  const Nvfp4Rows weight{call.tensor(kWeight), call.tensor(kScale),
+                         load<float>(call.tensor(kGlobalScale).data), call.integer(kNibbles) == 0,
+                         call.integer(kScaleLayout) == 0};
+  return matmul_reference(call, call.tensor(kOut), row_length(x), kEpilogue, LinearX{x, 0}, weight);
+}
+
+}  // namespace
+
+OpReference reference() { return {&spec, {.id = "reference", .run = run}}; }
+
+}  // namespace pestle::ops::linear_nvfp4

@@ -1,0 +1,45 @@
+// scaled_mm_fp8: the contract.
+#pragma once
+
+#include "core/op_spec.h"
+#include "ops/common/epilogue.h"
+
+namespace pestle::ops::scaled_mm_fp8 {
+
+inline constexpr Arg own_args[] = {
+    input("a", "e4m3|e5m2", "*M, K", "left codes"),
+    input("b", "e4m3|e5m2", "N, K", "right codes, one row per output column (a weight)"),
+    input("scale_a", "f32", "tensor: 1; row: *M, 1; block: *M, cdiv(K,128)", "decode scales of a")
+        .selected_by("granularity"),
+    input("scale_b", "f32", "tensor: 1; row: N, 1; block: cdiv(N,128), cdiv(K,128)",
+          "decode scales of b")
+        .selected_by("granularity"),
+    output("out", "bf16|f16|f32", "*M, N", "epilogue(a_decoded @ b_decoded^T)").within(4, "K"),
+    choice("granularity", "tensor|row|block",
+           "row: one scale per row of a and of b; block: 1x128 of a with 128x128 of b"),
+};
+inline constexpr auto args = with_epilogue(own_args);
+
+inline constexpr Case cases[] = {
+    {"M=16 N=32 K=64"},
+    {"M=5 N=7 K=33 b=e5m2 out=f32 bias=f32 granularity=row"},
+    {"M=3x3 N=130 K=257 out=f16 bias=bf16 granularity=block activation=gelu_tanh"},
+    {"M=9 N=17 K=48 out=f32 alpha=f32 residual=bf16 granularity=row activation=silu"},
+    {"M=0 N=8 K=16", kEdge},
+    {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
+    {"M=1 N=1 K=1", kEdge},
+    {"M=5 N=9 K=19 out=f32", kEdge, Dist::kSpecial},
+    {"M=256 N=3072 K=3072", kBar},
+};
+
+inline constexpr OpSpec spec{
+    .name = "scaled_mm_fp8",
+    .doc = "Product of two FP8 matrices with decode scales, f32 accumulation and an epilogue.",
+    .source = "docs/formats/fp8.md",
+    .args = args,
+    .cases = cases,
+    .flops = "2*M*N*K",
+    .backward = {.why_not = "operands are codes; train through linear_fp8, whose x is not"},
+};
+
+}  // namespace pestle::ops::scaled_mm_fp8

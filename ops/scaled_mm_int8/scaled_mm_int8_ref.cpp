@@ -1,0 +1,50 @@
+// scaled_mm_int8, reference: exact integer sums, then float64.
+#include <cmath>
+
+#include "core/op.h"
+#include "ops/common/matmul_ref.h"
+#include "ops/scaled_mm_int8/scaled_mm_int8_spec.h"
+
+namespace pestle::ops::scaled_mm_int8 {
+namespace {
+
+constexpr int kA = arg_index(spec, "a");
+constexpr int kB = arg_index(spec, "b");
+constexpr int kScaleA = arg_index(spec, "scale_a");
+constexpr int kScaleB = arg_index(spec, "scale_b");
+constexpr int kOut = arg_index(spec, "out");
+constexpr int kGranularity = arg_index(spec, "granularity");
+constexpr int kEpilogue = arg_index(spec, "alpha");
+
+double scale(const Call& call, int index, int64_t row) {
+  return float_at(call.tensor(index), call.integer(kGranularity) == 0 ? 0 : row, 0);
+}
+
+Status run(const Call& call) {
+  const TensorView& a = call.tensor(kA);
+  const TensorView& b = call.tensor(kB);
+  const TensorView& out = call.tensor(kOut);
+  const Epilogue epilogue(call, kEpilogue);
+  for (int64_t m = 0; m < row_count(out); ++m) {
+    for (int64_t n = 0; n < row_length(out); ++n) {
+      int64_t sum = 0;
+      for (int64_t k = 0; k < row_length(a); ++k) {
+        sum += int64_t{static_cast<int8_t>(byte_at(a, m, k))} *
+               int64_t{static_cast<int8_t>(byte_at(b, n, k))};
+      }
+      // The integers are exact: one term, whatever K is.
+      const double value =
+          static_cast<double>(sum) * scale(call, kScaleA, m) * scale(call, kScaleB, n);
+      const double y = call.sum_magnitudes ? epilogue.magnitude(std::fabs(value), m, n)
+                                           : epilogue.apply(value, m, n);
+      store_f64(row_address(out, m) + n * last_stride_bytes(out), out.dtype, y);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+OpReference reference() { return {&spec, {.id = "reference", .run = run}}; }
+
+}  // namespace pestle::ops::scaled_mm_int8

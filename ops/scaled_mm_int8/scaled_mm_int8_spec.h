@@ -1,0 +1,53 @@
+// scaled_mm_int8: the contract. Numerics: docs/formats/int8.md
+#pragma once
+
+#include "core/op_spec.h"
+#include "ops/common/epilogue.h"
+
+namespace pestle::ops::scaled_mm_int8 {
+
+// acc = sum of a * b, exact in integers of any length of K; then ((f32(acc) * scale_a) * scale_b),
+// then the epilogue, all in f32.
+inline constexpr Arg own_args[] = {
+    input("a", "i8", "*M, K", "left codes"),
+    input("b", "i8", "N, K", "right codes, one row per output column (a weight)"),
+    input("scale_a", "f32", "tensor: 1; row: *M, 1", "decode scales of a")
+        .selected_by("granularity"),
+    input("scale_b", "f32", "tensor: 1; row: N, 1", "decode scales of b")
+        .selected_by("granularity"),
+    output("out", "bf16|f16|f32", "*M, N", "epilogue(a_decoded @ b_decoded^T)").within(4, "1"),
+    choice("granularity", "tensor|row", "row: one scale per row of a and of b"),
+};
+inline constexpr auto args = with_epilogue(own_args);
+
+inline constexpr Case cases[] = {
+    {"M=16 N=32 K=64"},
+    {"M=5 N=7 K=33 out=f32 bias=f32 granularity=row"},
+    {"M=3x3 N=130 K=257 out=f16 bias=bf16 granularity=row activation=gelu_tanh"},
+    {"M=9 N=17 K=48 out=f32 alpha=f32 residual=bf16 granularity=row activation=silu"},
+    {"M=1 N=260 K=1300 out=f32 granularity=row"},
+    {"M=133 N=50 K=640 granularity=row bias=f16"},
+    {"M=2 N=3 K=140000 out=f32"},  // beyond what one s32 sum of 8-bit products can hold
+    {"M=0 N=8 K=16", kEdge},
+    {"M=3 N=0 K=16", kEdge},
+    {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
+    {"M=1 N=1 K=1", kEdge},
+    {"M=5 N=9 K=19 out=f32 granularity=row", kEdge, Dist::kSpecial},
+    {"M=2 N=9 K=80", kEdge, Dist::kZeros},
+    {"M=256 N=3072 K=3072 granularity=row", kBar},
+    {"M=65537 N=65537 K=16", kHuge},
+};
+
+inline constexpr OpSpec spec{
+    .name = "scaled_mm_int8",
+    .doc = "Product of two INT8 matrices with decode scales, exact integer sums and an epilogue.",
+    .source = "docs/formats/int8.md",
+    .args = args,
+    .cases = cases,
+    .flops = "2*M*N*K",
+    .backward =
+        {.why_not =
+             "operands are codes; train through the linear op of the format, whose x is not"},
+};
+
+}  // namespace pestle::ops::scaled_mm_int8

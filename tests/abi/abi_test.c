@@ -1,0 +1,118 @@
+/* A C11 program calls the ABI: introspection, the typed wrapper, the generic call, refusals. */
+#include <stdio.h>
+#include <string.h>
+
+#include "pestle/ops.h"
+
+static int failures = 0;
+
+#define EXPECT(condition)                                     \
+  do {                                                        \
+    if (!(condition)) {                                       \
+      printf("line %d: %s is false\n", __LINE__, #condition); \
+      ++failures;                                             \
+    }                                                         \
+  } while (0)
+
+static pestle_tensor tensor(void* data, int32_t dtype, int32_t rank, const int64_t* shape) {
+  pestle_tensor t;
+  memset(&t, 0, sizeof(t));
+  t.data = data;
+  t.dtype = dtype;
+  t.rank = rank;
+  t.shape = shape;
+  return t;
+}
+
+static void quantises(void) {
+  float x[2][4] = {{448.0f, -224.0f, 0.0f, 1.0f}, {0.0f, 0.0f, 0.0f, 0.0f}};
+  unsigned char q[2][4];
+  float scale[2];
+  const int64_t shape[2] = {2, 4};
+  const int64_t scale_shape[2] = {2, 1};
+  pestle_tensor tx = tensor(x, PESTLE_F32, 2, shape);
+  pestle_tensor tq = tensor(q, PESTLE_E4M3, 2, shape);
+  pestle_tensor ts = tensor(scale, PESTLE_F32, 2, scale_shape);
+  memset(q, 0xAA, sizeof(q));
+  EXPECT(pestle_quantize_fp8(&tx, NULL, &tq, &ts, "row", NULL, 0, NULL) == PESTLE_OK);
+  EXPECT(scale[0] == 1.0f && q[0][0] == 0x7E && q[0][1] == 0xF6 && q[0][2] == 0);
+  EXPECT(q[0][3] == 0x38 && q[1][0] == 0);
+
+  EXPECT(pestle_quantize_fp8(&tx, NULL, &tq, &ts, "rows", NULL, 0, NULL) ==
+         PESTLE_INVALID_ARGUMENT);
+  EXPECT(strstr(pestle_last_error(), "granularity is 'rows', expected one of") != NULL);
+  EXPECT(pestle_quantize_fp8(&tx, NULL, &tx, &ts, "row", NULL, 0, NULL) == PESTLE_INVALID_ARGUMENT);
+  EXPECT(strstr(pestle_last_error(), "quantize_fp8: q has dtype f32") != NULL);
+}
+
+static void options_and_choice(void) {
+  const int64_t shape[2] = {2, 4};
+  const int64_t one = 1;
+  pestle_tensor x = tensor(NULL, PESTLE_BF16, 2, shape);
+  pestle_tensor q = tensor(NULL, PESTLE_E4M3, 2, shape);
+  pestle_tensor s = tensor(NULL, PESTLE_F32, 1, &one);
+  pestle_arg args[4];
+  pestle_call_options options;
+  const char* impl = NULL;
+  int64_t workspace = -1;
+  const pestle_op* op = pestle_find_op("quantize_fp8");
+  args[0] = pestle_tensor_arg(&x);
+  args[1] = pestle_tensor_arg(NULL);
+  args[2] = pestle_tensor_arg(&q);
+  args[3] = pestle_tensor_arg(&s);
+  memset(&options, 0, sizeof(options));
+  options.size = sizeof(options);
+  options.impl = "reference";
+  EXPECT(pestle_choose(op, args, 4, &options, &impl, &workspace) == PESTLE_OK);
+  EXPECT(impl != NULL && strcmp(impl, "reference") == 0 && workspace == 0);
+  options.impl = "cpu/no_such";
+  EXPECT(pestle_choose(op, args, 4, &options, &impl, &workspace) == PESTLE_INVALID_ARGUMENT);
+  EXPECT(pestle_call(op, args, 4, NULL) == PESTLE_INVALID_ARGUMENT); /* data is NULL */
+  EXPECT(pestle_call(NULL, args, 4, NULL) == PESTLE_INVALID_ARGUMENT);
+  EXPECT(pestle_call(op, args, 99, NULL) == PESTLE_INVALID_ARGUMENT);
+  options.size = 4;
+  EXPECT(pestle_choose(op, args, 4, &options, NULL, NULL) == PESTLE_INVALID_ARGUMENT);
+}
+
+static void introspection(void) {
+  size_t i, a;
+  EXPECT(pestle_abi_version() == PESTLE_ABI_VERSION);
+  EXPECT(pestle_version()[0] != 0);
+  EXPECT(pestle_op_count() > 0);
+  EXPECT(pestle_op_at(pestle_op_count()) == NULL);
+  EXPECT(pestle_find_op("no_such_op") == NULL && pestle_find_op(NULL) == NULL);
+  for (i = 0; i < pestle_op_count(); ++i) {
+    const pestle_op* op = pestle_op_at(i);
+    char* json = NULL;
+    EXPECT(pestle_find_op(pestle_op_name(op)) == op);
+    EXPECT(pestle_op_impl_count(op) >= 1);
+    for (a = 0; a < pestle_op_arg_count(op); ++a) {
+      pestle_arg_info info;
+      memset(&info, 0, sizeof(info));
+      info.size = sizeof(info);
+      EXPECT(pestle_op_arg(op, a, &info) == PESTLE_OK && info.name[0] != 0);
+      EXPECT(info.size == sizeof(info));
+    }
+    EXPECT(pestle_op_json(op, &json) == PESTLE_OK && json != NULL && json[0] == '{');
+    pestle_free(json);
+  }
+  {
+    /* A caller built against an older, shorter struct gets just that much. */
+    struct {
+      uint32_t size;
+      uint32_t padding;
+      const char* name;
+      unsigned char canary;
+    } older = {16, 0, NULL, 0x5A};
+    EXPECT(pestle_op_arg(pestle_op_at(0), 0, (pestle_arg_info*)&older) == PESTLE_OK);
+    EXPECT(older.name != NULL && older.canary == 0x5A);
+  }
+}
+
+int main(void) {
+  introspection();
+  quantises();
+  options_and_choice();
+  printf("%s\n", failures == 0 ? "the C ABI holds" : "FAILED");
+  return failures != 0;
+}

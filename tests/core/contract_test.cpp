@@ -1,0 +1,225 @@
+// The contract engine on a contract of its own, and the whole table's contracts.
+#include "core/contract.h"
+
+#include <gtest/gtest.h>
+
+#include "core/call_text.h"
+#include "core/dispatch.h"
+
+namespace pestle {
+namespace {
+
+constexpr Arg kArgs[] = {
+    input("x", "bf16|f32", "*M, K", "input"),
+    input("packed", "u8", "N, K/2", "codes"),
+    input("scale", "f32", "row: *M, 1; tensor: 1", "scale").selected_by("mode").optional(),
+    output("out", "=x", "*M, N", "result").in_place_of("x"),
+    output("scale_out", "f32", "row: *M, 1; tensor: 1", "scale")
+        .selected_by("mode")
+        .only_if("!has(scale)"),
+    choice("mode", "row|tensor", "granularity"),
+    int_attr("group", 4, "group"),
+};
+constexpr Constraint kConstraints[] = {{"K % group == 0", "K must be whole groups"}};
+constexpr OpSpec kSpec{.name = "toy",
+                       .doc = "",
+                       .source = "",
+                       .args = kArgs,
+                       .constraints = kConstraints,
+                       .flops = "2*M*N*K"};
+
+Status run_toy(const Call&) { return {}; }
+
+Op toy() {
+  Op op;
+  op.spec = &kSpec;
+  op.contract = std::move(Contract::compile(kSpec).value());
+  op.impls.push_back({.id = "reference", .run = run_toy});
+  return op;
+}
+
+std::string error_of(const char* text) {
+  const Op op = toy();
+  auto call = call_from_text(op, text, DeviceType::kCpu);
+  if (call.ok()) return "ok";
+  EXPECT_EQ(call.status().code(), Code::kInvalidArgument) << text;
+  return call.status().message();
+}
+
+TEST(Contract, BindsInfersAndEvaluates) {
+  const Op op = toy();
+  auto call = call_from_text(op, "x=f32[2,3,8] packed=u8[5,4]", DeviceType::kCpu);
+  ASSERT_TRUE(call.ok()) << call.status().message();
+  EXPECT_EQ(describe(call.value().values[3].tensor), "f32[2,3,5]");
+  EXPECT_EQ(describe(call.value().values[4].tensor), "f32[2,3,1]");
+  EXPECT_EQ(op.contract.evaluate("2*M*N*K", call.value().scope).value(), 2 * 6 * 5 * 8);
+  EXPECT_EQ(op.contract.bytes(call.value().scope).value(), 48 * 4 + 20 + 30 * 4 + 6 * 4);
+}
+
+TEST(Contract, SymbolsGiveShapes) {
+  const Op op = toy();
+  auto call = call_from_text(op, "M=2x3 N=5 K=8 mode=tensor scale=f32", DeviceType::kCpu);
+  ASSERT_TRUE(call.ok()) << call.status().message();
+  EXPECT_EQ(describe(call.value().values[0].tensor), "bf16[2,3,8]");
+  EXPECT_EQ(describe(call.value().values[1].tensor), "u8[5,4]");
+  EXPECT_EQ(describe(call.value().values[2].tensor), "f32[1]");
+  EXPECT_FALSE(call.value().values[4].present);
+}
+
+TEST(Contract, ErrorsNameOpArgumentValueAndRule) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"x=f16[2,8] packed=u8[5,4]", "toy: x has dtype f16, expected bf16|f32"},
+      {"x=f32[2,8] packed=u8[5,3]", "toy: packed is u8[5,3], expected u8[5,4] = [N, K/2]"},
+      {"x=f32[2,8] packed=u8[5]", "toy: packed is u8[5], expected shape [N, K/2]"},
+      {"x=f32[2,6] packed=u8[5,3]", "toy: K must be whole groups (needs K % group == 0"},
+      {"x=f32[2,8] packed=u8[5,4] scale=f32[3,1]",
+       "toy: scale is f32[3,1], expected f32[2,1] = [*M, 1] (mode=row)"},
+      {"x=f32[2,8] packed=u8[5,4] scale=f32[2,1] scale_out=f32",
+       "toy: scale_out is given, but belongs to a call only when !has(scale)"},
+      {"x=none packed=u8[5,4]", "toy: x is missing: input"},
+      {"x=f32[2,8] paked=u8[5,4]", "no argument or dimension 'paked'; did you mean 'packed'?"},
+      {"x=f32[2,8] packed=u8[5,4] mode=column", "expected one of row|tensor"},
+      {"x=f33[2,8]", "no dtype 'f33'"},
+      {"x=f32[1,1,1,1,1,1,1,1,1]", "expected up to 8 whole numbers"},
+  };
+  for (auto [text, message] : rows) {
+    EXPECT_NE(error_of(text).find(message), std::string::npos) << text << "\n" << error_of(text);
+  }
+}
+
+struct Buffers {
+  Op op = toy();
+  float memory[64] = {};
+  uint8_t codes[32] = {};
+  TextCall text = std::move(
+      call_from_text(op, "x=f32[2,8] packed=u8[8,4] mode=tensor", DeviceType::kCpu).value());
+  Buffers() {
+    text.values[0].tensor.data = memory;
+    text.values[1].tensor.data = codes;
+    text.values[3].tensor.data = memory + 16;
+    text.values[4].tensor.data = memory + 40;
+  }
+};
+
+TEST(Contract, OutputsMayNotOverlap) {
+  Buffers b;
+  EXPECT_TRUE(run(b.op, b.text.call).ok());
+  b.text.values[3].tensor.data = b.memory + 15;  // one element into x
+  const Status status = run(b.op, b.text.call);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_NE(status.message().find("out overlaps x in memory"), std::string::npos);
+  b.text.values[3].tensor.data = b.memory;  // exactly x: in place
+  EXPECT_TRUE(run(b.op, b.text.call).ok());
+  b.text.values[4].tensor.data = b.memory + 8;
+  EXPECT_FALSE(run(b.op, b.text.call).ok());
+}
+
+TEST(Dispatch, NullDataIsRefusedByRunButNotByChoose) {
+  Buffers b;
+  b.text.values[1].tensor.data = nullptr;
+  EXPECT_TRUE(choose(b.op, b.text.call).ok());
+  EXPECT_EQ(run(b.op, b.text.call).code(), Code::kInvalidArgument);
+}
+
+TEST(Dispatch, ForcedImplementationThatCannotRunIsAnError) {
+  Op op = toy();
+  const Impl picky{.id = "cpu/picky",
+                   .refuses = [](const Call&, const Machine&) -> std::string { return "never"; },
+                   .run = run_toy};
+  const Impl newer{.id = "cuda/newer",
+                   .device = DeviceType::kCuda,
+                   .min_compute_capability = 90,
+                   .run = run_toy};
+  op.impls.insert(op.impls.begin(), {newer, picky});
+  auto call = call_from_text(op, "x=f32[2,8] packed=u8[8,4]", DeviceType::kCpu);
+  ASSERT_TRUE(call.ok());
+  EXPECT_STREQ(choose(op, call.value().call).value().impl->id, "reference");
+  const auto forced = choose(op, call.value().call, "cpu/picky");
+  EXPECT_EQ(forced.status().code(), Code::kUnsupported);
+  EXPECT_NE(forced.status().message().find("never"), std::string::npos);
+  EXPECT_EQ(choose(op, call.value().call, "cpu/nothing").status().code(), Code::kInvalidArgument);
+
+  // The verdicts are a pure function of call and machine.
+  auto on_gpu = call_from_text(op, "x=f32[2,8] packed=u8[8,4]", DeviceType::kCuda);
+  ASSERT_TRUE(on_gpu.ok());
+  EXPECT_NE(candidates(op, on_gpu.value().call, {.compute_capability = 80})[0].refusal, "");
+  EXPECT_EQ(candidates(op, on_gpu.value().call, {.compute_capability = 90})[0].refusal, "");
+}
+
+constexpr Arg kListArgs[] = {
+    list_of(input("x", "f32", "M, K", "inputs")),
+    list_of(output("out", "=x", "K, M", "transposes")),
+};
+constexpr OpSpec kListSpec{
+    .name = "toy_list", .doc = "", .source = "", .args = kListArgs, .flops = "M*K"};
+
+struct ListCall {
+  Contract contract = std::move(Contract::compile(kListSpec).value());
+  float memory[64] = {};
+  std::vector<TensorView> x, out;
+  Value values[2];
+  Call call;
+  ListCall() {
+    const int64_t a[] = {2, 3}, b[] = {4, 1}, at[] = {3, 2}, bt[] = {1, 4};
+    x = {make_view(memory, DType::kF32, 2, a), make_view(memory + 6, DType::kF32, 2, b)};
+    out = {make_view(memory + 20, DType::kF32, 2, at), make_view(memory + 26, DType::kF32, 2, bt)};
+    call.spec = &kListSpec;
+    call.args = values;
+  }
+  Status check(Scope& scope) {
+    values[0] = {.present = true, .tensor = {}, .list = x};
+    values[1] = {.present = true, .tensor = {}, .list = out};
+    return contract.check(call, scope);
+  }
+};
+
+TEST(Contract, ListsAreCheckedPositionByPosition) {
+  ListCall c;
+  Scope scope;
+  ASSERT_TRUE(c.check(scope).ok()) << c.check(scope).message();
+  EXPECT_EQ(c.contract.evaluate("M*K", scope).value(), 6 + 4);
+  EXPECT_EQ(c.contract.bytes(scope).value(), 20 * 4);
+
+  c.out[1].shape[1] = 3;
+  Status status = c.check(scope);
+  EXPECT_NE(status.message().find("out is f32[1,3], expected f32[1,4]"), std::string::npos);
+  EXPECT_NE(status.message().find("position 1"), std::string::npos);
+  c.out[1].shape[1] = 4;
+
+  c.out[1].data = c.memory + 25;  // one element into the first output
+  EXPECT_NE(c.check(scope).message().find("overlaps a tensor of out"), std::string::npos);
+  c.out[1].data = c.memory + 9;
+  EXPECT_NE(c.check(scope).message().find("overlaps a tensor of x"), std::string::npos);
+  c.out[1].data = c.memory + 26;
+
+  c.x.pop_back();
+  EXPECT_NE(c.check(scope).message().find("2 tensors, the other lists 1"), std::string::npos);
+}
+
+TEST(Table, EveryOpIsComplete) {
+  ASSERT_FALSE(all_ops().empty());
+  for (const Op& op : all_ops()) {
+    const OpSpec& spec = *op.spec;
+    EXPECT_EQ(find_op(spec.name), &op);
+    EXPECT_STREQ(op.reference().id, "reference") << spec.name;
+    EXPECT_GT(std::string(spec.doc).size(), 10u) << spec.name;
+    EXPECT_GT(std::string(spec.source).size(), 5u) << spec.name;
+    EXPECT_TRUE(spec.backward.op[0] != 0 || spec.backward.why_not[0] != 0) << spec.name;
+    for (const Arg& arg : spec.args) EXPECT_TRUE(arg.doc[0]) << spec.name << "." << arg.name;
+    unsigned tags = 0;
+    for (const Case& c : spec.cases) {
+      tags |= c.tags;
+      auto call = call_from_text(op, c.text, DeviceType::kCpu);
+      ASSERT_TRUE(call.ok()) << spec.name << ": " << c.text << ": " << call.status().message();
+      EXPECT_TRUE(op.contract.evaluate(spec.flops, call.value().scope).ok()) << spec.name;
+      EXPECT_TRUE(op.contract.bytes(call.value().scope).ok()) << spec.name;
+      for (const Impl& impl : op.impls) {
+        EXPECT_TRUE(op.contract.evaluate(impl.workspace, call.value().scope).ok()) << impl.id;
+      }
+    }
+    EXPECT_TRUE((tags & kSmoke) && (tags & kEdge)) << spec.name << " lacks smoke or edge cases";
+  }
+}
+
+}  // namespace
+}  // namespace pestle

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# usage: tools/setup.sh [build|test|fuzz|cuda]...
+# Installs what is missing and says nothing when nothing is: system packages by apt-get, Python
+# packages (pinned in tools/requirements/) into .venv. Running it again costs milliseconds.
+#   build  compiler, libraries, CMake, Ninja (always included)
+#   test   formatters, linters and the Python oracles (PyTorch: 5 GB)
+#   fuzz   clang with libFuzzer
+#   cuda   nvcc 13.0 from PyPI, into .venv/cuda; no GPU and no driver needed
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+build_packages=(g++ make git ccache mold pkg-config ca-certificates python3 python3-venv
+  libhwy-dev nlohmann-json3-dev libcli11-dev libasio-dev libgtest-dev)
+fuzz_packages=(clang)
+
+die() { echo "setup: $*" >&2; exit 1; }
+
+apt_install() {
+  local missing=() package
+  command -v dpkg-query >/dev/null || {
+    echo "setup: no dpkg here, so make sure of these Debian packages' equivalents: $*" >&2
+    return
+  }
+  for package in "$@"; do
+    dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed ||
+      missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  local as_root=()
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; } ||
+      die "missing packages; as root run: apt-get install ${missing[*]}"
+    as_root=(sudo)
+  fi
+  echo "setup: apt-get install ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
+    die "apt-get failed; run by hand: apt-get install ${missing[*]}"
+}
+
+make_venv() {
+  [ -x .venv/bin/pip ] && .venv/bin/python -c '' 2>/dev/null && return
+  rm -rf .venv
+  python3 -m venv .venv || die "python3 -m venv failed; install python3-venv"
+}
+
+# pip_install NAME [pip options]: skipped when NAME's requirements are those installed last time.
+pip_install() {
+  local name=$1 list=tools/requirements/$1.txt stamp=.venv/.$1.sha256 hash
+  shift
+  hash=$(cat "$list" tools/requirements/constraints.txt | sha256sum)
+  [ "$(cat "$stamp" 2>/dev/null)" = "$hash" ] && return
+  echo "setup: installing $list into .venv"
+  .venv/bin/pip install -q --disable-pip-version-check --no-input \
+    -c tools/requirements/constraints.txt -r "$list" "$@" || die "pip could not install $list"
+  echo "$hash" >"$stamp"
+}
+
+apt_install "${build_packages[@]}"
+make_venv
+pip_install build
+for part in "$@"; do
+  case $part in
+    build) ;;
+    test) pip_install lint; pip_install test ;;
+    lint) pip_install lint ;;
+    fuzz) apt_install "${fuzz_packages[@]}" ;;
+    cuda) pip_install cuda --target .venv/cuda --upgrade --no-deps ;;
+    *) die "unknown part '$part'; parts are build, lint, test, fuzz, cuda" ;;
+  esac
+done

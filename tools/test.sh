@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# usage: tools/test.sh: every test, stage by stage; make test calls it, and CI calls make test.
+# A failing stage does not hide the later ones; the exit status is non-zero if any failed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+logs=build/test-logs
+mkdir -p $logs
+failed=()
+summary=()
+
+# stage NAME COMMAND...: runs it, keeps its output in $logs/NAME.log, notes time and verdict.
+stage() {
+  local name=$1 start=$SECONDS verdict=ok
+  shift
+  echo "=== $name: $*"
+  if ! "$@" </dev/null 2>&1 | tee "$logs/$name.log"; then
+    verdict=FAILED
+    failed+=("$name")
+  fi
+  summary+=("$(printf '%-12s %-6s %4d s' "$name" $verdict $((SECONDS - start)))")
+  echo "=== $name: $verdict, $((SECONDS - start)) s"
+  [ $verdict = ok ]
+}
+
+run_ctest() { ctest --test-dir "$1" --output-on-failure --no-tests=error -j "$(nproc)"; }
+sanitizer() { tools/build.sh "$1" && run_ctest "build/$1"; }
+run_pytest() {
+  PESTLE_BUILD_DIR=$PWD/build PESTLE_BIN=$PWD/build/bin/pestle python -m pytest -q tests
+}
+
+stage setup tools/setup.sh test cuda || exit 1
+stage build tools/build.sh release || exit 1
+stage lint tools/lint.sh
+stage asan-ubsan sanitizer asan-ubsan
+stage tsan sanitizer tsan
+stage cuda tools/build.sh cuda
+stage ctest run_ctest build
+stage pytest run_pytest
+
+echo "=== summary"
+printf '%s\n' "${summary[@]}"
+for name in asan-ubsan tsan ctest pytest; do
+  echo "$name: $(grep -E 'tests passed|tests failed| passed| failed' $logs/$name.log | tail -n 1)"
+done
+[ ${#failed[@]} -eq 0 ] || { echo "FAILED: ${failed[*]}"; exit 1; }
+# Once more on its own lines, for whatever reads only the end of a log.
+tail -n 3 $logs/ctest.log
+tail -n 1 $logs/pytest.log
