@@ -10,6 +10,7 @@
 #include <chrono>
 #include <climits>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <thread>
@@ -33,7 +34,7 @@ Status cannot_start(const std::vector<std::string>& argv, int error) {
 int64_t private_bytes(pid_t pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("RssAnon:")) return std::atoll(line.c_str() + 8) * 1024;
+    if (line.starts_with("RssAnon:")) return std::strtoll(line.c_str() + 8, nullptr, 10) * 1024;
   }
   return 0;
 }

@@ -14,8 +14,10 @@ FENCE = re.compile(r"^```sh( fails)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def environment(tree: Path) -> dict[str, str]:
-    # The tests' own build is in the compiler cache; paths below the tree don't count there.
-    return {**os.environ, "CCACHE_BASEDIR": str(tree), "CCACHE_NOHASHDIR": "1"}
+    # The tests' own build is in the compiler cache; paths below the tree don't count there. PESTLE_*
+    # would point the copy's commands at the program under test instead of the copy's own.
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("PESTLE_")}
+    return {**inherited, "CCACHE_BASEDIR": str(tree), "CCACHE_NOHASHDIR": "1"}
 
 
 def bash(tree: Path, script: str) -> subprocess.CompletedProcess:
