@@ -14,8 +14,8 @@ FENCE = re.compile(r"^```sh( fails)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def environment(tree: Path) -> dict[str, str]:
-    # The tests' own build is in the compiler cache; paths below the tree don't count there. PESTLE_*
-    # would point the copy's commands at the program under test instead of the copy's own.
+    # The tests' own build is in the compiler cache; paths below the tree don't count there.
+    # PESTLE_* would point the copy's commands at the program under test instead of its own.
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("PESTLE_")}
     return {**inherited, "CCACHE_BASEDIR": str(tree), "CCACHE_NOHASHDIR": "1"}
 

@@ -1,4 +1,4 @@
-"""docs/cli.md is complete and true."""
+"""What the documents say: docs/cli.md is complete and true, the README works, no link is dead."""
 
 import json
 import os
@@ -152,3 +152,21 @@ def test_readme_lists_the_formats_with_their_bits():
     assert set(listed) == set(offered)
     for name, bits in offered.items():
         assert abs(float(listed[name]) - float(bits)) <= 0.011, name
+
+
+def pages() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"],
+        cwd=ROOT, capture_output=True, check=True, text=True,
+    ).stdout  # fmt: skip
+    return [ROOT / name for name in listed.split("\0") if name]
+
+
+def test_no_link_is_dead():
+    dead = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages()
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+        if "://" not in target and not (page.parent / target).exists()
+    ]
+    assert len(pages()) > 40 and not dead, dead
