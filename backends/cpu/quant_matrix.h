@@ -39,9 +39,6 @@ struct QuantMatrix {
   const void* column_scale = nullptr;  // f32 at any address
   const void* row_scale = nullptr;     // f32, with round_to_int8
   bool round_to_int8 = false;
-  // Scales up to this need no clamp, and rounding the exact product of any table value and scale
-  // is the same as rounding its f32 value. 0: not known, products are formed one by one.
-  float clamp_from = 0;
 };
 
 inline float float_at(const void* floats, int64_t index) {

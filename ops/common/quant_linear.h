@@ -19,11 +19,14 @@ struct QuantLinear {
   int64_t m = 0;
   TensorView out;
   const Epilogue* epilogue = nullptr;
-  void* workspace = nullptr;  // kQuantLinearWorkspace bytes
+  void* workspace = nullptr;  // kQuantLinearWorkspace bytes, with tables for round_to_int8
 };
 
 // Bytes for a contract with symbols M and K: 128 rows of x as f32, columns padded to 128.
 inline constexpr const char* kQuantLinearWorkspace = "(min(M,128) + 3) * round_up(K,128) * 4 + 64";
+// The same and 16 floats for each byte that a scale can be.
+inline constexpr const char* kQuantLinearTablesWorkspace =
+    "(min(M,128) + 3) * round_up(K,128) * 4 + 64 + 16384";
 
 Status run_quant_linear(const QuantLinear& call);
 

@@ -14,6 +14,7 @@
 #include <hwy/cache_control.h>
 
 #include "backends/cpu/simd/quant_decode-inl.h"
+#include "backends/cpu/simd/quant_gemv_tables-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace pestle::cpu::HWY_NAMESPACE {
@@ -122,18 +123,17 @@ HWY_INLINE bool byte_panel(const GemvRows& r, const float* HWY_RESTRICT x, int64
 }
 
 #if HWY_TARGET <= HWY_AVX3
-enum class Finish { kScale, kZeroScale, kRound };  // what becomes of a nibble's table value
+enum class Finish { kScale, kZeroScale };  // what becomes of a nibble's table value
 
-// t[i] += the 128 columns at x times those of row i; for kScale and kZeroScale, before the scale.
-template <Finish kFinish, bool kClamp>
+// t[i] = the 128 columns at x times those of row i, before the scale.
+template <Finish kFinish>
 HWY_INLINE void nibble_block(VF table, const uint8_t* const (&p)[kRows],
-                             const float* HWY_RESTRICT x, const VF (&s)[kRows],
-                             const VF (&z)[kRows], VF (&t)[kRows]) {
+                             const float* HWY_RESTRICT x, const VF (&z)[kRows], VF (&t)[kRows]) {
   const DF d;
-  const VF magic = hn::Set(d, 12582912.0f);  // 1.5 * 2^23: a sum with it is rounded to integers
   hn::Vec<DI> index[kRows];
   for (int i = 0; i < kRows; ++i) {
     index[i] = hn::LoadU(DI(), reinterpret_cast<const int32_t*>(p[i]));
+    t[i] = hn::Zero(d);
   }
   for (int nibble = 0; nibble < 8; ++nibble) {
     const VF xv = hn::LoadU(d, x + 16 * nibble);
@@ -141,20 +141,9 @@ HWY_INLINE void nibble_block(VF table, const uint8_t* const (&p)[kRows],
       VF v = permute(table, index[i]);
       index[i] = hn::ShiftRight<4>(index[i]);
       if constexpr (kFinish == Finish::kZeroScale) v = hn::Sub(v, z[i]);
-      if constexpr (kFinish == Finish::kRound) {
-        v = hn::Sub(hn::MulAdd(v, s[i], magic), magic);
-        // The nearer to zero of v and +-127, with v's sign.
-        if constexpr (kClamp) v = VF{_mm512_range_ps(v.raw, _mm512_set1_ps(127.0f), 0x02)};
-      }
       t[i] = hn::MulAdd(v, xv, t[i]);
     }
   }
-}
-
-HWY_INLINE bool any_beyond(const VF (&s)[kRows], VF limit) {
-  const auto largest =
-      hn::Max(hn::Max(hn::Abs(s[0]), hn::Abs(s[1])), hn::Max(hn::Abs(s[2]), hn::Abs(s[3])));
-  return !hn::AllFalse(DF(), hn::Gt(largest, limit));
 }
 
 template <Finish kFinish>
@@ -162,7 +151,6 @@ HWY_INLINE void nibble_panel(const QuantMatrix& q, const GemvRows& r, const floa
                              int64_t columns, VF (&acc)[kRows]) {
   const DF d;
   const VF table = hn::LoadU(d, q.table);
-  const VF limit = hn::Set(d, q.clamp_from);
   const auto lane_group = group_of_lane(q);
   // Scales advance by so many a block, or by one each so many blocks.
   const bool one_group = q.group >= q.columns;
@@ -184,17 +172,9 @@ HWY_INLINE void nibble_panel(const QuantMatrix& q, const GemvRows& r, const floa
       s[i] = permute(hn::LoadU(d, scales[i] + g), lane_group);
       z[i] = kFinish == Finish::kZeroScale ? permute(hn::LoadU(d, zeros[i] + g), lane_group)
                                            : hn::Zero(d);
-      t[i] = hn::Zero(d);
     }
-    if constexpr (kFinish == Finish::kRound) {
-      if (HWY_UNLIKELY(any_beyond(s, limit)))
-        nibble_block<kFinish, true>(table, p, x + k, s, z, sums);
-      else
-        nibble_block<kFinish, false>(table, p, x + k, s, z, sums);
-    } else {
-      nibble_block<kFinish, false>(table, p, x + k, s, z, t);
-      for (int i = 0; i < kRows; ++i) sums[i] = hn::MulAdd(t[i], s[i], sums[i]);
-    }
+    nibble_block<kFinish>(table, p, x + k, z, t);
+    for (int i = 0; i < kRows; ++i) sums[i] = hn::MulAdd(t[i], s[i], sums[i]);
   };
   int64_t g = 0;
   int64_t k = 0;
@@ -221,7 +201,8 @@ HWY_INLINE void nibble_panel(const QuantMatrix& q, const GemvRows& r, const floa
 #endif
 
 // The x to give gemv_rows besides x itself, or null if x or the table need exact decoding for all
-// rows. For E4M3 that is x in units of 2^-8, written to `scaled` (as long as x); else x.
+// rows. For E4M3 that is x in units of 2^-8, for round_to_int8 x in another order with the tables
+// behind it; both are written to `scaled`.
 HWY_INLINE const float* gemv_x(const QuantMatrix& q, const float* x, float* scaled) {
   const DF d;
   const auto mask = hn::Set(DI(), 0x7FFFFFFF);
@@ -236,17 +217,43 @@ HWY_INLINE const float* gemv_x(const QuantMatrix& q, const float* x, float* scal
   if (largest_lane(largest) > kPlainX) return nullptr;
   if (scale) return scaled;
   if (q.code != CodeKind::kNibble) return x;
-  if (q.round_to_int8 && !(q.clamp_from > 0)) return nullptr;
+#if HWY_TARGET <= HWY_AVX3
+  if (q.round_to_int8) {
+    order_for_tables(x, padded, scaled);
+    fill_tables(q, scaled + padded);
+    return scaled;
+  }
+#endif
   for (const float level : q.table) {
     if (formats::abs_bits(level) > kPlainScale) return nullptr;
   }
   return kNibblesInLanes ? x : nullptr;
 }
 
+#if HWY_TARGET <= HWY_AVX3
+// gemv_rows for round_to_int8.
+HWY_INLINE void gemv_rounded(const QuantMatrix& q, const float* x, const float* exact_x,
+                             int64_t row, int count, float* out) {
+  const int64_t padded = (q.columns + kQuantBlock - 1) / kQuantBlock * kQuantBlock;
+  int64_t rows[kRows];
+  float sums[kRows];
+  for (int i = 0; i < kRows; ++i) rows[i] = row + std::min(i, count - 1);
+  table_rows(q, x + padded, x, rows, sums);
+  for (int i = 0; i < count; ++i) {
+    const float post = float_at(q.row_scale, row + i);
+    out[i] =
+        formats::abs_bits(post) <= kPlainScale ? sums[i] * post : exact_row(q, exact_x, row + i);
+  }
+}
+#endif
+
 // out[i] = sum over k of exact_x[k] * value(row + i, k) for i < count <= kRows; x is gemv_x's.
 HWY_INLINE void gemv_rows(const QuantMatrix& q, const float* x, const float* exact_x, int64_t row,
                           int count, float* out) {
   const DF d;
+#if HWY_TARGET <= HWY_AVX3
+  if (q.round_to_int8) return gemv_rounded(q, x, exact_x, row, count, out);
+#endif
   GemvRows r;
   VF acc[kRows] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
   uint32_t largest[kRows] = {};
@@ -273,9 +280,7 @@ HWY_INLINE void gemv_rows(const QuantMatrix& q, const float* x, const float* exa
       case CodeKind::kI8: byte_panel<CodeKind::kI8>(r, x + k0, columns, q.group, acc); break;
       case CodeKind::kNibble:
 #if HWY_TARGET <= HWY_AVX3
-        if (q.round_to_int8)
-          nibble_panel<Finish::kRound>(q, r, x + k0, columns, acc);
-        else if (q.zeros)
+        if (q.zeros)
           nibble_panel<Finish::kZeroScale>(q, r, x + k0, columns, acc);
         else
           nibble_panel<Finish::kScale>(q, r, x + k0, columns, acc);
@@ -284,9 +289,8 @@ HWY_INLINE void gemv_rows(const QuantMatrix& q, const float* x, const float* exa
     }
   }
   for (int i = 0; i < count; ++i) {
-    const float post = q.row_scale ? float_at(q.row_scale, row + i) : 1.0f;
-    const bool plain = largest[i] <= kPlainScale && formats::abs_bits(post) <= kPlainScale && !nan;
-    out[i] = plain ? hn::GetLane(hn::SumOfLanes(d, acc[i])) * post : exact_row(q, exact_x, row + i);
+    const bool plain = largest[i] <= kPlainScale && !nan;
+    out[i] = plain ? hn::GetLane(hn::SumOfLanes(d, acc[i])) : exact_row(q, exact_x, row + i);
   }
 }
 
