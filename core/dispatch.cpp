@@ -84,12 +84,13 @@ struct Memory {
   std::array<Entry, kEntries> entries;
 };
 
-DeviceType device_of(const Call& call) {
-  for (const Value& value : call.args) {
-    if (!value.present) continue;
-    return value.list.empty() ? value.tensor.device.type : value.list[0].device.type;
+Device device_of(const Op& op, const Call& call) {
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    const Value& value = call.args[i];
+    if (!value.present || op.spec->args[i].role == Role::kAttribute) continue;
+    return value.list.empty() ? value.tensor.device : value.list[0].device;
   }
-  return DeviceType::kCpu;
+  return {};
 }
 
 std::string refusal_of(const Impl& impl, const Call& call, const Machine& machine,
@@ -125,11 +126,11 @@ Result<Choice> choose_fresh(const Op& op, const Call& call, std::string_view for
   Scope scope;
   PESTLE_TRY(op.contract.check(call, scope));
   std::string reasons;
-  const Machine machine = this_machine();
-  const DeviceType device = device_of(call);
+  const Device device = device_of(op, call);
+  const Machine machine = machine_for(device);
   for (const Impl& impl : op.impls) {
     if (!forced.empty() && forced != impl.id) continue;
-    const std::string refusal = refusal_of(impl, call, machine, device);
+    const std::string refusal = refusal_of(impl, call, machine, device.type);
     if (refusal.empty()) {
       auto bytes = op.contract.evaluate(impl.workspace, scope);
       PESTLE_TRY(bytes.status());
@@ -152,7 +153,7 @@ Result<Choice> choose_fresh(const Op& op, const Call& call, std::string_view for
 
 std::vector<Candidate> candidates(const Op& op, const Call& call, const Machine& machine) {
   std::vector<Candidate> result;
-  const DeviceType device = device_of(call);
+  const DeviceType device = device_of(op, call).type;
   for (const Impl& impl : op.impls) {
     result.push_back({&impl, refusal_of(impl, call, machine, device)});
   }

@@ -14,6 +14,7 @@ constexpr int64_t kAvx512Targets = HWY_AVX3 | HWY_AVX3_DL;
 
 std::atomic<uint64_t> g_generation{0};
 std::atomic<Isa> g_allowed{Isa::kAvx512};
+std::atomic<CudaProbe> g_cuda_probe{nullptr};
 
 }  // namespace
 
@@ -39,6 +40,17 @@ Machine this_machine() {
   return {.isa = std::min(best_isa(), g_allowed.load(std::memory_order_relaxed)),
           .compute_capability = 0};
 }
+
+Machine machine_for(Device device) {
+  Machine machine = this_machine();
+  const CudaProbe probe = g_cuda_probe.load(std::memory_order_acquire);
+  if (device.type == DeviceType::kCuda && probe != nullptr) {
+    machine.compute_capability = probe(device.index);
+  }
+  return machine;
+}
+
+void set_cuda_probe(CudaProbe probe) { g_cuda_probe.store(probe, std::memory_order_release); }
 
 Status set_isa(std::string_view name) {
   Isa wanted = best_isa();

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/status.h"
+#include "core/tensor.h"
 
 namespace pestle {
 
@@ -17,8 +18,16 @@ struct Machine {
   int compute_capability = 0;  // 90 for sm_90; 0: no CUDA device
 };
 
-// This process's machine, its instruction set as narrowed by set_isa.
+// This process's machine, its instruction set as narrowed by set_isa. Without a GPU's abilities:
+// those belong to a device.
 Machine this_machine();
+// The same with the compute capability of a CUDA device, as the probe says.
+Machine machine_for(Device device);
+
+// The CUDA backend's answer for a device; 0 when there is none. Registered with the op table, so
+// that this folder needs no CUDA.
+using CudaProbe = int (*)(int32_t device);
+void set_cuda_probe(CudaProbe probe);
 
 std::string_view isa_name(Isa isa);
 Isa best_isa();  // of this CPU

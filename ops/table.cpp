@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "backends/cuda/runtime.h"
 #include "core/op_table.h"
 
 // Functions that an op's folder defines; those of an unticked column are never referenced.
@@ -67,6 +68,7 @@ Op build(const Row& row) {
 const std::vector<Op>& table() {
   static const std::vector<Op> ops = [] {
     std::vector<Op> built;
+    set_cuda_probe(cuda::compute_capability);
     for (const Row& row : kRows) built.push_back(build(row));
     return built;
   }();

@@ -17,8 +17,8 @@ MAY_INCLUDE = {
     "ops": ["core", "formats", "backends/cpu", "backends/cuda"],
     "files": ["core", "formats", "backends/cpu/parallel.h"],
     "bindings/c": ["core", "formats", "files", "include", "backends/cpu/parallel.h"],
-    "harness": ["core", "formats", "backends/cpu/parallel.h"],
-    "cli": ["core", "formats", "files", "harness", "backends/cpu"],
+    "harness": ["core", "formats", "backends/cpu/parallel.h", "backends/cuda/runtime.h", "include"],
+    "cli": ["core", "formats", "files", "harness", "backends/cpu", "backends/cuda/runtime.h"],
     "include": [],
 }
 FIRST_PARTY = ("core", "formats", "backends", "ops", "files", "bindings", "harness", "cli")

@@ -146,6 +146,30 @@ TEST(Dispatch, ForcedImplementationThatCannotRunIsAnError) {
   EXPECT_EQ(candidates(op, on_gpu.value().call, {.compute_capability = 90})[0].refusal, "");
 }
 
+TEST(Dispatch, AsksTheProbeForTheDeviceOfTheCall) {
+  Op op = toy();
+  const Impl newer{.id = "cuda/newer",
+                   .device = DeviceType::kCuda,
+                   .min_compute_capability = 90,
+                   .run = run_toy};
+  op.impls.insert(op.impls.begin(), newer);
+  auto call = call_from_text(op, "x=f32[2,8] packed=u8[8,4]", DeviceType::kCuda);
+  ASSERT_TRUE(call.ok());
+  const auto on_device = [&](int32_t index) {
+    for (Value& value : call.value().values) value.tensor.device.index = index;
+    return choose(op, call.value().call);
+  };
+  set_cuda_probe([](int32_t device) { return device == 3 ? 90 : 80; });
+  EXPECT_EQ(on_device(2).status().code(), Code::kUnsupported);
+  ASSERT_TRUE(on_device(3).ok());
+  EXPECT_STREQ(on_device(3).value().impl->id, "cuda/newer");
+  // Remembered choices are of one device.
+  EXPECT_FALSE(on_device(2).ok());
+  EXPECT_EQ(machine_for({DeviceType::kCuda, 3}).compute_capability, 90);
+  EXPECT_EQ(machine_for({DeviceType::kCpu, 3}).compute_capability, 0);
+  set_cuda_probe(nullptr);
+}
+
 constexpr Arg kListArgs[] = {
     list_of(input("x", "f32", "M, K", "inputs")),
     list_of(output("out", "=x", "K, M", "transposes")),
