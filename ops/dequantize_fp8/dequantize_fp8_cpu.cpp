@@ -3,8 +3,7 @@
 #define HWY_TARGET_INCLUDE "ops/dequantize_fp8/dequantize_fp8_cpu.cpp"
 #include <hwy/foreach_target.h>
 
-#include "backends/cpu/simd/blocks-inl.h"
-#include "backends/cpu/simd/fp8-inl.h"
+#include "backends/cpu/simd/fp8_decode-inl.h"
 #include "core/op.h"
 #include "formats/fp8.h"
 #include "ops/common/cpu_rows.h"
@@ -17,8 +16,6 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 namespace simd = pestle::cpu::HWY_NAMESPACE;
 using simd::kBlock;
-using simd::kN;
-using simd::VF;
 
 constexpr int kQ = arg_index(spec, "q");
 constexpr int kScale = arg_index(spec, "scale");
@@ -26,6 +23,7 @@ constexpr int kOut = arg_index(spec, "out");
 constexpr int kGranularity = arg_index(spec, "granularity");
 
 constexpr int64_t kColumns = 512;  // column scales that are looked up at a time
+constexpr int64_t kAhead = 4096;   // bytes of codes to fetch ahead of what is decoded
 
 // T: element type of out. F: format of q.
 template <class T, class F>
@@ -47,23 +45,10 @@ struct Decoder {
     return load<float>(fp8_scale_at(scale, grid, grid.index(i, j)));
   }
 
-  // `scale_at` gives the scales of kN elements by the index of the first.
-  template <class ScaleAt>
-  HWY_INLINE void run(const char* from, char* to, int64_t count, ScaleAt&& scale_at) const {
-    simd::run_blocks<1, T::kBytes>(
-        from, to, count, {.stream = stream},
-        [&](const uint8_t* in, uint8_t* values, int64_t at, bool streams) HWY_ATTR {
-          VF v[4];
-          for (size_t j = 0; j < 4; ++j) {
-            v[j] = hn::Mul(simd::load_fp8<F>(in + j * kN),
-                           scale_at(at + static_cast<int64_t>(j * kN)));
-          }
-          simd::put_block<T>(streams, v, values);
-        });
-  }
+  // The codes are read once, in order: far enough ahead of them for the memory to follow.
+  simd::RunOptions options() const { return {.stream = stream, .ahead = kAhead}; }
   void run_one_scale(const char* from, char* to, int64_t count, float s) const {
-    const VF by = hn::Set(simd::DF(), s);
-    run(from, to, count, [by](int64_t) HWY_ATTR { return by; });
+    simd::decode_fp8_one_scale<T, F>(from, to, count, s, options());
   }
 
   void by_tensor() const {
@@ -94,8 +79,8 @@ struct Decoder {
         HWY_ALIGN float s[kColumns + kBlock] = {};
         for (int64_t j = 0; j < count; ++j) s[j] = scale_of(0, first + j);
         for (int64_t i = 0; i < m; ++i) {
-          run(q_at(i, first), out_at(i, first), count,
-              [&](int64_t at) HWY_ATTR { return simd::F32::load(s + at); });
+          simd::decode_fp8<T, F>(q_at(i, first), out_at(i, first), count, {.stream = stream},
+                                 [&](int64_t at) HWY_ATTR { return simd::F32::load(s + at); });
         }
       }
       hwy::FlushStream();

@@ -5,11 +5,8 @@
 
 #include <atomic>
 
-#include "backends/cpu/simd/blocks-inl.h"
-#include "backends/cpu/simd/divide-inl.h"
-#include "backends/cpu/simd/fp8-inl.h"
+#include "backends/cpu/simd/fp8_encode-inl.h"
 #include "backends/cpu/simd/philox-inl.h"
-#include "backends/cpu/simd/reduce-inl.h"
 #include "core/op.h"
 #include "formats/fp8.h"
 #include "ops/common/cpu_rows.h"
@@ -36,14 +33,7 @@ constexpr int kSeed = arg_index(spec, "seed");
 
 constexpr int64_t kPanel = 1024;   // columns of a row of tiles: 128 rows of them stay in the L2
 constexpr int64_t kColumns = 512;  // columns that one task scales, granularity=column
-
-HWY_INLINE void put_codes(bool stream, const VU (&code)[4], uint8_t* out) {
-  if (stream) {
-    simd::put_u8<true>(code[0], code[1], code[2], code[3], out);
-  } else {
-    simd::put_u8<false>(code[0], code[1], code[2], code[3], out);
-  }
-}
+constexpr int64_t kAhead = 4096;   // bytes of x to fetch ahead of what is coded
 
 // T: element type of x. F: format of q.
 template <class T, class F>
@@ -74,36 +64,15 @@ struct Quantizer {
     return s;
   }
 
-  // Codes of `count` elements that share a scale. `element`: row-major index of the first.
-  void run(const char* from, uint8_t* to, int64_t count, float s, int64_t element,
+  // Codes of `count` elements that share scale s. `element`: row-major index of the first. `amax`
+  // belongs to them where s is computed.
+  void run(const char* from, uint8_t* to, int64_t count, float s, uint32_t amax, int64_t element,
            simd::RunOptions options) const {
-    const auto divider = simd::Divider::by<T>(s);
     if (stochastic) {
-      run_stochastic(from, to, count, divider.scale(), static_cast<uint64_t>(element), options);
-    } else if (divider.fast()) {
-      const auto quotient = divider.fast_form();
-      simd::run_blocks<T::kBytes, 1>(
-          from, to, count, options,
-          [&](const uint8_t* in, uint8_t* out, int64_t, bool streams) HWY_ATTR {
-            VU code[4];
-            for (size_t j = 0; j < 4; ++j) {
-              const VF v = T::load(in + j * kN * T::kBytes);
-              const VU abs = hn::BitCast(simd::DU(), quotient(hn::Abs(v)));
-              code[j] = simd::fp8_finish<F>(simd::fp8_round<F>(abs), abs, v);
-            }
-            put_codes(streams, code, out);
-          });
+      const VF by = hn::Set(simd::DF(), s);
+      run_stochastic(from, to, count, by, static_cast<uint64_t>(element), options);
     } else {
-      const VF by = divider.scale();
-      simd::run_blocks<T::kBytes, 1>(
-          from, to, count, options,
-          [&](const uint8_t* in, uint8_t* out, int64_t, bool streams) HWY_ATTR {
-            VU code[4];
-            for (size_t j = 0; j < 4; ++j) {
-              code[j] = simd::fp8_codes<F>(hn::Div(T::load(in + j * kN * T::kBytes), by));
-            }
-            put_codes(streams, code, out);
-          });
+      simd::encode_fp8<T, F>(from, to, count, s, computes ? amax : simd::kUnknownAmax, options);
     }
   }
 
@@ -123,7 +92,7 @@ struct Quantizer {
               const VU u = simd::load_random(bits + at + j * kN);
               code[j] = simd::fp8_codes_stochastic<F>(v, u);
             }
-            put_codes(streams, code, out);
+            simd::put_fp8(streams, code, out);
           });
     }
   }
@@ -140,8 +109,9 @@ struct Quantizer {
       });
     }
     const float s = take_scale(0, amax.load());
+    const simd::RunOptions options{.stream = stream, .ahead = kAhead};
     parallel_pieces(flat, [&](int64_t i, int64_t j, int64_t count) {
-      run(x_at(i, j), q_at(i, j), count, s, i * flat.length + j, {.stream = stream});
+      run(x_at(i, j), q_at(i, j), count, s, amax, i * flat.length + j, options);
       hwy::FlushStream();
     });
   }
@@ -159,7 +129,7 @@ struct Quantizer {
           const int64_t count = std::min(width, k - j);
           const uint32_t amax = computes ? simd::amax_bits<T>(row + bytes(j), count) : 0;
           const float s = take_scale(i * grid.grid_columns + b, amax);
-          run(row + bytes(j), q_at(i, j), count, s, i * k + j, options);
+          run(row + bytes(j), q_at(i, j), count, s, amax, i * k + j, options);
         }
       }
       hwy::FlushStream();
@@ -196,7 +166,7 @@ struct Quantizer {
     for (int64_t i = r * side; i < row_end; ++i) {
       for (int64_t j = 0; j < columns; j += side) {
         run(x_at(i, first + j), q_at(i, first + j), std::min(side, columns - j), s[j / side],
-            i * k + first + j, {.stream = stream});
+            amax[j / side], i * k + first + j, {.stream = stream});
       }
     }
   }
@@ -248,7 +218,7 @@ struct Quantizer {
                           ? simd::fp8_codes_stochastic<F>(v, simd::load_random(bits + at + j * kN))
                           : simd::fp8_codes<F>(v);
           }
-          put_codes(streams, code, out);
+          simd::put_fp8(streams, code, out);
         });
   }
 

@@ -33,17 +33,40 @@ class Divider {
   struct Fast {
     VF scale, reciprocal, cap;
     HWY_INLINE VF operator()(VF abs) const { return correct(hn::Min(cap, abs)); }
+    // The same in two steps, where |x| is known to be below the cap.
+    HWY_INLINE VF product(VF abs) const { return hn::Mul(abs, reciprocal); }
+    HWY_INLINE VF corrected(VF x, VF product) const {
+      return hn::MulAdd(hn::NegMulAdd(product, scale, x), reciprocal, product);
+    }
     // x of either sign; only the sign of a zero is lost.
     HWY_INLINE VF of_signed(VF x) const { return correct(hn::Max(hn::Neg(cap), hn::Min(cap, x))); }
-    HWY_INLINE VF correct(VF x) const {
-      const VF q = hn::Mul(x, reciprocal);
-      return hn::MulAdd(hn::NegMulAdd(q, scale, x), reciprocal, q);
-    }
+    HWY_INLINE VF correct(VF x) const { return corrected(x, product(x)); }
   };
   HWY_INLINE Fast fast_form() const {
     return {hn::Set(DF(), scale_), hn::Set(DF(), 1.0f / scale_), hn::Set(DF(), scale_ * 0x1p17f)};
   }
   HWY_INLINE VF scale() const { return hn::Set(DF(), scale_); }
+  float value() const { return scale_; }
+
+  // Only if fast(): whether Fast::product rounds to the same FP8 code as the quotient for every
+  // 16-bit x within the cap. Both are within 2^-22 of x / scale, so they can differ only where x is
+  // that near to a boundary between codes, times the scale. Boundaries have at most 5 significant
+  // bits: 16 significands t, and the x that is nearest to t * scale is all there is to try.
+  bool product_rounds_like_quotient() const {
+    const float reciprocal = 1.0f / scale_;
+    uint32_t differing = 0;
+    for (uint32_t i = 16; i < 32; ++i) {
+      const float t = static_cast<float>(i) * 0x1p-4f;
+      // To the 11 bits of f16, which include bf16's.
+      const uint32_t nearest = (formats::bits_from_f32(t * scale_) + 0x1000u) & ~0x1FFFu;
+      const float x = formats::f32_from_bits(nearest);
+      const float product = x * reciprocal;
+      const float quotient = x / scale_;
+      differing |= static_cast<uint32_t>((product < t) != (quotient < t));
+      differing |= static_cast<uint32_t>((product > t) != (quotient > t));
+    }
+    return differing == 0;
+  }
 
  private:
   bool fast_;

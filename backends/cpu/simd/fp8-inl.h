@@ -19,11 +19,9 @@ HWY_INLINE VU if_less(VU a, uint32_t limit, VU yes, VU no) {  // all below 2^31
   return hn::IfThenElse(hn::RebindMask(DU(), mask), yes, no);
 }
 
-// f32 bits of F's smallest normal, and the float whose ulp is F's smallest subnormal.
+// f32 bits of F's smallest normal.
 template <class F>
 inline constexpr uint32_t kSmallestNormal = static_cast<uint32_t>(128 - F::kBias) << 23;
-template <class F>
-inline constexpr uint32_t kSubnormalMagic = static_cast<uint32_t>(151 - F::kBias - F::kMan) << 23;
 
 template <class F>
 HWY_INLINE VU fp8_saturate(VU code) {
@@ -31,20 +29,38 @@ HWY_INLINE VU fp8_saturate(VU code) {
   return hn::BitCast(DU(), hn::Min(hn::BitCast(DI(), code), largest));
 }
 
+// The code magnitude of v plus kFp8SumBias, in the low byte of each lane; the rest is no use.
+// v: not negative, and less than half a step above F's largest. `exponent`: v, or a float next to
+// it.
+//
+// Adding the power of two whose ulp is the step between codes of v's exponent rounds v to a number
+// n of steps, which the low bits then hold below the exponent E: the code is n + (E << kMan) but
+// for a constant. A power of two may count as 2^kMan steps or as twice as many: the code is the
+// same. Under the smallest normal the step stays the same.
+template <class F>
+inline constexpr uint32_t kFp8SumBias =
+    static_cast<uint32_t>(127 + 23 - F::kMan + 1 - F::kBias) << F::kMan;
+template <class F>
+HWY_INLINE VU fp8_sum(VF v, VF exponent) {
+  constexpr int kShift = 23 - F::kMan;
+  const VF field = hn::BitCast(DF(), hn::Set(DU(), formats::kF32Inf));
+  const VF least = hn::BitCast(DF(), hn::Set(DU(), kSmallestNormal<F>));
+  const VF power = hn::Max(hn::And(exponent, field), least);
+  const VF steps = hn::Set(DF(), static_cast<float>(1 << kShift));
+  const VU sum = hn::BitCast(DU(), hn::MulAdd(power, steps, v));  // the product is exact
+  return hn::Add(sum, hn::ShiftRight<kShift>(sum));
+}
+template <class F>
+HWY_INLINE VU fp8_round_bounded(VF v, VF exponent) {
+  const VU code = hn::Sub(fp8_sum<F>(v, exponent), hn::Set(DU(), kFp8SumBias<F>));
+  return hn::And(code, hn::Set(DU(), 0xFFu));
+}
+
 // Code magnitudes of non-negative values given as bits: nearest even, saturated. Not for NaN.
 template <class F>
 HWY_INLINE VU fp8_round(VU abs) {
-  constexpr int kShift = 23 - F::kMan;
-  const VU odd = hn::And(hn::ShiftRight<kShift>(abs), hn::Set(DU(), 1));
-  constexpr uint32_t kHalf = (1u << (kShift - 1)) - 1u;
-  constexpr uint32_t kRebias = static_cast<uint32_t>(127 - F::kBias) << 23;
-  const VU normal =
-      hn::ShiftRight<kShift>(hn::Add(hn::Add(abs, odd), hn::Set(DU(), kHalf - kRebias)));
-  // Adding the magic rounds to a multiple of the smallest subnormal and leaves it in the low bits.
-  const VU magic = hn::Set(DU(), kSubnormalMagic<F>);
-  const VF sum = hn::Add(hn::BitCast(DF(), abs), hn::BitCast(DF(), magic));
-  const VU subnormal = hn::Sub(hn::BitCast(DU(), sum), magic);
-  return fp8_saturate<F>(if_less(abs, kSmallestNormal<F>, subnormal, normal));
+  const VF v = hn::Min(hn::BitCast(DF(), abs), hn::Set(DF(), F::kMax));
+  return fp8_round_bounded<F>(v, v);
 }
 
 // The same with stochastic rounding by u, 16 random bits in the low half of each lane.
@@ -66,11 +82,16 @@ HWY_INLINE VU fp8_round_stochastic(VU abs, VU u) {
   return fp8_saturate<F>(if_less(abs, kSmallestNormal<F>, subnormal, normal));
 }
 
+HWY_INLINE VU fp8_with_sign(VU magnitude, VF signs) {
+  const VU sign = hn::And(hn::ShiftRight<24>(hn::BitCast(DU(), signs)), hn::Set(DU(), 0x80u));
+  return hn::Or(magnitude, sign);
+}
+
 // A magnitude with the sign of `signs`; where `abs` is a NaN, the canonical code without sign.
 template <class F>
 HWY_INLINE VU fp8_finish(VU magnitude, VU abs, VF signs) {
-  const VU sign = hn::And(hn::ShiftRight<24>(hn::BitCast(DU(), signs)), hn::Set(DU(), 0x80u));
-  return if_less(abs, formats::kF32Inf + 1, hn::Or(magnitude, sign), hn::Set(DU(), F::kNanCode));
+  return if_less(abs, formats::kF32Inf + 1, fp8_with_sign(magnitude, signs),
+                 hn::Set(DU(), F::kNanCode));
 }
 
 // formats::code_from_f32, one code in the low byte of each lane.
