@@ -41,6 +41,14 @@ struct QuantMatrix {
   bool round_to_int8 = false;
 };
 
+// One row of x as a kernel for a given matrix takes it.
+struct GemvX {
+  const float* x = nullptr;        // null: every row needs exact decoding
+  const uint16_t* bf16 = nullptr;  // if parts > 0: so many bf16 arrays whose sum is x / unit
+  int parts = 0;
+  float unit = 1;
+};
+
 inline float float_at(const void* floats, int64_t index) {
   float value;
   std::memcpy(&value, static_cast<const char*>(floats) + index * 4, 4);

@@ -115,18 +115,17 @@ void store(const QuantLinear& call, int64_t row, int64_t column, float sum) {
   store_f32(row_address(call.out, row) + column * last_stride_bytes(call.out), call.out.dtype, y);
 }
 
-const float* gemv_x(const QuantLinear& call, const PreparedX& x) {
+cpu::GemvX gemv_x(const QuantLinear& call, const PreparedX& x) {
   return quant::gemv_x(call.weight, x.data, x.data + x.stride);
 }
 
-// fast_x null: every row by exact decoding.
-void gemv(const QuantLinear& call, const PreparedX& x, const float* fast_x, int64_t begin,
+void gemv(const QuantLinear& call, const PreparedX& x, const cpu::GemvX& fast, int64_t begin,
           int64_t end) {
   float sums[quant::kRows];
   for (int64_t n = begin; n < end; n += quant::kRows) {
     const int count = static_cast<int>(std::min<int64_t>(quant::kRows, end - n));
-    if (fast_x) {
-      quant::gemv_rows(call.weight, fast_x, x.data, n, count, sums);
+    if (fast.x) {
+      quant::gemv_rows(call.weight, fast, x.data, n, count, sums);
     } else {
       for (int i = 0; i < count; ++i) sums[i] = quant::exact_row(call.weight, x.data, n + i);
     }
@@ -190,20 +189,20 @@ void prepare_all(const QuantLinear& call, const PreparedX& x, int64_t padded_row
 
 void one_row(const QuantLinear& call, const PreparedX& x) {
   prepare_all(call, x, 1, false);
-  const float* fast_x = HWY_DYNAMIC_DISPATCH(gemv_x)(call, x);
+  cpu::GemvX fast = HWY_DYNAMIC_DISPATCH(gemv_x)(call, x);
   QuantLinear folded = call;
-  if (fast_x && call.weight.column_scale) {
+  if (fast.x && call.weight.column_scale) {
     // Scales of columns go into x, once, unless that leaves the range the kernels are for. Rows
     // that turn out to need exact decoding then use the product, too.
     prepare_all(call, x, 1, true);
-    fast_x = HWY_DYNAMIC_DISPATCH(gemv_x)(call, x);
-    if (fast_x)
+    fast = HWY_DYNAMIC_DISPATCH(gemv_x)(call, x);
+    if (fast.x)
       folded.weight.column_scale = nullptr;
     else
       prepare_all(call, x, 1, false);
   }
   cpu::parallel_for(call.weight.rows, 32, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(gemv)(folded, x, fast_x, begin, end);
+    HWY_DYNAMIC_DISPATCH(gemv)(folded, x, fast, begin, end);
   });
 }
 

@@ -44,6 +44,7 @@ inline constexpr Case cases[] = {
     {"M=1 N=9 K=304 x=f32 out=f32 group_size=16", kEdge, Dist::kSpecial},
     {"M=5 N=9 K=320 x=f32 out=f32 group_size=32 mode=asymmetric", kEdge, Dist::kSpecial},
     {"M=1 N=9 K=256 x=f32 out=f32 hadamard=16", kEdge, Dist::kSubnormal},
+    {"M=1 N=9 K=288 out=f32", kEdge, Dist::kSubnormal},
     {"M=1 N=9 K=96 group_size=32", kEdge, Dist::kZeros},
     {"M=1 N=6 K=16384 x=f32 out=f32", kSmoke, Dist::kOutliers},
     {"M=1 N=16384 K=4096 group_size=32", kBar},

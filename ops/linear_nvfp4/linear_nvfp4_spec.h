@@ -40,6 +40,7 @@ inline constexpr Case cases[] = {
     {"M=1 N=9 K=304 x=f32 out=f32", kEdge, Dist::kSpecial},
     {"M=5 N=9 K=304 x=f32 out=f32 scale_layout=plain", kEdge, Dist::kSpecial},
     {"M=1 N=9 K=96 x=f32 out=f32", kEdge, Dist::kSubnormal},
+    {"M=1 N=9 K=304 out=f32", kEdge, Dist::kSubnormal},
     {"M=1 N=9 K=96", kEdge, Dist::kZeros},
     {"M=1 N=6 K=16384 x=f32 out=f32", kSmoke, Dist::kOutliers},
     {"M=1 N=16384 K=4096", kBar},

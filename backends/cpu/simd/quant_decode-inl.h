@@ -273,6 +273,10 @@ HWY_INLINE hn::Vec<DI> group_of_lane(const QuantMatrix& q) {
 HWY_INLINE VF permute(VF table, hn::Vec<DI> index) {  // only the low four bits of an index count
   return VF{_mm512_permutexvar_ps(index.raw, table.raw)};
 }
+// The scales at `scales`, at most 8, as group_of_lane says which lane takes which.
+HWY_INLINE VF spread(const float* scales, hn::Vec<DI> lane_group) {
+  return permute(VF{_mm512_castps256_ps512(_mm256_loadu_ps(scales))}, lane_group);
+}
 
 HWY_INLINE void decode_nibbles(const QuantMatrix& q, const uint8_t* codes, int64_t row, int64_t k0,
                                int64_t columns, const float* scales, const float* zeros,
@@ -291,8 +295,8 @@ HWY_INLINE void decode_nibbles(const QuantMatrix& q, const uint8_t* codes, int64
     }
     auto index = hn::LoadU(DI(), reinterpret_cast<const int32_t*>(p));
     const int64_t g = (k0 + k) / q.group - first;
-    const VF s = permute(hn::LoadU(d, scales + g), lane_group);
-    const VF z = zeros ? permute(hn::LoadU(d, zeros + g), lane_group) : hn::Zero(d);
+    const VF s = spread(scales + g, lane_group);
+    const VF z = zeros ? spread(zeros + g, lane_group) : hn::Zero(d);
     for (int64_t nibble = 0; nibble < 8; ++nibble) {
       VF v = permute(table, index);
       index = hn::ShiftRight<4>(index);

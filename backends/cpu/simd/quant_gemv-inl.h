@@ -11,36 +11,18 @@
 #define PESTLE_SIMD_QUANT_GEMV_INL_H_
 #endif
 
-#include <hwy/cache_control.h>
-
-#include "backends/cpu/simd/quant_decode-inl.h"
+#include "backends/cpu/simd/quant_gemv_bf16-inl.h"
+#include "backends/cpu/simd/quant_gemv_rows-inl.h"
 #include "backends/cpu/simd/quant_gemv_tables-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace pestle::cpu::HWY_NAMESPACE {
 namespace quant {
 
-inline constexpr int kRows = 4;           // weight rows in flight
 inline constexpr int64_t kPanel = 8192;   // columns whose scales are decoded at once
 inline constexpr int64_t kSegment = 512;  // longest f32 sum before it joins the row's
 inline constexpr uint32_t kPlainScale = (127u + 24u) << 23;  // 2^24
 inline constexpr uint32_t kPlainX = (127u + 64u) << 23;      // 2^64
-
-struct GemvRows {
-  const uint8_t* codes[kRows];
-  int64_t ahead;  // bytes from a row's codes to those to fetch meanwhile
-  float scales[kRows][kMaxScales + kScaleSlack];
-  float zeros[kRows][kMaxScales + kScaleSlack];
-};
-
-// Rows of a few KiB end before the hardware has learnt to run ahead of them, so what comes next is
-// fetched by hand: short rows' successors, or what follows in long ones.
-HWY_INLINE int64_t prefetch_distance(int64_t row_bytes) {
-  return row_bytes <= 4096 ? kRows * row_bytes : 2048;
-}
-HWY_INLINE void prefetch(const GemvRows& r, int64_t offset) {
-  for (int i = 0; i < kRows; ++i) hwy::Prefetch(r.codes[i] + offset + r.ahead);
-}
 
 // Row by decoded values: exact for every scale and code.
 HWY_INLINE float exact_row(const QuantMatrix& q, const float* x, int64_t row) {
@@ -125,14 +107,19 @@ HWY_INLINE bool byte_panel(const GemvRows& r, const float* HWY_RESTRICT x, int64
 #if HWY_TARGET <= HWY_AVX3
 enum class Finish { kScale, kZeroScale };  // what becomes of a nibble's table value
 
-// t[i] = the 128 columns at x times those of row i, before the scale.
+// sums[i] += the 128 columns of row i whose codes are at codes[i] + offset, times their scales,
+// which begin with number `scale` of the panel.
 template <Finish kFinish>
-HWY_INLINE void nibble_block(VF table, const uint8_t* const (&p)[kRows],
-                             const float* HWY_RESTRICT x, const VF (&z)[kRows], VF (&t)[kRows]) {
+HWY_INLINE void nibble_block(VF table, hn::Vec<DI> lane_group, const uint8_t* const (&codes)[kRows],
+                             int64_t offset, const GemvRows& r, int64_t scale,
+                             const float* HWY_RESTRICT x, VF (&sums)[kRows]) {
   const DF d;
   hn::Vec<DI> index[kRows];
+  VF z[kRows];
+  VF t[kRows];
   for (int i = 0; i < kRows; ++i) {
-    index[i] = hn::LoadU(DI(), reinterpret_cast<const int32_t*>(p[i]));
+    index[i] = hn::LoadU(DI(), reinterpret_cast<const int32_t*>(codes[i] + offset));
+    if constexpr (kFinish == Finish::kZeroScale) z[i] = spread(r.zeros[i] + scale, lane_group);
     t[i] = hn::Zero(d);
   }
   for (int nibble = 0; nibble < 8; ++nibble) {
@@ -144,66 +131,38 @@ HWY_INLINE void nibble_block(VF table, const uint8_t* const (&p)[kRows],
       t[i] = hn::MulAdd(v, xv, t[i]);
     }
   }
+  for (int i = 0; i < kRows; ++i) {
+    sums[i] = hn::MulAdd(t[i], spread(r.scales[i] + scale, lane_group), sums[i]);
+  }
 }
 
 template <Finish kFinish>
-HWY_INLINE void nibble_panel(const QuantMatrix& q, const GemvRows& r, const float* HWY_RESTRICT x,
-                             int64_t columns, VF (&acc)[kRows]) {
-  const DF d;
-  const VF table = hn::LoadU(d, q.table);
+HWY_NOINLINE void nibble_panel(const QuantMatrix& q, const GemvRows& r, const float* HWY_RESTRICT x,
+                               int64_t columns, VF (&acc)[kRows]) {
+  const VF table = hn::LoadU(DF(), q.table);
   const auto lane_group = group_of_lane(q);
-  // Scales advance by so many a block, or by one each so many blocks.
-  const bool one_group = q.group >= q.columns;
-  const int64_t per_block = one_group ? 0 : kQuantBlock / q.group;
-  const int64_t blocks_per_scale = one_group || per_block > 0 ? INT64_MAX : q.group / kQuantBlock;
-  int64_t blocks_left = blocks_per_scale;
   VF sums[kRows] = {acc[0], acc[1], acc[2], acc[3]};
-  const float* scales[kRows];
-  const float* zeros[kRows];
-  for (int i = 0; i < kRows; ++i) {
-    scales[i] = r.scales[i];
-    zeros[i] = r.zeros[i];
-  }
-  const auto block = [&](const uint8_t* const(&p)[kRows], int64_t k, int64_t g) HWY_ATTR {
-    VF s[kRows];
-    VF z[kRows];
-    VF t[kRows];
-    for (int i = 0; i < kRows; ++i) {
-      s[i] = permute(hn::LoadU(d, scales[i] + g), lane_group);
-      z[i] = kFinish == Finish::kZeroScale ? permute(hn::LoadU(d, zeros[i] + g), lane_group)
-                                           : hn::Zero(d);
-    }
-    nibble_block<kFinish>(table, p, x + k, z, t);
-    for (int i = 0; i < kRows; ++i) sums[i] = hn::MulAdd(t[i], s[i], sums[i]);
-  };
-  int64_t g = 0;
+  ScaleCursor g(q);
   int64_t k = 0;
-  for (; k + kQuantBlock <= columns; k += kQuantBlock, g += per_block) {
-    const uint8_t* const p[kRows] = {r.codes[0] + k / 2, r.codes[1] + k / 2, r.codes[2] + k / 2,
-                                     r.codes[3] + k / 2};
+  for (; k + kQuantBlock <= columns; k += kQuantBlock, g.next_block()) {
     prefetch(r, k / 2);
-    block(p, k, g);
-    if (--blocks_left == 0) {
-      ++g;
-      blocks_left = blocks_per_scale;
-    }
+    nibble_block<kFinish>(table, lane_group, r.codes, k / 2, r, g.at, x + k, sums);
   }
   if (k < columns) {
     uint8_t tail[kRows][64] = {};
     for (int i = 0; i < kRows; ++i) {
       std::memcpy(tail[i], r.codes[i] + k / 2, static_cast<size_t>((columns - k + 1) / 2));
     }
-    const uint8_t* const p[kRows] = {tail[0], tail[1], tail[2], tail[3]};
-    block(p, k, g);
+    const uint8_t* const codes[kRows] = {tail[0], tail[1], tail[2], tail[3]};
+    nibble_block<kFinish>(table, lane_group, codes, 0, r, g.at, x + k, sums);
   }
   for (int i = 0; i < kRows; ++i) acc[i] = sums[i];
 }
 #endif
 
-// The x to give gemv_rows besides x itself, or null if x or the table need exact decoding for all
-// rows. For E4M3 that is x in units of 2^-8, for round_to_int8 x in another order with the tables
-// behind it; both are written to `scaled`.
-HWY_INLINE const float* gemv_x(const QuantMatrix& q, const float* x, float* scaled) {
+// x as gemv_rows takes it. For E4M3 in units of 2^-8, for round_to_int8 in another order with the
+// tables behind it, for other nibbles in bf16 parts if they can be: all written to `scaled`.
+HWY_INLINE GemvX gemv_x(const QuantMatrix& q, const float* x, float* scaled) {
   const DF d;
   const auto mask = hn::Set(DI(), 0x7FFFFFFF);
   auto largest = hn::Zero(DI());
@@ -214,20 +173,29 @@ HWY_INLINE const float* gemv_x(const QuantMatrix& q, const float* x, float* scal
     largest = hn::Max(largest, hn::And(hn::BitCast(DI(), v), mask));
     if (scale) hn::StoreU(hn::Mul(v, hn::Set(d, kE4M3Unit)), d, scaled + k);
   }
-  if (largest_lane(largest) > kPlainX) return nullptr;
-  if (scale) return scaled;
-  if (q.code != CodeKind::kNibble) return x;
+  if (largest_lane(largest) > kPlainX) return {};
+  if (scale) return {.x = scaled};
+  if (q.code != CodeKind::kNibble) return {.x = x};
 #if HWY_TARGET <= HWY_AVX3
   if (q.round_to_int8) {
     order_for_tables(x, padded, scaled);
     fill_tables(q, scaled + padded);
-    return scaled;
+    return {.x = scaled};
+  }
+  if (!q.zeros && has_bf16_dots() && table_is_halves(q)) {
+    const int exponent = bf16_exponent(x, padded);
+    if (exponent != kNoExponent) {
+      auto* words = reinterpret_cast<uint16_t*>(scaled);
+      const int parts = bf16_parts(x, padded, exponent, words);
+      if (parts > 0)
+        return {.x = x, .bf16 = words, .parts = parts, .unit = std::ldexp(1.0f, -exponent)};
+    }
   }
 #endif
   for (const float level : q.table) {
-    if (formats::abs_bits(level) > kPlainScale) return nullptr;
+    if (formats::abs_bits(level) > kPlainScale) return {};
   }
-  return kNibblesInLanes ? x : nullptr;
+  return {.x = kNibblesInLanes ? x : nullptr};
 }
 
 #if HWY_TARGET <= HWY_AVX3
@@ -247,12 +215,36 @@ HWY_INLINE void gemv_rounded(const QuantMatrix& q, const float* x, const float* 
 }
 #endif
 
+// acc += columns [k0, k0 + columns) of the rows; true if a row needs exact decoding.
+HWY_INLINE bool gemv_panel(const QuantMatrix& q, const GemvRows& r, const GemvX& x, int64_t k0,
+                           int64_t columns, VF (&acc)[kRows]) {
+  const float* xk = x.x + k0;
+  switch (q.code) {
+    case CodeKind::kE4M3: return byte_panel<CodeKind::kE4M3>(r, xk, columns, q.group, acc);
+    case CodeKind::kE5M2: return byte_panel<CodeKind::kE5M2>(r, xk, columns, q.group, acc);
+    case CodeKind::kI8: return byte_panel<CodeKind::kI8>(r, xk, columns, q.group, acc);
+    case CodeKind::kNibble: break;
+  }
+#if HWY_TARGET <= HWY_AVX3
+  const int64_t padded = (q.columns + kQuantBlock - 1) / kQuantBlock * kQuantBlock;
+  if (x.parts == 1)
+    bf16_panel<1>(q, r, x.bf16 + k0, padded, columns, acc);
+  else if (x.parts == 2)
+    bf16_panel<2>(q, r, x.bf16 + k0, padded, columns, acc);
+  else if (q.zeros)
+    nibble_panel<Finish::kZeroScale>(q, r, xk, columns, acc);
+  else
+    nibble_panel<Finish::kScale>(q, r, xk, columns, acc);
+#endif
+  return false;
+}
+
 // out[i] = sum over k of exact_x[k] * value(row + i, k) for i < count <= kRows; x is gemv_x's.
-HWY_INLINE void gemv_rows(const QuantMatrix& q, const float* x, const float* exact_x, int64_t row,
+HWY_INLINE void gemv_rows(const QuantMatrix& q, const GemvX& x, const float* exact_x, int64_t row,
                           int count, float* out) {
   const DF d;
 #if HWY_TARGET <= HWY_AVX3
-  if (q.round_to_int8) return gemv_rounded(q, x, exact_x, row, count, out);
+  if (q.round_to_int8) return gemv_rounded(q, x.x, exact_x, row, count, out);
 #endif
   GemvRows r;
   VF acc[kRows] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
@@ -272,25 +264,15 @@ HWY_INLINE void gemv_rows(const QuantMatrix& q, const float* x, const float* exa
       largest[i] = std::max(largest[i], fill_scales(q, n, first, scales, r.scales[i]));
       if (q.zeros) fill_zeros(q, n, first, scales, r.zeros[i]);
     }
-    switch (q.code) {
-      case CodeKind::kE4M3:
-        nan |= byte_panel<CodeKind::kE4M3>(r, x + k0, columns, q.group, acc);
-        break;
-      case CodeKind::kE5M2: byte_panel<CodeKind::kE5M2>(r, x + k0, columns, q.group, acc); break;
-      case CodeKind::kI8: byte_panel<CodeKind::kI8>(r, x + k0, columns, q.group, acc); break;
-      case CodeKind::kNibble:
-#if HWY_TARGET <= HWY_AVX3
-        if (q.zeros)
-          nibble_panel<Finish::kZeroScale>(q, r, x + k0, columns, acc);
-        else
-          nibble_panel<Finish::kScale>(q, r, x + k0, columns, acc);
-#endif
-        break;
-    }
+    const int64_t next = k0 + step < q.columns ? k0 + step : 0;
+    prefetch_scales(q, next == 0 ? row + kRows : row, first_scale(q, next),
+                    scale_count(q, next, std::min(step, q.columns - next)));
+    nan |= gemv_panel(q, r, x, k0, columns, acc);
   }
   for (int i = 0; i < count; ++i) {
     const bool plain = largest[i] <= kPlainScale && !nan;
-    out[i] = plain ? hn::GetLane(hn::SumOfLanes(d, acc[i])) : exact_row(q, exact_x, row + i);
+    out[i] =
+        plain ? hn::GetLane(hn::SumOfLanes(d, acc[i])) * x.unit : exact_row(q, exact_x, row + i);
   }
 }
 

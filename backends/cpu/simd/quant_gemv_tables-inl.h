@@ -13,9 +13,7 @@
 #define PESTLE_SIMD_QUANT_GEMV_TABLES_INL_H_
 #endif
 
-#include <hwy/cache_control.h>
-
-#include "backends/cpu/simd/quant_decode-inl.h"
+#include "backends/cpu/simd/quant_gemv_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace pestle::cpu::HWY_NAMESPACE {
@@ -79,12 +77,13 @@ HWY_NOINLINE void table_rows(const QuantMatrix& q, const float* HWY_RESTRICT tab
     sums[i] = hn::Zero(d);
   }
   const int64_t groups = q.columns / 16;
-  const int64_t ahead = q.row_bytes <= 4096 ? 4 * q.row_bytes : 2048;
+  const int64_t ahead = prefetch_distance(q.row_bytes);
+  prefetch_scales(q, rows[0] + kRows, 0, groups);
   int64_t g = 0;
   uint64_t eight[4] = {};
   for (; g + 8 <= groups; g += 8) {
     for (int i = 0; i < 4; ++i) {
-      hwy::Prefetch(codes[i] + 8 * g + ahead);
+      prefetch_line(codes[i] + 8 * g + ahead);
       std::memcpy(&eight[i], scales[i] + g, 8);
     }
     HWY_UNROLL(8)
