@@ -41,6 +41,8 @@ inline constexpr Case cases[] = {
     {"M=65537 K=65537 scale=f32 scale_out=none", kHuge},
 };
 
+// A scale for a whole tensor that is computed here needs x twice: counted as two passes where x is
+// too large for any cache to keep it in between.
 inline constexpr OpSpec spec{
     .name = "quantize_fp8",
     .doc = "Quantises to FP8 with a decode scale per tensor, row, column or block.",
@@ -48,6 +50,9 @@ inline constexpr OpSpec spec{
     .args = args,
     .cases = cases,
     .flops = "2*M*K",
+    .bytes =
+        "M*K*bytes(x)*if(!has(scale) && granularity == tensor && M*K*bytes(x) >= 1073741824, 2, 1)"
+        " + M*K + 4*if(has(scale), numel(scale), numel(scale_out))",
     .backward = {.why_not = "codes are piecewise constant: the gradient is zero almost everywhere"},
 };
 

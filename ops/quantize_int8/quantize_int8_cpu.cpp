@@ -10,6 +10,7 @@
 #include "backends/cpu/simd/blocks-inl.h"
 #include "backends/cpu/simd/divide-inl.h"
 #include "backends/cpu/simd/hadamard-inl.h"
+#include "backends/cpu/simd/int8_encode-inl.h"
 #include "backends/cpu/simd/philox-inl.h"
 #include "backends/cpu/simd/reduce-inl.h"
 #include "core/op.h"
@@ -38,6 +39,9 @@ constexpr int kGroupSize = arg_index(spec, "group_size");
 constexpr int kHadamard = arg_index(spec, "hadamard");
 constexpr int kRounding = arg_index(spec, "rounding");
 constexpr int kSeed = arg_index(spec, "seed");
+
+constexpr uint32_t kUnknownAmax = 0xFFFFFFFFu;
+constexpr int64_t kAhead = 4096;  // bytes of x to fetch ahead, where rows do not matter
 
 HWY_INLINE void put_codes(bool stream, const VI (&code)[4], uint8_t* out) {
   if (stream) {
@@ -95,15 +99,27 @@ void quantize_stochastic(const void* from, uint8_t* to, int64_t count, float sca
   }
 }
 
-// Codes of `count` elements that share a scale. `element`: row-major index of the first.
+// Codes of `count` elements that share a scale. `element`: row-major index of the first. `amax`:
+// f32 bits of the largest magnitude, where the scale was computed from it, or kUnknownAmax.
 template <class T>
-void quantize_run(const void* from, uint8_t* to, int64_t count, float scale, int64_t element,
-                  const Rounding& rounding, int64_t ahead = 0) {
+void quantize_run(const void* from, uint8_t* to, int64_t count, float scale,
+                  [[maybe_unused]] uint32_t amax, int64_t element, const Rounding& rounding,
+                  int64_t ahead = 0) {
   const simd::RunOptions options{.stream = rounding.stream, .ahead = ahead};
   const auto divider = simd::Divider::by<T>(scale);
   if (rounding.stochastic) {
     quantize_stochastic<T>(from, to, count, scale, static_cast<uint64_t>(element), rounding);
-  } else if (divider.fast()) {
+    return;
+  }
+#if HWY_TARGET <= HWY_AVX3
+  if constexpr (T::kDType == DType::kBF16) {
+    if (divider.fast() && amax < formats::kF32Inf) {
+      simd::encode_int8_bounded(from, to, count, divider, options);
+      return;
+    }
+  }
+#endif
+  if (divider.fast()) {
     const auto quotient = divider.fast_form();
     simd::run_blocks<T::kBytes, 1>(
         from, to, count, options,
@@ -173,8 +189,10 @@ struct Quantizer {
       });
     }
     const float s = take_scale(0, amax.load());
+    const uint32_t known = computes ? amax.load() : kUnknownAmax;
     parallel_pieces(flat, [&](int64_t i, int64_t j, int64_t count) {
-      quantize_run<T>(x_at(i, j), q_at(i, j), count, s, i * flat.length + j, rounding);
+      quantize_run<T>(x_at(i, j), q_at(i, j), count, s, known, i * flat.length + j, rounding,
+                      kAhead);
       hwy::FlushStream();
     });
   }
@@ -187,9 +205,9 @@ struct Quantizer {
         for (int64_t g = 0; g < grid.columns; ++g) {
           const int64_t j = g * grid.width;
           const int64_t count = std::min(grid.width, k - j);
-          const uint32_t amax = computes ? simd::amax_bits<T>(x_at(i, j), count) : 0;
+          const uint32_t amax = computes ? simd::amax_bits<T>(x_at(i, j), count) : kUnknownAmax;
           quantize_run<T>(x_at(i, j), q_at(i, j), count, take_scale(i * grid.columns + g, amax),
-                          i * k + j, rounding, ahead);
+                          amax, i * k + j, rounding, ahead);
         }
       }
       hwy::FlushStream();
@@ -234,7 +252,7 @@ struct Quantizer {
         for (int64_t j = 0; j < k; j += piece()) {
           const int64_t count = std::min(piece(), k - j);
           rotate(i, j, count, values);
-          quantize_run<simd::F32>(values, q_at(i, j), count, s, i * k + j, rounding);
+          quantize_run<simd::F32>(values, q_at(i, j), count, s, kUnknownAmax, i * k + j, rounding);
         }
       }
       hwy::FlushStream();
@@ -261,7 +279,7 @@ struct Quantizer {
     for (int64_t j = 0; j < k; j += piece()) {
       const int64_t count = std::min(piece(), k - j);
       if (!kept || !computes) rotate(i, j, count, values);
-      quantize_run<simd::F32>(values, q_at(i, j), count, s, i * k + j, rounding);
+      quantize_run<simd::F32>(values, q_at(i, j), count, s, kUnknownAmax, i * k + j, rounding);
     }
   }
 
@@ -273,7 +291,8 @@ struct Quantizer {
         const int64_t length = std::min(grid.width, count - g);
         const uint32_t amax = simd::amax_bits<simd::F32>(values + g, length);
         const float s = take_scale(i * grid.columns + (j + g) / grid.width, amax);
-        quantize_run<simd::F32>(values + g, q_at(i, j + g), length, s, i * k + j + g, rounding);
+        quantize_run<simd::F32>(values + g, q_at(i, j + g), length, s, kUnknownAmax, i * k + j + g,
+                                rounding);
       }
     }
   }

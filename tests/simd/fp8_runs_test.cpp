@@ -30,9 +30,9 @@ void decode(bool f16, bool e5m2, const uint8_t* q, uint16_t* out, int64_t count,
   if (!f16 && !e5m2) simd::decode_fp8_one_scale<simd::Bf16, E4m3>(q, out, count, scale, {});
 }
 
-bool product_suffices(float scale) {
+bool product_suffices(float scale, uint32_t bits) {
   const auto divider = simd::Divider::by<simd::F16>(scale);
-  return divider.fast() && divider.product_rounds_like_quotient();
+  return divider.fast() && divider.product_rounds_like_quotient(bits);
 }
 
 }  // namespace pestle::testing::HWY_NAMESPACE
@@ -40,6 +40,7 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include <cmath>
+#include <initializer_list>
 #include <random>
 #include <vector>
 
@@ -111,16 +112,19 @@ TEST(Fp8Runs, EncodesEveryPatternByAwkwardScales) {
 }
 
 // Every significand of x by many scales: where the product is said to suffice, it rounds to the
-// code of the quotient, at the exponents of normal and of subnormal codes.
-TEST(Fp8Runs, ProductsRoundLikeQuotientsWhereSaid) {
+// code of the quotient, at the exponents of all kinds of codes.
+template <class Code>
+void expect_products_suffice(uint32_t bits, std::initializer_list<float> powers, Code&& code) {
   std::mt19937 random(9);
+  const uint32_t boundaries = 1u << (bits - 1);
   int64_t sufficed = 0, refused = 0;
   for (int i = 0; i < 20000; ++i) {
-    const float boundary = 1.0f + static_cast<float>(random() % 16) * 0x1p-4f;
+    const auto above = static_cast<float>(random() % boundaries);
+    const float boundary = 1.0f + above / static_cast<float>(boundaries);
     const float anchor = 1.0f + static_cast<float>(random() % 1024) * 0x1p-10f;
-    const uint32_t bits = formats::bits_from_f32(anchor / boundary) + random() % 3 - 1;
-    const float scale = formats::f32_from_bits(bits);
-    if (!HWY_DYNAMIC_DISPATCH(product_suffices)(scale)) {
+    const uint32_t near = formats::bits_from_f32(anchor / boundary) + random() % 3 - 1;
+    const float scale = formats::f32_from_bits(near);
+    if (!HWY_DYNAMIC_DISPATCH(product_suffices)(scale, bits)) {
       ++refused;
       continue;
     }
@@ -128,16 +132,23 @@ TEST(Fp8Runs, ProductsRoundLikeQuotientsWhereSaid) {
     const float reciprocal = 1.0f / scale;
     for (int m = 0; m < 1024; ++m) {
       const float x = 1.0f + static_cast<float>(m) * 0x1p-10f;
-      for (float power : {1.0f, 0x1p-7f, 0x1p-8f, 0x1p-9f, 0x1p-10f}) {
-        const float v = x * power;
-        ASSERT_EQ(formats::code_from_f32<formats::E4m3>(v * reciprocal),
-                  formats::code_from_f32<formats::E4m3>(v / scale))
-            << v << " by " << scale;
+      for (float power : powers) {
+        ASSERT_EQ(code(x * power * reciprocal), code(x * power / scale)) << x << " by " << scale;
       }
     }
   }
   EXPECT_EQ(sufficed > 0, best_isa() != Isa::kScalar);
   EXPECT_GT(refused, 0);
+}
+
+TEST(Fp8Runs, ProductsRoundLikeQuotientsWhereSaid) {
+  expect_products_suffice(5, {1.0f, 0x1p-7f, 0x1p-8f, 0x1p-9f, 0x1p-10f},
+                          formats::code_from_f32<formats::E4m3>);
+}
+
+TEST(Int8Runs, ProductsRoundLikeQuotientsWhereSaid) {
+  expect_products_suffice(8, {0.5f, 1.0f, 2.0f, 8.0f, 32.0f},
+                          [](float v) { return std::nearbyintf(v); });
 }
 
 template <class F>

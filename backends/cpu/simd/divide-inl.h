@@ -48,15 +48,18 @@ class Divider {
   HWY_INLINE VF scale() const { return hn::Set(DF(), scale_); }
   float value() const { return scale_; }
 
-  // Only if fast(): whether Fast::product rounds to the same FP8 code as the quotient for every
-  // 16-bit x within the cap. Both are within 2^-22 of x / scale, so they can differ only where x is
-  // that near to a boundary between codes, times the scale. Boundaries have at most 5 significant
-  // bits: 16 significands t, and the x that is nearest to t * scale is all there is to try.
-  bool product_rounds_like_quotient() const {
+  // Only if fast(): whether Fast::product rounds to the same code as the quotient for every 16-bit
+  // x within the cap. Both are within 2^-22 of x / scale, so they can differ only where x is that
+  // near to a boundary between codes, times the scale. Boundaries have at most `bits` significant
+  // bits (FP8: 5, INT8: 8), and for each significand t the x nearest to t * scale is all there is
+  // to try.
+  bool product_rounds_like_quotient(uint32_t bits) const {
+    const uint32_t first = 1u << (bits - 1);
+    const float unit = 1.0f / static_cast<float>(first);
     const float reciprocal = 1.0f / scale_;
     uint32_t differing = 0;
-    for (uint32_t i = 16; i < 32; ++i) {
-      const float t = static_cast<float>(i) * 0x1p-4f;
+    for (uint32_t i = first; i < 2 * first; ++i) {
+      const float t = static_cast<float>(static_cast<int32_t>(i)) * unit;
       // To the 11 bits of f16, which include bf16's.
       const uint32_t nearest = (formats::bits_from_f32(t * scale_) + 0x1000u) & ~0x1FFFu;
       const float x = formats::f32_from_bits(nearest);

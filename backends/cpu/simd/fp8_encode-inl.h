@@ -1,7 +1,8 @@
 // Runs of elements that share a scale to FP8 codes: sat_rne(x / scale), docs/formats/fp8.md.
 //
-// Where there is no NaN, which the largest magnitude of a piece shows, magnitudes are limited to a
-// little more than the largest code's before the division, and no other care is needed.
+// Magnitudes are limited to a little more than the largest code's before the division, and no other
+// care is needed but for NaN. The amax of a computed scale shows whether there is one; elements
+// under a given scale are watched while they are coded, and pieces with a NaN are coded again.
 #if defined(PESTLE_SIMD_FP8_ENCODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PESTLE_SIMD_FP8_ENCODE_INL_H_
 #undef PESTLE_SIMD_FP8_ENCODE_INL_H_
@@ -19,7 +20,7 @@ namespace pestle::cpu::HWY_NAMESPACE {
 
 inline constexpr uint32_t kUnknownAmax = 0xFFFFFFFFu;
 
-inline constexpr int64_t kFp8Piece = 2048;       // elements looked through before they are coded
+inline constexpr int64_t kFp8Piece = 16384;      // elements that are coded again for a NaN
 inline constexpr int64_t kFp8ProductMin = 4096;  // from here on, see product_rounds_like_quotient
 
 HWY_INLINE void put_fp8(bool stream, const VU (&code)[4], uint8_t* out) {
@@ -54,61 +55,80 @@ HWY_INLINE __m512i fp8_sum_words(__m512i words, const Divider::Fast& divide) {
   return _mm512_and_si512(both, _mm512_set1_epi16(0xFF));
 }
 
-template <class F, bool kProduct>
-HWY_INLINE void encode_fp8_bf16_block(const uint8_t* x, const Divider::Fast& divide, bool stream,
-                                      __m512i cap, uint8_t* out) {
-  const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
-  const __m512i x0 = _mm512_loadu_si512(x);
-  const __m512i x1 = _mm512_loadu_si512(x + 64);
-  const __m512i abs0 = _mm512_min_epu16(_mm512_and_si512(x0, magnitude), cap);
-  const __m512i abs1 = _mm512_min_epu16(_mm512_and_si512(x1, magnitude), cap);
-  const __m512i sum0 = fp8_sum_words<F, kProduct>(abs0, divide);
-  const __m512i sum1 = fp8_sum_words<F, kProduct>(abs1, divide);
-  const __m512i bias = _mm512_set1_epi8(static_cast<int8_t>(kFp8SumBias<F> & 0xFFu));
-  const __m512i codes = _mm512_sub_epi8(_mm512_packus_epi16(sum0, sum1), bias);
-  // Saturation keeps the sign: codes | (signs & 0x80)
-  const __m512i signs = _mm512_packs_epi16(x0, x1);
-  const __m512i top = _mm512_set1_epi8(INT8_MIN);
-  const __m512i all = _mm512_ternarylogic_epi32(codes, signs, top, 0xF8);
-  const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-  const hn::Vec<DFull8> bytes{_mm512_permutexvar_epi64(order, all)};
-  if (stream) {
-    put<true>(bytes, DFull8(), out);
-  } else {
-    put<false>(bytes, DFull8(), out);
+struct Fp8Bf16Encoder {
+  __m512i cap;
+  __m512i largest = _mm512_setzero_si512();  // magnitude in each word so far, if watched
+  explicit Fp8Bf16Encoder(float limit)
+      : cap(_mm512_set1_epi16(static_cast<int16_t>(formats::bits_from_f32(limit) >> 16))) {}
+
+  bool saw_nan() const {
+    return _mm512_cmp_epu16_mask(largest, _mm512_set1_epi16(0x7F80), _MM_CMPINT_NLE) != 0;
   }
-}
+
+  template <bool kWatch>
+  HWY_INLINE __m512i magnitudes(__m512i x) {
+    const __m512i words = _mm512_and_si512(x, _mm512_set1_epi16(0x7FFF));
+    if constexpr (kWatch) largest = _mm512_max_epu16(largest, words);
+    return _mm512_min_epu16(words, cap);
+  }
+
+  template <class F, bool kProduct, bool kWatch>
+  HWY_INLINE void block(const uint8_t* x, const Divider::Fast& divide, bool stream, uint8_t* out) {
+    const __m512i x0 = _mm512_loadu_si512(x);
+    const __m512i x1 = _mm512_loadu_si512(x + 64);
+    const __m512i sum0 = fp8_sum_words<F, kProduct>(magnitudes<kWatch>(x0), divide);
+    const __m512i sum1 = fp8_sum_words<F, kProduct>(magnitudes<kWatch>(x1), divide);
+    const __m512i bias = _mm512_set1_epi8(static_cast<int8_t>(kFp8SumBias<F> & 0xFFu));
+    const __m512i codes = _mm512_sub_epi8(_mm512_packus_epi16(sum0, sum1), bias);
+    // Saturation keeps the sign: codes | (signs & 0x80)
+    const __m512i signs = _mm512_packs_epi16(x0, x1);
+    const __m512i top = _mm512_set1_epi8(INT8_MIN);
+    const __m512i all = _mm512_ternarylogic_epi32(codes, signs, top, 0xF8);
+    const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    const hn::Vec<DFull8> bytes{_mm512_permutexvar_epi64(order, all)};
+    if (stream) {
+      put<true>(bytes, DFull8(), out);
+    } else {
+      put<false>(bytes, DFull8(), out);
+    }
+  }
+};
 #endif  // HWY_AVX3
 
-// Codes of numbers (no NaN) where divider.fast().
-template <class T, class F, bool kProduct>
-void encode_fp8_numbers(const void* from, uint8_t* to, int64_t count, const Divider& divider,
+// Codes of numbers where divider.fast(). If kWatch: false where there was a NaN, whose code, and no
+// other, is then wrong.
+template <class T, class F, bool kProduct, bool kWatch>
+bool encode_fp8_numbers(const void* from, uint8_t* to, int64_t count, const Divider& divider,
                         RunOptions options) {
   const auto divide = divider.fast_form();
   const float cap = fp8_cap<F>(divider.value());
 #if HWY_TARGET <= HWY_AVX3
-  const __m512i cap_words =
-      _mm512_set1_epi16(static_cast<int16_t>(formats::bits_from_f32(cap) >> 16));
+  if constexpr (T::kDType == DType::kBF16) {
+    Fp8Bf16Encoder encoder(cap);
+    run_blocks<2, 1>(from, to, count, options,
+                     [&](const uint8_t* in, uint8_t* out, int64_t, bool streams) HWY_ATTR {
+                       encoder.template block<F, kProduct, kWatch>(in, divide, streams, out);
+                     });
+    return !encoder.saw_nan();
+  }
 #endif
+  VI largest = hn::Zero(DI());
   run_blocks<T::kBytes, 1>(from, to, count, options,
                            [&](const uint8_t* in, uint8_t* out, int64_t, bool streams) HWY_ATTR {
-#if HWY_TARGET <= HWY_AVX3
-                             if constexpr (T::kDType == DType::kBF16) {
-                               encode_fp8_bf16_block<F, kProduct>(in, divide, streams, cap_words,
-                                                                  out);
-                               return;
-                             }
-#endif
                              VU code[4];
                              for (size_t j = 0; j < 4; ++j) {
                                const VF v = T::load(in + j * kN * T::kBytes);
-                               const VF abs = hn::Min(hn::Abs(v), hn::Set(DF(), cap));
+                               const VF all = hn::Abs(v);
+                               if constexpr (kWatch)
+                                 largest = hn::Max(largest, hn::BitCast(DI(), all));
+                               const VF abs = hn::Min(all, hn::Set(DF(), cap));
                                const VF near = divide.product(abs);
                                const VF quotient = kProduct ? near : divide.corrected(abs, near);
                                code[j] = fp8_with_sign(fp8_round_bounded<F>(quotient, near), v);
                              }
                              put_fp8(streams, code, out);
                            });
+  return largest_lane(largest) <= formats::kF32Inf;
 }
 
 template <class T, class F>
@@ -150,19 +170,21 @@ void encode_fp8(const void* from, uint8_t* to, int64_t count, float scale, uint3
     encode_fp8_slow<T, F>(from, to, count, divider.scale(), options);
     return;
   }
-  const bool product = count >= kFp8ProductMin && divider.product_rounds_like_quotient();
-  const bool look = amax == kUnknownAmax && count >= kFp8Piece / 4;
-  const int64_t step = look ? kFp8Piece : count;
-  const auto* x = static_cast<const uint8_t*>(from);
-  for (int64_t i = 0; i < count; i += step) {
-    const int64_t length = std::min(step, count - i);
-    const uint8_t* piece = x + i * static_cast<int64_t>(T::kBytes);
-    if ((look ? amax_bits<T>(piece, length) : amax) > formats::kF32Inf) {
+  if constexpr (T::kBytes == 2) {
+    const bool product = count >= kFp8ProductMin && divider.product_rounds_like_quotient(5);
+    const bool watch = amax > formats::kF32Inf;
+    const auto numbers =
+        product
+            ? (watch ? encode_fp8_numbers<T, F, true, true> : encode_fp8_numbers<T, F, true, false>)
+            : (watch ? encode_fp8_numbers<T, F, false, true>
+                     : encode_fp8_numbers<T, F, false, false>);
+    const auto* x = static_cast<const uint8_t*>(from);
+    for (int64_t i = 0; i < count; i += kFp8Piece) {
+      const int64_t length = std::min(kFp8Piece, count - i);
+      const uint8_t* piece = x + i * 2;
+      if (numbers(piece, to + i, length, divider, options)) continue;
+      hwy::FlushStream();
       encode_fp8_fast<T, F>(piece, to + i, length, divider, options);
-    } else if (product) {
-      encode_fp8_numbers<T, F, true>(piece, to + i, length, divider, options);
-    } else {
-      encode_fp8_numbers<T, F, false>(piece, to + i, length, divider, options);
     }
   }
 }
