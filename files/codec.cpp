@@ -307,8 +307,8 @@ Status Codec::decode(const FieldViews& fields, TensorView& out) const {
 
 bool Codec::counts_clipped() const { return row_->top_magnitude != 0; }
 
-uint64_t Codec::clipped(const TensorView& w, const FieldViews& fields,
-                        const TensorView& decoded) const {
+StoredCodes Codec::codes_of(const FieldViews& fields) const {
+  if (!counts_clipped()) return {};
   TopCodes top;
   top.nibbles = layout_.format->code_bits == 4;
   top.low_first = layout_.layout == FileLayout::kPlain;
@@ -325,8 +325,7 @@ uint64_t Codec::clipped(const TensorView& w, const FieldViews& fields,
     top.mask = static_cast<uint8_t>(sign - 1);
     for (uint8_t& value : top.values) value = static_cast<uint8_t>(largest);
   }
-  return count_clipped(w, decoded.as<float>(), decoded.shape[1], fields[0].as<uint8_t>(),
-                       fields[0].shape[1], top);
+  return {fields[0].as<uint8_t>(), fields[0].shape[1], top};
 }
 
 }  // namespace pestle::files

@@ -45,9 +45,10 @@ class Codec {
   // `out`: f32 [rows padded, padded_k].
   Status decode(const FieldViews& fields, TensorView& out) const;
 
-  // Weights of this chunk that were clipped; false when the format does not tell (rotated codes).
+  // False when the format does not tell which weights were clipped (rotated codes).
   bool counts_clipped() const;
-  uint64_t clipped(const TensorView& w, const FieldViews& fields, const TensorView& decoded) const;
+  // The codes for error_sums() to find the clipped ones among; empty if the format does not tell.
+  StoredCodes codes_of(const FieldViews& fields) const;
 
  private:
   struct Row;

@@ -87,8 +87,10 @@ class LayerEncoder {
   template <class Body>
   Status for_each_chunk(const Body& body) {
     FirstError error;
-    cpu::parallel_for(chunks(), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t chunk = begin; chunk < end && !error.stopped(); ++chunk) {
+    // One at a time from one counter, so that no thread is left with more than a chunk at the end.
+    std::atomic<int64_t> next{0};
+    cpu::parallel_for(std::min<int64_t>(chunks(), cpu::threads()), 1, [&](int64_t, int64_t) {
+      for (int64_t chunk = next++; chunk < chunks() && !error.stopped(); chunk = next++) {
         if (hooks_.cancel != nullptr && hooks_.cancel->load(std::memory_order_relaxed)) {
           error.set({Code::kInterrupted, "interrupted; nothing was left behind"});
         } else {
@@ -174,8 +176,7 @@ class LayerEncoder {
     }
     if (sink) PESTLE_TRY(write_pieces(chunk, fields, sink));
     PESTLE_TRY(codec_.decode(fields, decoded));
-    sums = error_sums(w, decoded.as<float>(), decoded.shape[1]);
-    if (codec_.counts_clipped()) sums.clipped = codec_.clipped(w, fields, decoded);
+    sums = error_sums(w, decoded.as<float>(), decoded.shape[1], codec_.codes_of(fields));
     if (hooks_.advance && sink) hooks_.advance(static_cast<uint64_t>(size_bytes(w)));
     return {};
   }

@@ -9,13 +9,22 @@
 namespace pestle::files {
 namespace {
 
-constexpr int64_t kSampleElements = int64_t{1} << 20;
+constexpr int64_t kSampleElements = int64_t{1} << 18;
 
-void count(double value, Histogram& histogram) {
-  const double scaled = (value / histogram.limit + 1) / 2 * kHistogramBins;
-  const int bin = std::clamp(static_cast<int>(std::floor(scaled)), 0, kHistogramBins - 1);
-  ++histogram.counts[static_cast<size_t>(bin)];
-}
+class Binning {
+ public:
+  explicit Binning(Histogram& histogram)
+      : histogram_(histogram), scale_(static_cast<float>(kHistogramBins / 2.0 / histogram.limit)) {}
+  void count(float value) {
+    const float place = value * scale_ + kHistogramBins / 2.0f;
+    const float bin = std::min(std::max(place, 0.0f), kHistogramBins - 1.0f);
+    ++histogram_.counts[static_cast<size_t>(static_cast<int>(bin))];
+  }
+
+ private:
+  Histogram& histogram_;
+  float scale_;
+};
 
 }  // namespace
 
@@ -51,11 +60,16 @@ Status error_histograms(const ModelTensor& tensor, const LayerLayout& layout, bo
   TensorView decoded =
       ChunkBuffers::of_thread().decoded(views.value()[0].shape[0], target.value().padded_k);
   PESTLE_TRY(codec.value().decode(views.value(), decoded));
-  for (int64_t r = 0; r < rows; ++r) {
+  // Chunks may hold more rows than the sample needs: then some are passed over.
+  const int64_t step = std::max<int64_t>(1, rows * k / kSampleElements);
+  Binning weights(*report.weights);
+  Binning errors(*report.errors);
+  for (int64_t r = 0; r < rows; r += step) {
+    const float* row = decoded.as<float>() + r * target.value().padded_k;
     for (int64_t c = 0; c < k; ++c) {
-      const double w = load_weight(sample.data.data(), sample.dtype, r * k + c);
-      count(w, *report.weights);
-      count(decoded.as<float>()[r * target.value().padded_k + c] - w, *report.errors);
+      const float w = load_weight(sample.data.data(), sample.dtype, r * k + c);
+      weights.count(w);
+      errors.count(row[c] - w);
     }
   }
   return {};

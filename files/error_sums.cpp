@@ -92,51 +92,11 @@ uint32_t amax_u32(const uint32_t* w, int64_t count) {
   return best;
 }
 
-// f32 lanes hold sums of at most kRun / lanes terms; beyond, double.
-constexpr int64_t kRun = 4096;
-
-template <class T>
-void add_run(const T* w, const float* decoded, int64_t count, ErrorSums& sums) {
-  const DF d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  auto signal0 = hn::Zero(d);
-  auto signal1 = hn::Zero(d);
-  auto noise0 = hn::Zero(d);
-  auto noise1 = hn::Zero(d);
-  auto worst = hn::Zero(d);
-  int64_t i = 0;
-  for (; i + 2 * lanes <= count; i += 2 * lanes) {
-    const auto x0 = load_as(d, w + i);
-    const auto x1 = load_as(d, w + i + lanes);
-    const auto e0 = hn::Sub(x0, hn::LoadU(d, decoded + i));
-    const auto e1 = hn::Sub(x1, hn::LoadU(d, decoded + i + lanes));
-    signal0 = hn::MulAdd(x0, x0, signal0);
-    signal1 = hn::MulAdd(x1, x1, signal1);
-    noise0 = hn::MulAdd(e0, e0, noise0);
-    noise1 = hn::MulAdd(e1, e1, noise1);
-    worst = hn::Max(worst, hn::Max(hn::Abs(e0), hn::Abs(e1)));
-  }
-  double signal = hn::GetLane(hn::SumOfLanes(d, hn::Add(signal0, signal1)));
-  double noise = hn::GetLane(hn::SumOfLanes(d, hn::Add(noise0, noise1)));
-  float largest = hn::GetLane(hn::MaxOfLanes(d, worst));
-  for (; i < count; ++i) {
-    const float x = load_one(w + i);
-    const float e = x - decoded[i];
-    signal += static_cast<double>(x) * x;
-    noise += static_cast<double>(e) * e;
-    largest = std::max(largest, std::fabs(e));
-  }
-  sums.signal += signal;
-  sums.noise += noise;
-  sums.max_error = std::max(sums.max_error, largest);
-}
-
-template <class T>
-void add_long_run(const T* w, const float* decoded, int64_t count, ErrorSums& sums) {
-  for (int64_t i = 0; i < count; i += kRun) {
-    add_run(w + i, decoded + i, std::min(kRun, count - i), sums);
-  }
-}
+// Codes of one run of elements, to find those that clipped. codes == nullptr: not asked.
+struct RunCodes {
+  const uint8_t* codes;
+  const TopCodes& top;
+};
 
 // An amax scale is itself rounded, so that the largest weight may miss its code by an ulp.
 constexpr float kBeyond = 1 + 0x1p-20f;
@@ -152,84 +112,138 @@ HWY_INLINE uint8_t code_at(const uint8_t* codes, int64_t index, const TopCodes& 
   return high ? codes[index / 2] >> 4 : codes[index / 2] & 0xF;
 }
 
-#if HWY_TARGET != HWY_SCALAR
-// Bit i of the result: code i of these 16 is among the largest.
-HWY_INLINE uint32_t top_bits(const uint8_t* codes, const TopCodes& top) {
-  const hn::Full128<uint8_t> d;
-  hn::Vec<decltype(d)> code;
-  if (top.nibbles) {
-    const hn::Full64<uint8_t> half;
-    const auto bytes = hn::ZeroExtendVector(d, hn::LoadU(half, codes));
-    const auto low = hn::And(bytes, hn::Set(d, 0xF));
-    const hn::RepartitionToWide<decltype(d)> wide;
-    const auto high =
-        hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(wide, bytes))), hn::Set(d, 0xF));
-    code = top.low_first ? hn::InterleaveLower(d, low, high) : hn::InterleaveLower(d, high, low);
-  } else {
-    code = hn::LoadU(d, codes);
-  }
-  code = hn::And(code, hn::Set(d, top.mask));
-  const auto is_largest = hn::Or(
-      hn::Eq(code, hn::Set(d, top.values[0])),
-      hn::Or(hn::Eq(code, hn::Set(d, top.values[1])), hn::Eq(code, hn::Set(d, top.values[2]))));
-  uint8_t bits[8] = {};
-  hn::StoreMaskBits(d, is_largest, bits);
-  return bits[0] | static_cast<uint32_t>(bits[1]) << 8;
+template <class T>
+bool is_clipped(const T* w, const float* decoded, int64_t i, const RunCodes& run) {
+  return is_top(code_at(run.codes, i, run.top), run.top) &&
+         std::fabs(load_one(w + i)) > std::fabs(decoded[i]) * kBeyond;
 }
 
-// As clipped_run below, of whole groups of 16; `i` moves past them.
+constexpr int64_t kBlock = 64;
+
+#if HWY_TARGET != HWY_SCALAR
+template <class D>
+HWY_INLINE uint64_t mask_bits(D d, hn::Mask<D> mask) {
+  uint8_t bytes[8] = {};
+  hn::StoreMaskBits(d, mask, bytes);
+  uint64_t bits;
+  std::memcpy(&bits, bytes, sizeof bits);
+  return hn::Lanes(d) < 64 ? bits & ((uint64_t{1} << (hn::Lanes(d) % 64)) - 1) : bits;
+}
+
+// One code a byte, from packed nibbles.
+template <class D>
+HWY_INLINE hn::Vec<D> unpack_nibbles(D d, const uint8_t* bytes, bool low_first) {
+  const hn::RepartitionToWide<D> wide;
+  const hn::Rebind<uint8_t, decltype(wide)> half;
+  const auto pair = hn::PromoteTo(wide, hn::LoadU(half, bytes));
+  const auto apart = low_first ? hn::Or(pair, hn::ShiftLeft<4>(pair))
+                               : hn::Or(hn::ShiftRight<4>(pair), hn::ShiftLeft<8>(pair));
+  return hn::And(hn::BitCast(d, apart), hn::Set(d, 0x0F));
+}
+
+// Bit i of the result: code i of the kBlock codes from `first` on is among the largest.
+HWY_INLINE uint64_t top_bits(const RunCodes& run, int64_t first) {
+  const hn::CappedTag<uint8_t, kBlock> d;
+  const TopCodes& top = run.top;
+  uint64_t bits = 0;
+  for (int64_t i = 0; i < kBlock; i += static_cast<int64_t>(hn::Lanes(d))) {
+    const auto code =
+        hn::And(hn::Set(d, top.mask),
+                top.nibbles ? unpack_nibbles(d, run.codes + (first + i) / 2, top.low_first)
+                            : hn::LoadU(d, run.codes + first + i));
+    const auto is_largest = hn::Or(
+        hn::Eq(code, hn::Set(d, top.values[0])),
+        hn::Or(hn::Eq(code, hn::Set(d, top.values[1])), hn::Eq(code, hn::Set(d, top.values[2]))));
+    bits |= mask_bits(d, is_largest) << i;
+  }
+  return bits;
+}
+
+// Bit i: element i of the kBlock lies beyond what its code decodes to.
 template <class T>
-uint64_t clipped_groups(const T* w, const float* decoded, const uint8_t* codes, int64_t count,
-                        const TopCodes& top, int64_t& i) {
+HWY_INLINE uint64_t beyond_bits(const T* w, const float* decoded) {
   const hn::CappedTag<float, 16> d;
-  constexpr int64_t kGroup = 16;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto beyond = hn::Set(d, kBeyond);
-  uint64_t clipped = 0;
-  for (; i + kGroup <= count; i += kGroup) {
-    const uint32_t largest = top_bits(codes + (top.nibbles ? i / 2 : i), top);
-    if (largest == 0) continue;
-    for (int64_t j = 0; j < kGroup; j += lanes) {
-      const auto x = hn::Abs(load_as(d, w + i + j));
-      const auto y = hn::Mul(hn::Abs(hn::LoadU(d, decoded + i + j)), beyond);
-      uint8_t bits[8] = {};
-      hn::StoreMaskBits(d, hn::Gt(x, y), bits);
-      const uint32_t outside = bits[0] | static_cast<uint32_t>(bits[1]) << 8;
-      clipped +=
-          static_cast<uint64_t>(hwy::PopCount(outside & (largest >> j) & ((1u << lanes) - 1)));
-    }
+  uint64_t bits = 0;
+  for (int64_t i = 0; i < kBlock; i += static_cast<int64_t>(hn::Lanes(d))) {
+    const auto x = hn::Abs(load_as(d, w + i));
+    const auto y = hn::Mul(hn::Abs(hn::LoadU(d, decoded + i)), hn::Set(d, kBeyond));
+    bits |= mask_bits(d, hn::Gt(x, y)) << i;
   }
+  return bits;
+}
+
+template <class T>
+HWY_INLINE uint64_t clipped_in_block(const T* w, const float* decoded, const RunCodes& run,
+                                     int64_t i) {
+  const uint64_t largest = top_bits(run, i);
+  if (largest == 0) return 0;
+  return static_cast<uint64_t>(hwy::PopCount(largest & beyond_bits(w + i, decoded + i)));
+}
+#else
+template <class T>
+uint64_t clipped_in_block(const T* w, const float* decoded, const RunCodes& run, int64_t i) {
+  uint64_t clipped = 0;
+  for (int64_t j = i; j < i + kBlock; ++j) clipped += is_clipped(w, decoded, j, run);
   return clipped;
 }
 #endif
 
+// f32 lanes hold sums of at most kRun / (2 * lanes) terms; beyond, double.
+constexpr int64_t kRun = 4096;
+
 template <class T>
-uint64_t clipped_run(const T* w, const float* decoded, const uint8_t* codes, int64_t count,
-                     const TopCodes& top) {
+void add_run(const T* w, const float* decoded, int64_t count, const RunCodes& run,
+             ErrorSums& sums) {
+  const hn::CappedTag<float, 32> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto signal0 = hn::Zero(d);
+  auto signal1 = hn::Zero(d);
+  auto noise0 = hn::Zero(d);
+  auto noise1 = hn::Zero(d);
+  auto worst = hn::Zero(d);
   int64_t i = 0;
-  uint64_t clipped = 0;
-#if HWY_TARGET != HWY_SCALAR
-  clipped = clipped_groups(w, decoded, codes, count, top, i);
-#endif
-  for (; i < count; ++i) {
-    clipped += is_top(code_at(codes, i, top), top) &&
-               std::fabs(load_one(w + i)) > std::fabs(decoded[i]) * kBeyond;
+  for (; i + kBlock <= count; i += kBlock) {
+    for (int64_t j = i; j < i + kBlock; j += 2 * lanes) {
+      const auto x0 = load_as(d, w + j);
+      const auto x1 = load_as(d, w + j + lanes);
+      const auto e0 = hn::Sub(x0, hn::LoadU(d, decoded + j));
+      const auto e1 = hn::Sub(x1, hn::LoadU(d, decoded + j + lanes));
+      signal0 = hn::MulAdd(x0, x0, signal0);
+      signal1 = hn::MulAdd(x1, x1, signal1);
+      noise0 = hn::MulAdd(e0, e0, noise0);
+      noise1 = hn::MulAdd(e1, e1, noise1);
+      worst = hn::Max(worst, hn::Max(hn::Abs(e0), hn::Abs(e1)));
+    }
+    if (run.codes != nullptr) sums.clipped += clipped_in_block(w, decoded, run, i);
   }
-  return clipped;
+  double signal = hn::GetLane(hn::SumOfLanes(d, hn::Add(signal0, signal1)));
+  double noise = hn::GetLane(hn::SumOfLanes(d, hn::Add(noise0, noise1)));
+  float largest = hn::GetLane(hn::MaxOfLanes(d, worst));
+  for (; i < count; ++i) {
+    const float x = load_one(w + i);
+    const float e = x - decoded[i];
+    signal += static_cast<double>(x) * x;
+    noise += static_cast<double>(e) * e;
+    largest = std::max(largest, std::fabs(e));
+    if (run.codes != nullptr) sums.clipped += is_clipped(w, decoded, i, run);
+  }
+  sums.signal += signal;
+  sums.noise += noise;
+  sums.max_error = std::max(sums.max_error, largest);
+}
+
+template <class T>
+void add_long_run(const void* weights, const float* decoded, int64_t count, const RunCodes& run,
+                  ErrorSums& sums) {
+  const T* w = static_cast<const T*>(weights);
+  for (int64_t i = 0; i < count; i += kRun) {
+    const uint8_t* codes = run.codes;
+    if (codes != nullptr) codes += run.top.nibbles ? i / 2 : i;
+    add_run(w + i, decoded + i, std::min(kRun, count - i), {codes, run.top}, sums);
+  }
 }
 
 }  // namespace
-
-uint64_t ClippedRun(const void* w, DType dtype, const float* decoded, const uint8_t* codes,
-                    int64_t count, const TopCodes& top) {
-  if (dtype == DType::kBF16) {
-    return clipped_run(static_cast<const hwy::bfloat16_t*>(w), decoded, codes, count, top);
-  }
-  if (dtype == DType::kF16) {
-    return clipped_run(static_cast<const hwy::float16_t*>(w), decoded, codes, count, top);
-  }
-  return clipped_run(static_cast<const float*>(w), decoded, codes, count, top);
-}
 
 uint32_t Amax16(const void* w, int64_t count) {
   return amax_u16(static_cast<const uint16_t*>(w), count);
@@ -238,13 +252,15 @@ uint32_t Amax32(const void* w, int64_t count) {
   return amax_u32(static_cast<const uint32_t*>(w), count);
 }
 
-void AddErrors(const void* w, DType dtype, const float* decoded, int64_t count, ErrorSums& sums) {
+void AddErrors(const void* w, DType dtype, const float* decoded, int64_t count,
+               const uint8_t* codes, const TopCodes& top, ErrorSums& sums) {
+  const RunCodes run{codes, top};
   if (dtype == DType::kBF16) {
-    add_long_run(static_cast<const hwy::bfloat16_t*>(w), decoded, count, sums);
+    add_long_run<hwy::bfloat16_t>(w, decoded, count, run, sums);
   } else if (dtype == DType::kF16) {
-    add_long_run(static_cast<const hwy::float16_t*>(w), decoded, count, sums);
+    add_long_run<hwy::float16_t>(w, decoded, count, run, sums);
   } else {
-    add_long_run(static_cast<const float*>(w), decoded, count, sums);
+    add_long_run<float>(w, decoded, count, run, sums);
   }
 }
 
@@ -257,7 +273,6 @@ namespace pestle::files {
 HWY_EXPORT(Amax16);
 HWY_EXPORT(Amax32);
 HWY_EXPORT(AddErrors);
-HWY_EXPORT(ClippedRun);
 
 uint32_t largest_magnitude_bits(const TensorView& w) {
   const int64_t count = numel(w);
@@ -267,19 +282,24 @@ uint32_t largest_magnitude_bits(const TensorView& w) {
                                                         : formats::f32_from_f16(bits));
 }
 
-ErrorSums error_sums(const TensorView& w, const float* decoded, int64_t stride) {
-  const int64_t rows = w.rank == 2 ? w.shape[0] : 1;
-  const int64_t count = w.shape[w.rank - 1];
+ErrorSums error_sums(const TensorView& w, const float* decoded, int64_t stride,
+                     const StoredCodes& codes) {
+  int64_t rows = w.rank == 2 ? w.shape[0] : 1;
+  int64_t count = w.shape[w.rank - 1];
+  const int64_t code_bytes = codes.top.nibbles ? (count + 1) / 2 : count;
+  const bool whole_bytes = !codes.top.nibbles || count % 2 == 0;
   ErrorSums sums;
   sums.elements = static_cast<uint64_t>(rows * count);
-  if (stride == count) {
-    HWY_DYNAMIC_DISPATCH(AddErrors)(w.data, w.dtype, decoded, rows * count, sums);
-    return sums;
+  if (stride == count && (codes.data == nullptr || (codes.stride == code_bytes && whole_bytes))) {
+    count *= rows;
+    rows = 1;
   }
   const auto* row = static_cast<const char*>(w.data);
   for (int64_t r = 0; r < rows; ++r) {
+    const uint8_t* code = codes.data == nullptr ? nullptr : codes.data + r * codes.stride;
     HWY_DYNAMIC_DISPATCH(AddErrors)
-    (row + r * count * dtype_bytes(w.dtype), w.dtype, decoded + r * stride, count, sums);
+    (row + r * count * dtype_bytes(w.dtype), w.dtype, decoded + r * stride, count, code, codes.top,
+     sums);
   }
   return sums;
 }
@@ -287,7 +307,7 @@ ErrorSums error_sums(const TensorView& w, const float* decoded, int64_t stride) 
 ErrorSums error_sums_of_run(const void* w, DType dtype, const float* decoded, int64_t count) {
   ErrorSums sums;
   sums.elements = static_cast<uint64_t>(count);
-  HWY_DYNAMIC_DISPATCH(AddErrors)(w, dtype, decoded, count, sums);
+  HWY_DYNAMIC_DISPATCH(AddErrors)(w, dtype, decoded, count, nullptr, {}, sums);
   return sums;
 }
 
@@ -301,19 +321,6 @@ float load_weight(const void* data, DType dtype, int64_t index) {
   uint16_t bits;
   std::memcpy(&bits, at, sizeof bits);
   return dtype == DType::kBF16 ? formats::f32_from_bf16(bits) : formats::f32_from_f16(bits);
-}
-
-uint64_t count_clipped(const TensorView& w, const float* decoded, int64_t stride,
-                       const uint8_t* codes, int64_t code_stride, const TopCodes& top) {
-  const int64_t k = w.shape[1];
-  const auto* row = static_cast<const char*>(w.data);
-  uint64_t clipped = 0;
-  for (int64_t r = 0; r < w.shape[0]; ++r) {
-    clipped +=
-        HWY_DYNAMIC_DISPATCH(ClippedRun)(row + r * k * dtype_bytes(w.dtype), w.dtype,
-                                         decoded + r * stride, codes + r * code_stride, k, top);
-  }
-  return clipped;
 }
 
 }  // namespace pestle::files

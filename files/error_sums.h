@@ -29,13 +29,6 @@ struct ErrorSums {
 // `w`: contiguous bf16, f16 or f32.
 uint32_t largest_magnitude_bits(const TensorView& w);
 
-// `w`: [rows, k] of bf16, f16 or f32, contiguous. `decoded`: f32, `stride` elements from row to
-// row.
-ErrorSums error_sums(const TensorView& w, const float* decoded, int64_t stride);
-
-// The same sums of one run of `count` consecutive elements.
-ErrorSums error_sums_of_run(const void* w, DType dtype, const float* decoded, int64_t count);
-
 // Which codes are the largest: those with (code & mask) equal to one of `values`.
 struct TopCodes {
   bool nibbles = false;    // two codes a byte
@@ -44,9 +37,21 @@ struct TopCodes {
   uint8_t values[3] = {};
 };
 
-// How many of `w` have one of the largest codes and lie beyond what it decodes to.
-uint64_t count_clipped(const TensorView& w, const float* decoded, int64_t stride,
-                       const uint8_t* codes, int64_t code_stride, const TopCodes& top);
+// The codes that `decoded` comes from, `stride` bytes from row to row; without data, nothing counts
+// as clipped.
+struct StoredCodes {
+  const uint8_t* data = nullptr;
+  int64_t stride = 0;
+  TopCodes top;
+};
+
+// `w`: [rows, k] of bf16, f16 or f32, contiguous. `decoded`: f32, `stride` elements from row to
+// row. Weights are clipped that have one of the largest codes and lie beyond what it decodes to.
+ErrorSums error_sums(const TensorView& w, const float* decoded, int64_t stride,
+                     const StoredCodes& codes = {});
+
+// The same sums of one run of `count` consecutive elements.
+ErrorSums error_sums_of_run(const void* w, DType dtype, const float* decoded, int64_t count);
 
 float load_weight(const void* data, DType dtype, int64_t index);
 

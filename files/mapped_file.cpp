@@ -86,4 +86,9 @@ void prefetch_pages(std::span<const std::byte> range) {
   madvise(reinterpret_cast<void*>(first), last - first, MADV_WILLNEED);
 }
 
+void release_pages(std::span<const std::byte> range) {
+  if (range.empty()) return;
+  madvise(const_cast<std::byte*>(range.data()), range.size(), MADV_DONTNEED);
+}
+
 }  // namespace pestle::files

@@ -44,6 +44,8 @@ class MappedFile {
 
 // Faults the pages of `range` in by one system call rather than one by one; a hint, never fails.
 void prefetch_pages(std::span<const std::byte> range);
+// Takes the pages of `range` out of this process; they stay cached and come back when read.
+void release_pages(std::span<const std::byte> range);
 
 // "PATH: cannot VERB: TEXT OF ERRNO; NEXT STEP"
 Status io_error(const std::string& path, const std::string& verb, int error_number);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <future>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
@@ -14,6 +15,7 @@
 #include "files/output_set.h"
 #include "files/piece_hash.h"
 #include "files/plan.h"
+#include "files/progress_meter.h"
 #include "files/text.h"
 
 namespace pestle::files {
@@ -21,39 +23,6 @@ namespace {
 
 constexpr uint64_t kCopyBytes = uint64_t{4} << 20;
 constexpr size_t kHistogramLayers = 6;
-
-// Calls options.progress at most ten times a second, from whichever thread is there.
-class ProgressMeter {
- public:
-  ProgressMeter(const QuantizeOptions& options, uint64_t total)
-      : options_(options), total_(total) {}
-
-  void restart(const char* stage) {
-    stage_ = stage;
-    done_ = 0;
-  }
-  void advance(uint64_t bytes) {
-    done_ += bytes;
-    if (!options_.progress) return;
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    const auto now = std::chrono::steady_clock::now();
-    if (!lock || now - last_ < std::chrono::milliseconds(100)) return;
-    last_ = now;
-    options_.progress({done_, total_, stage_});
-  }
-  void finish() {
-    const std::lock_guard lock(mutex_);
-    if (options_.progress) options_.progress({total_, total_, stage_});
-  }
-
- private:
-  const QuantizeOptions& options_;
-  const uint64_t total_;
-  std::atomic<uint64_t> done_{0};
-  const char* stage_ = "";
-  std::mutex mutex_;
-  std::chrono::steady_clock::time_point last_ = {};
-};
 
 // One finished layer, as a line of notes that a resumed run reads.
 std::string note_of(size_t index, uint64_t hash, const EncodeResult& result) {
@@ -105,7 +74,9 @@ class Quantizer {
   std::map<std::string, std::string> metadata() const;
   std::string fingerprint() const;
   Status write_all();
+  Status finish_output();
   Status write_layer(size_t index);
+  void start_writeback(std::string field);
   Status copy_tensor(const ModelTensor& tensor);
   bool is_intact(const PlannedLayer& planned, uint64_t hash) const;
   Status write_constants(const PlannedLayer& planned);
@@ -123,6 +94,7 @@ class Quantizer {
   std::unique_ptr<OutputSet> output_;
   std::map<size_t, FoundLayer> found_;
   ProgressMeter meter_;
+  std::future<void> writeback_;  // last, so that it ends before what it uses
 };
 
 Status Quantizer::check_output() const {
@@ -245,9 +217,37 @@ Status Quantizer::write_all() {
   PESTLE_TRY(output_->create());
   found_ = read_notes(output_->notes_found());
   for (size_t i = 0; i < plan_.layers.size(); ++i) PESTLE_TRY(write_layer(i));
-  PESTLE_TRY(output_->commit());
+  if (writeback_.valid()) writeback_.get();
+  PESTLE_TRY(finish_output());
   meter_.finish();
   return {};
+}
+
+// While the disk takes the last bytes there is time for the histograms, and for giving back the
+// input's pages, which would otherwise hold up the end of the program.
+Status Quantizer::finish_output() {
+  Status committed;
+  Status drawn;
+  cpu::parallel_for(2, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      if (task == 0) {
+        committed = output_->commit();
+      } else {
+        drawn = add_histograms();
+        for (const MappedFile& file : model_.files()) release_pages(file.bytes());
+      }
+    }
+  });
+  PESTLE_TRY(committed);
+  return drawn;
+}
+
+// Beside the next layer: the call itself takes milliseconds. One at a time, in order.
+void Quantizer::start_writeback(std::string field) {
+  if (writeback_.valid()) writeback_.get();
+  // Either policy: where no thread can be had, get() above makes the call.
+  writeback_ = std::async(std::launch::async | std::launch::deferred,
+                          [this, field = std::move(field)] { output_->start_writeback(field); });
 }
 
 Status Quantizer::write_layer(size_t index) {
@@ -275,7 +275,7 @@ Status Quantizer::write_layer(size_t index) {
   PESTLE_TRY(result.status());
   report.sums = result.value().sums;
   report.amax_noise = result.value().amax_noise;
-  output_->start_writeback(field_name(planned, 0));
+  start_writeback(field_name(planned, 0));
   return output_->note(note_of(index, hash, result.value()));
 }
 
@@ -354,7 +354,7 @@ void Quantizer::fill_report(double seconds) {
 }
 
 Status Quantizer::add_histograms() {
-  if (!options_.histograms || options_.dry_run) return {};
+  if (!options_.histograms) return {};
   std::vector<size_t> worst = report_.worst_first();
   worst.resize(std::min(worst.size(), kHistogramLayers));
   for (const size_t index : worst) {
@@ -377,7 +377,6 @@ Result<QuantizeReport> Quantizer::run() {
   if (!options_.dry_run) PESTLE_TRY(write_all());
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   fill_report(seconds.count());
-  PESTLE_TRY(add_histograms());
   return std::move(report_);
 }
 

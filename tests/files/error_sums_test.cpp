@@ -110,8 +110,8 @@ TEST_P(ErrorSumsTest, ClippedEqualsPlainLoops) {
                                            (1 + 0x1p-20f);
           }
         }
-        EXPECT_EQ(count_clipped(w, sample.decoded.data(), k, sample.codes.data(), code_stride, top),
-                  expected);
+        const StoredCodes codes{sample.codes.data(), code_stride, top};
+        EXPECT_EQ(error_sums(w, sample.decoded.data(), k, codes).clipped, expected);
         EXPECT_TRUE(expected > 0 || k < 300);
       }
     }
