@@ -1,5 +1,6 @@
 // pestle bench: time, bytes per second and share of what the machine can do.
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -7,6 +8,8 @@
 #include "harness/bars.h"
 #include "harness/bench.h"
 #include "harness/check.h"
+#include "harness/cuda_bench.h"
+#include "harness/cuda_memory.h"
 #include "harness/results.h"
 
 namespace pestle::cli {
@@ -22,6 +25,9 @@ struct Options {
   bool json = false;
   bool list_cases = false;
   bool dispatch = false;
+  bool host_cost = false;
+  std::string device = "cpu";
+  std::unique_ptr<harness::Memory> memory;  // of --device, null for the CPU
   bool bars = false;
   harness::BarsOptions bar_options;
 };
@@ -67,6 +73,23 @@ void print_result(const harness::BenchResult& r) {
   std::fflush(stdout);
 }
 
+using BenchFunction = std::function<Result<harness::BenchResult>(const Job&)>;
+
+Result<BenchFunction> bench_function(const Options& options) {
+  if (options.memory != nullptr) {
+    return BenchFunction([&options](const Job& job) {
+      return harness::bench_case_on_cuda(*job.op, job.row, options.bench, *options.memory);
+    });
+  }
+  auto made = harness::CopyCeiling::make();
+  PESTLE_TRY(made.status());
+  const std::shared_ptr<harness::CopyCeiling> ceiling = std::move(made.value());
+  const double gflops = harness::compute_ceiling_gflops();
+  return BenchFunction([=, &options](const Job& job) {
+    return harness::bench_case(*job.op, job.row, options.bench, *ceiling, gflops);
+  });
+}
+
 int bench_all(const Options& options) {
   auto jobs = select_jobs(options);
   if (!jobs.ok()) return fail(jobs.status());
@@ -84,15 +107,21 @@ int bench_all(const Options& options) {
   }
   harness::ResultFile file;
   if (Status status = file.open(options.out); !status.ok()) return fail(status);
-  auto ceiling = harness::CopyCeiling::make();
-  if (!ceiling.ok()) return fail(ceiling.status());
-  const double gflops = harness::compute_ceiling_gflops();
+  auto bench = bench_function(options);
+  if (!bench.ok()) return fail(bench.status());
   int failed = 0;
   for (const Job& job : jobs.value()) {
-    auto result = harness::bench_case(*job.op, job.row, options.bench, *ceiling.value(), gflops);
+    auto result = bench.value()(job);
     if (!result.ok()) {
+      // Most ops have no implementation for a device yet; that is no failure of those that have.
+      if (options.memory != nullptr && result.status().code() == Code::kUnsupported) continue;
       failed = fail(result.status());
       continue;
+    }
+    if (!result.value().results_agree) {
+      std::fprintf(stderr, "pestle: %s '%s': timed calls on the same inputs left other results\n",
+                   job.op->spec->name, job.row.text);
+      failed = kExitFailed;
     }
     const auto json = harness::result_json(result.value());
     file.write(json);
@@ -118,6 +147,41 @@ int bench_dispatch(const Options& options) {
     }
   }
   return 0;
+}
+
+int bench_host_cost(const Options& options) {
+  if (options.memory == nullptr) return fail(invalid_argument("--host-cost needs --device cuda"));
+  harness::ResultFile file;
+  if (Status status = file.open(options.out); !status.ok()) return fail(status);
+  for (const harness::HostCost& cost : harness::bench_host_cost(*options.memory)) {
+    std::printf("%-24s %-30s call %6.0f ns   bare launch %6.0f ns   more by %6.0f ns\n",
+                cost.op.c_str(), cost.impl.c_str(), cost.call_ns, cost.launch_ns,
+                cost.call_ns - cost.launch_ns);
+    file.write({{"host_cost", cost.op},
+                {"impl", cost.impl},
+                {"case", cost.case_text},
+                {"call_ns", cost.call_ns},
+                {"launch_ns", cost.launch_ns},
+                {"machine", harness::machine_json()},
+                {"gpu", harness::gpu_json(options.memory->device().index)}});
+  }
+  return 0;
+}
+
+Status open_device(Options& options) {
+  Device device;
+  if (!harness::device_from_text(options.device, device)) {
+    return invalid_argument("--device is '" + options.device + "', expected cpu, cuda or cuda:N");
+  }
+  if (options.bench.graph != "auto" && options.bench.graph != "on" &&
+      options.bench.graph != "off") {
+    return invalid_argument("--graph is '" + options.bench.graph + "', expected on, off or auto");
+  }
+  if (device.type == DeviceType::kCpu) return {};
+  auto memory = harness::cuda_memory(device.index);
+  PESTLE_TRY(memory.status());
+  options.memory = std::move(memory.value());
+  return {};
 }
 
 void print_verdict(const harness::Verdict& v) {
@@ -152,8 +216,13 @@ int bench_bars(const Options& options) {
 
 int run(Options& options) {
   options.bench.footprint_bytes = options.footprint_mib << 20;
+  if (Status status = open_device(options); !status.ok()) return fail(status);
+  if (options.bench.timing.spread <= 0) {
+    options.bench.timing.spread = options.memory != nullptr ? 0.005 : 0.01;
+  }
   options.bar_options.bench = options.bench;
   if (options.bars) return bench_bars(options);
+  if (options.host_cost) return bench_host_cost(options);
   return options.dispatch ? bench_dispatch(options) : bench_all(options);
 }
 
@@ -175,6 +244,7 @@ void add_bench(CLI::App& app, int* exit_code) {
   auto* command = app.add_subcommand(
       "bench", "Time implementations, next to a copy of the same memory in the same run");
   auto options = std::make_shared<Options>();
+  options->bench.timing.spread = 0;  // by device
   command->add_option("op", options->ops, "ops; all when none is named");
   command->add_option("--tags", options->tags, "cases: smoke, edge, bar, huge or all (bar)");
   command->add_option("--case", options->case_text, "a call in a case's words, for one op");
@@ -184,8 +254,14 @@ void add_bench(CLI::App& app, int* exit_code) {
   command->add_option("--isa", options->bench.isa, "scalar, avx2, avx512 or best");
   command->add_option("--threads", options->bench.threads, "0: one a core");
   command->add_option("--seconds", options->bench.timing.seconds, "at most, for each case (2)");
-  command->add_option("--spread", options->bench.timing.spread,
-                      "enough when the median's 95 % interval is this narrow (0.01)");
+  command->add_option(
+      "--spread", options->bench.timing.spread,
+      "enough when the median's 95 % interval is this narrow (0.01; 0.005 on CUDA)");
+  command->add_option("--device", options->device, "cpu, cuda or cuda:N (cpu)");
+  command->add_option("--graph", options->bench.graph,
+                      "on a CUDA device, calls in a graph: on, off or, when they are short, auto");
+  command->add_flag("--host-cost", options->host_cost,
+                    "on a CUDA device, what a call through the C ABI costs the host");
   command->add_option("--footprint", options->footprint_mib,
                       "MiB over which calls rotate, to keep them out of the caches (1024)");
   command->add_option("--out", options->out, "append JSON lines to this file");

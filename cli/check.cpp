@@ -5,7 +5,10 @@
 
 #include "cli/commands.h"
 #include "harness/check.h"
+#include "harness/cuda_memory.h"
 #include "harness/data.h"
+#include "harness/mutants.h"
+#include "harness/results.h"
 
 namespace pestle::cli {
 namespace {
@@ -15,17 +18,39 @@ struct Options {
   std::string tags = "smoke,edge";
   std::string case_text;
   std::string dist = "normal";
+  std::string device = "cpu";
+  Device place;
+  std::unique_ptr<harness::Memory> memory, second;
   harness::CheckOptions check;
+  std::string out;
+  harness::ResultFile file;
+  bool mutants = false;
   bool verbose = false;
   bool json = false;
 };
 
-Status run_checks(Options& options, harness::CheckReport& report) {
+// The memory that --device names; the host needs none.
+Status open_device(Options& options) {
+  if (!harness::device_from_text(options.device, options.place)) {
+    return invalid_argument("--device is '" + options.device + "', expected cpu, cuda or cuda:N");
+  }
+  if (options.place.type == DeviceType::kCpu) return {};
+  auto memory = harness::cuda_memory(options.place.index);
+  PESTLE_TRY(memory.status());
+  options.memory = std::move(memory.value());
+  options.check.memory = options.memory.get();
+  // Any other one will do; without one, the report says what was not run.
+  auto second = harness::cuda_memory(options.place.index == 0 ? 1 : 0);
+  if (second.ok()) options.second = std::move(second.value());
+  options.check.second = options.second.get();
+  return {};
+}
+
+Status read_options(Options& options, std::vector<const Op*>& ops, Dist& dist) {
   if (!harness::tags_from_text(options.tags, options.check.tags)) {
     return invalid_argument("--tags is '" + options.tags +
                             "', expected some of smoke, edge, bar, huge, or all");
   }
-  Dist dist;
   if (!harness::dist_from_name(options.dist, dist)) {
     return invalid_argument("--dist is '" + options.dist +
                             "', expected normal, outliers, zeros, subnormal, special or bytes");
@@ -34,58 +59,69 @@ Status run_checks(Options& options, harness::CheckReport& report) {
     PESTLE_TRY(set_isa(options.check.isa));
     PESTLE_TRY(set_isa("best"));
   }
-  std::vector<const Op*> ops;
   for (const std::string& name : options.ops) {
     auto op = require_op(name);
     PESTLE_TRY(op.status());
     ops.push_back(op.value());
   }
-  if (!options.case_text.empty()) {
-    if (ops.size() != 1) return invalid_argument("--case needs one op");
-    check_case(*ops[0], {options.case_text.c_str(), kSmoke, dist}, options.check, report);
-    return {};
+  if (!options.case_text.empty() && ops.size() != 1) {
+    return invalid_argument("--case needs one op");
   }
   if (ops.empty()) {
     for (const Op& op : all_ops()) ops.push_back(&op);
   }
+  PESTLE_TRY(open_device(options));
+  return options.file.open(options.out);
+}
+
+void write_line(Options& options, const Op& op, nlohmann::ordered_json result) {
+  nlohmann::ordered_json line = {
+      {"op", op.spec->name}, {"tags", options.tags}, {"device", options.device}};
+  line.update(result);
+  line["machine"] = harness::machine_json();
+  if (options.check.memory != nullptr) line["gpu"] = harness::gpu_json(options.place.index);
+  options.file.write(line);
+}
+
+void run_checks(Options& options, const std::vector<const Op*>& ops, Dist dist,
+                harness::CheckReport& total) {
+  const bool on_host = options.check.memory == nullptr;
   for (const Op* op : ops) {
-    check_op(*op, options.check, report);
-    if (options.check.impl.empty() && options.check.variant.empty()) check_contract(*op, report);
+    harness::CheckReport report;
+    if (!options.case_text.empty()) {
+      check_case(*op, {options.case_text.c_str(), kSmoke, dist}, options.check, report);
+    } else {
+      check_op(*op, options.check, report);
+      if (on_host && options.check.impl.empty() && options.check.variant.empty()) {
+        check_contract(*op, report);
+      }
+    }
+    if (!report.by_tag.empty()) write_line(options, *op, harness::check_json(report));
+    total.add(report);
   }
-  return {};
 }
 
-nlohmann::ordered_json to_json(const harness::CheckReport::Counts& counts) {
-  return {{"run", counts.run},
-          {"refused", counts.refused},
-          {"skipped", counts.skipped},
-          {"failed", counts.failed}};
-}
-
-void print_json(const harness::CheckReport& report) {
-  nlohmann::ordered_json json = {{"ok", report.ok()}, {"worst_bound", report.worst_bound}};
-  json["tags"] = nlohmann::ordered_json::object();
-  json["implementations"] = nlohmann::ordered_json::object();
-  for (const auto& [tag, counts] : report.by_tag) json["tags"][tag] = to_json(counts);
-  for (const auto& [impl, counts] : report.by_impl) json["implementations"][impl] = to_json(counts);
-  json["failures"] = nlohmann::ordered_json::array();
-  json["refusals"] = nlohmann::ordered_json::array();
-  json["skips"] = nlohmann::ordered_json::array();
-  for (const auto& f : report.failures) {
-    json["failures"].push_back({{"op", f.op},
-                                {"impl", f.impl},
-                                {"where", f.where},
-                                {"what", f.what},
-                                {"repeat", f.repeat}});
+int run_mutants(Options& options, const std::vector<const Op*>& ops) {
+  int64_t caught = 0;
+  int64_t survived = 0;
+  for (const Op* op : ops) {
+    const auto verdicts = harness::check_mutants(*op, options.check);
+    nlohmann::ordered_json json = {{"mutants", nlohmann::ordered_json::object()}};
+    for (const harness::MutantVerdict& v : verdicts) {
+      const char* word = v.survived() ? "SURVIVED" : v.caught ? "caught" : "does not apply";
+      json["mutants"][v.mutant] = word;
+      caught += v.caught;
+      survived += v.survived();
+      if (v.survived() || options.verbose) {
+        std::printf("%-14s %s %s: %s %s\n", word, v.op.c_str(), v.impl.c_str(), v.mutant.c_str(),
+                    v.by.c_str());
+      }
+    }
+    if (!verdicts.empty()) write_line(options, *op, json);
   }
-  for (const auto& r : report.refusals) {
-    json["refusals"].push_back(
-        {{"op", r.op}, {"impl", r.impl}, {"where", r.where}, {"reason", r.reason}});
-  }
-  for (const auto& s : report.skips) {
-    json["skips"].push_back({{"op", s.op}, {"where", s.where}, {"reason", s.reason}});
-  }
-  std::printf("%s\n", json.dump(2).c_str());
+  std::printf("mutants: %lld caught, %lld survived\n", static_cast<long long>(caught),
+              static_cast<long long>(survived));
+  return caught > 0 && survived == 0 ? 0 : kExitFailed;
 }
 
 void print_text(const harness::CheckReport& report, bool verbose) {
@@ -112,17 +148,27 @@ void print_text(const harness::CheckReport& report, bool verbose) {
                 static_cast<long long>(c.refused), static_cast<long long>(c.skipped),
                 static_cast<long long>(c.failed));
   };
+  for (const auto& [how, times] : report.truths) {
+    std::printf("%lld big case(s): %s\n", static_cast<long long>(times), how.c_str());
+  }
   std::printf("%-44s %8s %8s %8s %8s\n", "", "run", "refused", "skipped", "failed");
   for (const auto& [impl, counts] : report.by_impl) line(impl, counts);
   for (const auto& [tag, counts] : report.by_tag) line("all " + tag, counts);
+  for (const auto& [reason, times] : report.not_run) {
+    std::printf("not run: %s (%lld times)\n", reason.c_str(), static_cast<long long>(times));
+  }
   std::printf("nearest to its bound: %.0f %%\n", report.worst_bound * 100);
 }
 
 int run(Options& options) {
+  std::vector<const Op*> ops;
+  Dist dist = Dist::kNormal;
+  if (Status status = read_options(options, ops, dist); !status.ok()) return fail(status);
+  if (options.mutants) return run_mutants(options, ops);
   harness::CheckReport report;
-  if (Status status = run_checks(options, report); !status.ok()) return fail(status);
+  run_checks(options, ops, dist, report);
   if (options.json)
-    print_json(report);
+    std::printf("%s\n", harness::check_json(report).dump(2).c_str());
   else
     print_text(report, options.verbose);
   int64_t ran = 0;
@@ -150,6 +196,15 @@ void add_check(CLI::App& app, int* exit_code) {
                       "or in_place");
   command->add_option("--isa", options->check.isa, "only scalar, avx2 or avx512");
   command->add_option("--threads", options->check.threads, "only 1, 2 or 3 threads");
+  command->add_option("--device", options->device,
+                      "where implementations run: cpu, cuda or cuda:N (cpu)");
+  command->add_option("--launch", options->check.launch,
+                      "on a CUDA device, only default (stream), stream (of its own) or graph");
+  command->add_option("--repeats", options->check.repeats,
+                      "on a CUDA device, runs that must give the same bits (20)");
+  command->add_flag("--mutants", options->mutants,
+                    "break each op's first implementation on purpose; fail unless all is noticed");
+  command->add_option("--out", options->out, "append a JSON line for each op to this file");
   command->add_option("--seed", options->check.seed, "of the data (1)");
   command->add_flag("--verbose", options->verbose, "every failure and refusal with its reason");
   command->add_flag("--json", options->json, "for machines");

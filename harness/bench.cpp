@@ -46,7 +46,13 @@ Result<BenchCase> BenchCase::make(const Op& op, const Case& row, int64_t footpri
   bench.flops_ = flops.value();
   const int64_t sets = std::clamp<int64_t>(
       (footprint_bytes + bench.bytes_ - 1) / std::max<int64_t>(bench.bytes_, 1), 1, kMostSets);
+  for (size_t i = 0; i < bench.call_.values.size(); ++i) {
+    const Value& value = bench.call_.values[i];
+    const bool written = op.spec->args[i].role == Role::kOutput && value.present;
+    if (written) bench.write_bytes_ += size_bytes(value.tensor);
+  }
   for (int64_t i = 0; i < sets; ++i) PESTLE_TRY(bench.add_set());
+  bench.ran_.assign(bench.sets_.size(), false);
   return bench;
 }
 
@@ -63,20 +69,70 @@ Status BenchCase::add_set() {
     TestTensor& made = set->tensors.emplace_back(std::move(tensor.value()));
     const TensorView& host = made.host_view();
     if (arg.role == Role::kOutput) {
-      made.poison(0);
+      memory_->fill(made.region().memory, 0, made.region().bytes);
     } else if (sets_.empty()) {
       fill(host.data, host.dtype, numel(host), meaning_of(arg, host.dtype), Dist::kNormal,
            kSeed + i * 1000);
+      made.upload();
     } else {
-      gather(sets_[0]->tensors[set->tensors.size() - 1].host_view(), host.data);
+      const Region first = sets_[0]->tensors[set->tensors.size() - 1].region();
+      memory_->copy(made.region().memory, first.memory, first.bytes);
     }
-    made.upload();
     value.tensor = made.view();
   }
   set->call = call_.call;
   set->call.args = set->values;
   sets_.push_back(std::move(set));
   return {};
+}
+
+Status BenchCase::queue(const Impl& impl, void* stream) {
+  Set& set = *sets_[next_];
+  ran_[next_] = true;
+  next_ = next_ + 1 == sets_.size() ? 0 : next_ + 1;
+  set.call.stream = stream;
+  return impl.run(set.call);
+}
+
+void BenchCase::poison_outputs() {
+  for (auto& set : sets_) {
+    size_t tensor = 0;
+    for (size_t i = 0; i < set->values.size(); ++i) {
+      if (op_->spec->args[i].role == Role::kAttribute || !set->values[i].present) continue;
+      const Region region = set->tensors[tensor++].region();
+      if (op_->spec->args[i].role == Role::kOutput)
+        memory_->fill(region.memory, 0x5A, region.bytes);
+    }
+  }
+  ran_.assign(sets_.size(), false);
+}
+
+bool BenchCase::results_agree() const {
+  uint64_t first = 0;
+  bool any = false;
+  for (size_t s = 0; s < sets_.size(); ++s) {
+    if (!ran_[s]) continue;
+    uint64_t hash = 0;
+    for (const TestTensor& tensor : sets_[s]->tensors) {
+      hash = hash * 31 + memory_->hash(tensor.region().memory, tensor.region().bytes);
+    }
+    if (any && hash != first) return false;
+    first = hash;
+    any = true;
+  }
+  return any;
+}
+
+std::vector<Region> BenchCase::inputs(int64_t set) const {
+  std::vector<Region> regions;
+  const Set& chosen = *sets_[static_cast<size_t>(set)];
+  size_t tensor = 0;
+  for (size_t i = 0; i < chosen.values.size(); ++i) {
+    if (op_->spec->args[i].role == Role::kAttribute || !chosen.values[i].present) continue;
+    const TensorView& view = chosen.tensors[tensor++].view();
+    if (op_->spec->args[i].role == Role::kInput) regions.push_back({view.data, size_bytes(view)});
+  }
+  return regions;
 }
 
 Status BenchCase::prepare(const Impl& impl) {
@@ -148,6 +204,8 @@ void rate(BenchResult& r) {
   r.percent_of_ceiling = std::max(compute_us, memory_us) / r.time.median * 100;
 }
 
+}  // namespace
+
 std::string main_dtype(const Op& op, const TextCall& call) {
   for (size_t i = 0; i < call.values.size(); ++i) {
     if (op.spec->args[i].kind == Kind::kTensor && call.values[i].present) {
@@ -157,7 +215,23 @@ std::string main_dtype(const Op& op, const TextCall& call) {
   return "none";
 }
 
-}  // namespace
+Status pick_impls(const Op& op, const BenchOptions& options, BenchCase& bench, const Impl*& impl,
+                  const Impl*& versus) {
+  impl = find_impl(op, options.impl);
+  Status why = no_impl(op, options.impl);
+  if (options.impl.empty()) {
+    for (const Impl& candidate : op.impls) {
+      if (impl != nullptr) break;
+      why = bench.prepare(candidate);
+      if (why.ok()) impl = &candidate;
+    }
+  }
+  if (impl == nullptr) return why;
+  versus = options.versus.empty() ? nullptr : find_impl(op, options.versus);
+  if (!options.versus.empty() && versus == nullptr) return no_impl(op, options.versus);
+  if (versus != nullptr) PESTLE_TRY(bench.prepare(*versus));
+  return bench.prepare(*impl);
+}
 
 Result<BenchResult> bench_case(const Op& op, const Case& row, const BenchOptions& options,
                                CopyCeiling& ceiling, double compute_gflops) {
@@ -168,17 +242,9 @@ Result<BenchResult> bench_case(const Op& op, const Case& row, const BenchOptions
   PESTLE_TRY(made.status());
   BenchCase& bench = made.value();
 
-  const Impl* impl = find_impl(op, options.impl);
-  if (options.impl.empty()) {
-    for (const Impl& candidate : op.impls) {
-      if (impl == nullptr && bench.prepare(candidate).ok()) impl = &candidate;
-    }
-  }
-  if (impl == nullptr) return no_impl(op, options.impl);
-  const Impl* versus = options.versus.empty() ? nullptr : find_impl(op, options.versus);
-  if (!options.versus.empty() && versus == nullptr) return no_impl(op, options.versus);
-  if (versus != nullptr) PESTLE_TRY(bench.prepare(*versus));
-  PESTLE_TRY(bench.prepare(*impl));
+  const Impl* impl = nullptr;
+  const Impl* versus = nullptr;
+  PESTLE_TRY(pick_impls(op, options, bench, impl, versus));
 
   std::vector<std::function<double()>> contenders = {[&] { return bench.run(*impl); },
                                                      [&] { return ceiling.sample(); }};

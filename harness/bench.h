@@ -18,6 +18,18 @@ class BenchCase {
   static Result<BenchCase> make(const Op& op, const Case& row, int64_t footprint_bytes,
                                 Memory& memory);
 
+  // Queues one call on the next set.
+  Status queue(const Impl& impl, void* stream);
+  // Do all sets that ran hold the same results, being copies of one another? Ask after timing: a
+  // call that did not do its work on each shows here. poison_outputs() first.
+  bool results_agree() const;
+  void poison_outputs();
+  // What a call must read and write at least; reads grow where the contract counts passes.
+  int64_t read_bytes() const { return bytes_ - write_bytes_; }
+  int64_t write_bytes() const { return write_bytes_; }
+  // The inputs of a set, for the copy that is timed beside it.
+  std::vector<Region> inputs(int64_t set) const;
+
   // Microseconds of one call, on the next set. Fails only before the first one: prepare() asks.
   double run(const Impl& impl);
   // Why the implementation can't run this; else makes its workspace and warms it up.
@@ -42,7 +54,9 @@ class BenchCase {
   std::vector<std::unique_ptr<Set>> sets_;
   std::unique_ptr<TestTensor> workspace_;
   size_t next_ = 0;
+  std::vector<bool> ran_;  // by set, since poison_outputs()
   int64_t bytes_ = 0;
+  int64_t write_bytes_ = 0;
   int64_t flops_ = 0;
   int batch_ = 1;  // calls a sample, so that short ones are not the clock's noise
 };
@@ -54,10 +68,17 @@ struct BenchOptions {
   std::string versus;
   std::string isa = "best";
   int threads = 0;
+  std::string graph = "auto";  // on a device: calls in a graph: on, off, or when they are short
 };
 
 struct BenchResult {
   std::string op, impl, case_text, dtype, isa;
+  int device = -1;  // a CUDA device, or the CPU
+  bool graph = false;
+  bool results_agree = true;
+  int64_t reads = 0, writes = 0;
+  std::string copy_method, throttled;
+  int sm_mhz = 0, memory_mhz = 0;
   int threads = 0;
   int64_t sets = 0;
   int64_t bytes = 0;
@@ -76,6 +97,12 @@ struct BenchResult {
   double gb_per_s() const { return static_cast<double>(bytes) / time.median * 1e-3; }
   double gflops() const { return static_cast<double>(flops) / time.median * 1e-3; }
 };
+
+std::string main_dtype(const Op& op, const TextCall& call);
+// The implementation that `options` name, or the first that takes the case, made ready; likewise
+// the one to compare with, null if none is named.
+Status pick_impls(const Op& op, const BenchOptions& options, BenchCase& bench, const Impl*& impl,
+                  const Impl*& versus);
 
 // "faster by 12 % (95 %: 10 to 13 %)", "slower ...", or "no difference shown".
 std::string versus_verdict(const BenchResult& result);

@@ -1,7 +1,5 @@
 #include "harness/check.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <optional>
 
@@ -20,12 +18,10 @@ struct TagName {
 constexpr TagName kTagNames[] = {
     {kSmoke, "smoke"}, {kEdge, "edge"}, {kBar, "bar"}, {kHuge, "huge"}};
 
+// Of hundreds of megabytes: each run costs as much as a check of its own.
+constexpr int kRepeatsOfBigCases = 5;
 constexpr int kThreadCounts[] = {1, 2, 3};
 constexpr int kLayoutThreads = 2;
-
-int64_t available_memory() {
-  return static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-}
 
 std::vector<Isa> wanted_isas(const CheckOptions& options, bool is_reference) {
   std::vector<Isa> isas;
@@ -37,6 +33,27 @@ std::vector<Isa> wanted_isas(const CheckOptions& options, bool is_reference) {
   // A reference has no SIMD code, and sanitizers look at what users run.
   if ((is_reference || options.few_variants) && options.isa.empty()) return {best_isa()};
   return isas;
+}
+
+// On a device: no threads and no instruction sets, but several ways to get there.
+std::vector<Variant> device_variants(const Trial& trial, const Case& row,
+                                     const CheckOptions& options, const Memory& memory) {
+  std::vector<Variant> variants;
+  const bool big = (row.tags & (kBar | kHuge)) != 0;
+  const auto add = [&](Variant variant) {
+    if (!options.variant.empty() && options.variant != variant_name(variant)) return;
+    for (int launch = 0; launch < kLaunches; ++launch) {
+      variant.launch = static_cast<Launch>(launch);
+      const bool wanted = options.launch.empty() || options.launch == launch_name(variant.launch);
+      // The default one is first, so that a kernel is loaded before a stream is held back.
+      if (wanted && memory.has(variant.launch) && !(big && launch > 0)) variants.push_back(variant);
+    }
+  };
+  for (int layout = 0; layout < (big ? 1 : kLayouts); ++layout) {
+    add({.layout = static_cast<Layout>(layout), .threads = 0, .isa = best_isa()});
+  }
+  if (!big && trial.can_run_in_place()) add({.in_place = true, .threads = 0, .isa = best_isa()});
+  return variants;
 }
 
 std::vector<Variant> wanted_variants(const Trial& trial, const Case& row,
@@ -53,91 +70,177 @@ std::vector<Variant> wanted_variants(const Trial& trial, const Case& row,
     for (int threads : kThreadCounts) {
       const bool needed = threads == kLayoutThreads || !(big || is_reference);
       if (needed && !(options.few_variants && threads == 1)) {
-        add({Layout::kContiguous, false, threads, isa});
+        add({.threads = threads, .isa = isa});
       }
     }
     if (big) continue;
     for (int layout = 1; layout < kLayouts; ++layout) {
-      add({static_cast<Layout>(layout), false, kLayoutThreads, isa});
+      add({.layout = static_cast<Layout>(layout), .threads = kLayoutThreads, .isa = isa});
     }
-    if (trial.can_run_in_place()) add({Layout::kContiguous, true, kLayoutThreads, isa});
+    if (trial.can_run_in_place()) add({.in_place = true, .threads = kLayoutThreads, .isa = isa});
   }
   return variants;
+}
+
+bool is_plain(const Variant& variant) {
+  return variant.layout == Layout::kContiguous && !variant.in_place;
 }
 
 class CaseCheck {
  public:
   CaseCheck(const Op& op, const Case& row, const CheckOptions& options, CheckReport& report)
-      : op_(op), row_(row), options_(options), report_(report) {}
+      : op_(op),
+        row_(row),
+        options_(options),
+        report_(report),
+        memory_(options.memory != nullptr ? *options.memory : host_memory()),
+        on_device_(&memory_ != &host_memory()) {}
 
   // `again`: on other data, the plain variant only, so that remembered results are noticed.
   void run(uint64_t seed, bool again = false) {
     seed_ = seed;
     again_ = again;
-    auto trial = Trial::make(op_, row_, seed, host_memory());
-    if (!trial.ok()) {
-      if (trial.status().code() == Code::kUnsupported) return skip(trial.status().message());
-      return fail("reference", {}, "the case is not a call: " + trial.status().message());
-    }
-    const int64_t needed = trial.value().memory_needed();
-    if (needed > available_memory()) {
-      return skip("needs " + std::to_string(needed >> 20) + " MiB, " +
-                  std::to_string(available_memory() >> 20) + " MiB are free");
-    }
-    if (Status status = trial.value().compute_truth(); !status.ok()) {
-      return fail("reference", {}, "the reference fails: " + status.message());
-    }
+    if (done() || !any_impl()) return;
+    auto trial = make_trial(memory_);
+    if (!trial) return;
     for (const Impl& impl : op_.impls) {
-      if (impl.device != DeviceType::kCpu) continue;
-      if (options_.impl.empty() || options_.impl == impl.id) run_impl(trial.value(), impl);
+      if (done()) return;
+      if (!wanted(impl)) continue;
+      run_impl(*trial, impl);
+      if (on_device_ && !again) repeat(*trial, impl);
+      if (on_device_ && !again) on_second_device(impl);
     }
   }
 
  private:
+  bool big() const { return (row_.tags & (kBar | kHuge)) != 0; }
+  bool done() const { return options_.until_failure && !report_.ok(); }
+  bool wanted(const Impl& impl) const {
+    return impl.device == memory_.device().type &&
+           (options_.impl.empty() || options_.impl == impl.id);
+  }
+  bool any_impl() const {
+    return std::any_of(op_.impls.begin(), op_.impls.end(),
+                       [&](const Impl& i) { return wanted(i); });
+  }
+
+  // With its expected results; nothing after a failure or a skip has been noted.
+  std::optional<Trial> make_trial(Memory& memory) {
+    auto trial = Trial::make(op_, row_, seed_, memory);
+    if (!trial.ok()) {
+      if (trial.status().code() == Code::kUnsupported)
+        skip(trial.status().message());
+      else
+        fail("reference", {}, "the case is not a call: " + trial.status().message());
+      return std::nullopt;
+    }
+    if (!fits("", trial.value().memory_needed(), host_memory()) ||
+        (on_device_ && !fits("on the device ", trial.value().device_memory_needed(), memory))) {
+      return std::nullopt;
+    }
+    std::string how;
+    const Status status = on_device_ && big() ? trial.value().compute_truth_of_big_case(how)
+                                              : trial.value().compute_truth();
+    if (!status.ok()) {
+      fail("reference", {}, "the reference fails: " + status.message());
+      return std::nullopt;
+    }
+    if (!how.empty()) ++report_.truths[how];
+    return std::move(trial.value());
+  }
+
+  bool fits(const std::string& where, int64_t needed, const Memory& memory) {
+    const int64_t free = memory.free_bytes();
+    if (needed <= free) return true;
+    skip("needs " + std::to_string(needed >> 20) + " MiB " + where + "and " +
+         std::to_string(free >> 20) + " MiB are free");
+    return false;
+  }
+
   void run_impl(Trial& trial, const Impl& impl) {
     const bool is_reference = &impl == &op_.reference();
+    const auto variants = on_device_ ? device_variants(trial, row_, options_, memory_)
+                                     : wanted_variants(trial, row_, options_, is_reference);
     // Contiguous results by instruction set: they may not depend on the number of threads.
     std::map<Isa, uint64_t> hashes;
-    for (const Variant& variant : wanted_variants(trial, row_, options_, is_reference)) {
-      if (again_ && (variant.layout != Layout::kContiguous || variant.in_place)) continue;
+    for (const Variant& variant : variants) {
+      if ((again_ && !is_plain(variant)) || done()) continue;
       if (!set_isa(isa_name(variant.isa)).ok()) continue;
       cpu::set_threads(variant.threads);
       const Trial::Outcome outcome = trial.run(impl, variant);
-      if (outcome.refused) {
-        if (is_reference)
-          fail(impl.id, variant, "the reference refuses: " + outcome.reason);
-        else
-          refuse(impl.id, variant, outcome.reason);
-        continue;
-      }
-      count(impl.id, [](CheckReport::Counts& c) { ++c.run; });
-      report_.worst_bound = std::max(report_.worst_bound, outcome.worst_bound);
-      for (const std::string& fault : outcome.faults) fail(impl.id, variant, fault);
-      if (variant.layout != Layout::kContiguous || variant.in_place || !outcome.faults.empty()) {
-        continue;
-      }
+      note(impl, variant, outcome, is_reference);
+      if (outcome.refused || !is_plain(variant) || !outcome.faults.empty()) continue;
       const auto [found, fresh] = hashes.emplace(variant.isa, outcome.hash);
       if (!fresh && found->second != outcome.hash) {
-        fail(impl.id, variant, "gives other bits than with another number of threads");
+        fail(impl.id, variant,
+             std::string("gives other bits than with another ") +
+                 (on_device_ ? "way of launching it" : "number of threads"));
       }
     }
     (void)set_isa("best").ok();
     cpu::set_threads(0);
   }
 
+  void note(const Impl& impl, const Variant& variant, const Trial::Outcome& outcome,
+            bool is_reference) {
+    if (outcome.refused) {
+      if (is_reference)
+        fail(impl.id, variant, "the reference refuses: " + outcome.reason);
+      else
+        refuse(impl.id, variant, outcome.reason);
+      return;
+    }
+    count(impl.id, [](CheckReport::Counts& c) { ++c.run; });
+    report_.worst_bound = std::max(report_.worst_bound, outcome.worst_bound);
+    for (const std::string& fault : outcome.faults) fail(impl.id, variant, fault);
+  }
+
+  void repeat(Trial& trial, const Impl& impl) {
+    const int runs = big() ? std::min(options_.repeats, kRepeatsOfBigCases) : options_.repeats;
+    const Variant plain{.threads = 0, .isa = best_isa()};
+    const bool wanted_launch = options_.launch.empty() || options_.launch == launch_name({});
+    if (runs < 2 || done() || !options_.variant.empty() || !wanted_launch) return;
+    const Trial::Outcome outcome = trial.repeat(impl, runs);
+    if (!outcome.refused) note(impl, plain, outcome, false);
+  }
+
+  // The plain variant on the other device, with everything else as it was.
+  void on_second_device(const Impl& impl) {
+    if (big() || !options_.variant.empty() || !options_.launch.empty()) return;
+    if (options_.second == nullptr) {
+      count(impl.id, [](CheckReport::Counts& c) { ++c.not_run; });
+      ++report_.not_run["needs a second device"];
+      return;
+    }
+    const Variant plain{.threads = 0, .isa = best_isa()};
+    if (auto trial = make_trial(*options_.second))
+      note(impl, plain, trial->run(impl, plain), false);
+  }
+
   std::string where(const Variant& variant) const {
-    return std::string("'") + row_.text + "' " + std::string(dist_name(row_.dist)) + " " +
-           variant_name(variant) + " threads=" + std::to_string(variant.threads) +
+    const std::string start =
+        std::string("'") + row_.text + "' " + std::string(dist_name(row_.dist)) + " ";
+    if (on_device_) {
+      return start + variant_name(variant) + " launch=" + std::string(launch_name(variant.launch)) +
+             " seed=" + std::to_string(seed_);
+    }
+    return start + variant_name(variant) + " threads=" + std::to_string(variant.threads) +
            " isa=" + std::string(isa_name(variant.isa)) + " seed=" + std::to_string(seed_);
   }
 
   void fail(const std::string& impl, const Variant& variant, const std::string& what) {
     count(impl, [](CheckReport::Counts& c) { ++c.failed; });
-    const std::string repeat =
-        std::string("pestle check ") + op_.spec->name + " --impl " + impl + " --case \"" +
-        row_.text + "\" --dist " + std::string(dist_name(row_.dist)) + " --variant " +
-        variant_name(variant) + " --threads " + std::to_string(variant.threads) + " --isa " +
-        std::string(isa_name(variant.isa)) + " --seed " + std::to_string(seed_);
+    std::string repeat = std::string("pestle check ") + op_.spec->name + " --impl " + impl +
+                         " --case \"" + row_.text + "\" --dist " +
+                         std::string(dist_name(row_.dist)) + " --variant " + variant_name(variant);
+    if (on_device_) {
+      repeat += " --device cuda:" + std::to_string(memory_.device().index) + " --launch " +
+                std::string(launch_name(variant.launch));
+    } else {
+      repeat += " --threads " + std::to_string(variant.threads) + " --isa " +
+                std::string(isa_name(variant.isa));
+    }
+    repeat += " --seed " + std::to_string(seed_);
     report_.failures.push_back({op_.spec->name, impl, where(variant), what, repeat});
   }
   void refuse(const std::string& impl, const Variant& variant, const std::string& reason) {
@@ -160,6 +263,8 @@ class CaseCheck {
   const Case& row_;
   const CheckOptions& options_;
   CheckReport& report_;
+  Memory& memory_;
+  const bool on_device_;
   uint64_t seed_ = 0;
   bool again_ = false;
 };
@@ -188,6 +293,27 @@ bool tags_from_text(std::string_view text, unsigned& tags) {
     if (tags == before) return false;
   }
   return tags != 0;
+}
+
+void CheckReport::add(const CheckReport& other) {
+  const auto sum = [](std::map<std::string, Counts>& to, const auto& from) {
+    for (const auto& [name, counts] : from) {
+      Counts& own = to[name];
+      own.run += counts.run;
+      own.refused += counts.refused;
+      own.skipped += counts.skipped;
+      own.failed += counts.failed;
+      own.not_run += counts.not_run;
+    }
+  };
+  sum(by_tag, other.by_tag);
+  sum(by_impl, other.by_impl);
+  failures.insert(failures.end(), other.failures.begin(), other.failures.end());
+  refusals.insert(refusals.end(), other.refusals.begin(), other.refusals.end());
+  skips.insert(skips.end(), other.skips.begin(), other.skips.end());
+  for (const auto& [reason, times] : other.not_run) not_run[reason] += times;
+  for (const auto& [how, times] : other.truths) truths[how] += times;
+  worst_bound = std::max(worst_bound, other.worst_bound);
 }
 
 void check_case(const Op& op, const Case& row, const CheckOptions& options, CheckReport& report) {

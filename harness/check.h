@@ -16,19 +16,25 @@ namespace pestle::harness {
 struct Variant {
   Layout layout = Layout::kContiguous;
   bool in_place = false;  // outputs that may be an input's memory are
+  Launch launch = Launch::kDefault;
   int threads = 2;
   Isa isa = Isa::kScalar;
 };
 std::string variant_name(const Variant& variant);  // "strided", "in_place"
 
 struct CheckOptions {
+  Memory* memory = nullptr;  // where implementations run; the host's if null
+  Memory* second = nullptr;  // another device, for the plain variant
   unsigned tags = kSmoke | kEdge;
   std::string impl;     // empty: all
   std::string variant;  // a layout's name or in_place; empty: all
+  std::string launch;   // default, stream or graph; empty: all that the memory has
   std::string isa;      // empty: all that the CPU has
   int threads = 0;      // 0: 1, 2 and 3
   uint64_t seed = 1;
+  int repeats = 20;           // runs of the plain variant on a device, which must agree
   bool few_variants = false;  // for sanitizers: one instruction set, fewer thread counts
+  bool until_failure = false;
 };
 
 struct Failure {
@@ -42,14 +48,18 @@ struct Refusal {
 struct CheckReport {
   struct Counts {
     int64_t run = 0, refused = 0, skipped = 0, failed = 0;
+    int64_t not_run = 0;  // for want of what `not_run` below names
   };
   std::map<std::string, Counts> by_tag;   // smoke, edge, bar, huge, contract
   std::map<std::string, Counts> by_impl;  // "op impl"
   std::vector<Failure> failures;
   std::vector<Refusal> refusals;
   std::vector<Refusal> skips;
-  double worst_bound = 0;  // largest |out - ref| / allowed of all bounded outputs
+  std::map<std::string, int64_t> not_run;  // "needs a second device": how often
+  std::map<std::string, int64_t> truths;   // where big cases' expected values came from
+  double worst_bound = 0;                  // largest |out - ref| / allowed of all bounded outputs
   bool ok() const { return failures.empty(); }
+  void add(const CheckReport& other);
 };
 
 // All cases of the op that carry one of the tags.

@@ -155,7 +155,7 @@ class Filler {
 
   uint64_t code(uint64_t random) const {
     if (dist_ == Dist::kZeros) return 0;
-    if (is_float_ && dist_ != Dist::kSpecial) return finite_code(dtype_, random);
+    if (is_float_ && (dist_ != Dist::kSpecial || flavour_ == 3)) return finite_code(dtype_, random);
     return random;
   }
 
@@ -184,13 +184,14 @@ class Filler {
       case Dist::kOutliers: return encode(dtype_, (random >> 40) % 256 == 0 ? normal * 64 : normal);
       case Dist::kSpecial: {
         // One NaN or Inf there is always, however small the tensor.
-        if (place == forced_ && flavour_ <= 1) {
-          return special_bits(dtype_, random & ~uint64_t{15}, flavour_ == 0, flavour_ == 1);
+        const bool nan = flavour_ == 0 || flavour_ == 3;
+        if (place == forced_ && flavour_ != 2) {
+          return special_bits(dtype_, random & ~uint64_t{15}, nan, flavour_ == 1);
         }
         if ((random >> 40) % 4 != 0) break;
         // More of them come in some stretches of 16 only, so that some rows and blocks are finite.
         const uint64_t stretch = random_(~static_cast<uint64_t>(place / 16));
-        return special_bits(dtype_, random, flavour_ == 0 && stretch % 3 == 0,
+        return special_bits(dtype_, random, nan && stretch % 3 == 0,
                             flavour_ <= 1 && stretch % 3 == 1);
       }
       default: break;

@@ -25,6 +25,7 @@ void fill(void* contiguous, DType dtype, int64_t count, Meaning meaning, Dist di
 // Dist::kSpecial mixes specials in by this flavour, so that one NaN does not hide everything else.
 // The checks run each; `flavour` is taken from the seed: seed % kSpecialFlavours.
 //   0: NaN, Inf and finite specials    1: Inf and finite specials    2: finite specials only
-inline constexpr int kSpecialFlavours = 3;
+//   3: NaN among values, finite scales and codes: a NaN of theirs would hide a value's
+inline constexpr int kSpecialFlavours = 4;
 
 }  // namespace pestle::harness

@@ -1,12 +1,16 @@
 #include "harness/results.h"
 
+#include <cstdio>
 #include <ctime>
 #include <filesystem>
+#include <iterator>
 
+#include "backends/cuda/runtime.h"
 #include "core/build_info.h"
 #include "core/call_text.h"
 #include "harness/check.h"
 #include "harness/data.h"
+#include "harness/test_tensor.h"
 
 namespace pestle::harness {
 namespace {
@@ -18,10 +22,30 @@ nlohmann::ordered_json timing_json(const Timing& timing) {
           {"samples_us", timing.samples}};
 }
 
+// Of this program, so that a result names exactly what made it.
+std::string binary_hash() {
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  char text[20];
+  std::snprintf(text, sizeof(text), "%016llx",
+                static_cast<unsigned long long>(
+                    hash_bytes(bytes.data(), static_cast<int64_t>(bytes.size()))));
+  return text;
+}
+
+nlohmann::ordered_json counts_json(const CheckReport::Counts& counts) {
+  return {{"run", counts.run},
+          {"refused", counts.refused},
+          {"skipped", counts.skipped},
+          {"failed", counts.failed},
+          {"not_run", counts.not_run}};
+}
+
 }  // namespace
 
 nlohmann::ordered_json machine_json() {
   static const std::string cpu = cpu_name();
+  static const std::string binary = binary_hash();
   char when[32];
   const std::time_t now = std::time(nullptr);
   std::strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
@@ -29,7 +53,55 @@ nlohmann::ordered_json machine_json() {
           {"commit", build_commit()},
           {"build", build_type()},
           {"compiler", build_compiler()},
+          {"binary", binary},
           {"time", when}};
+}
+
+nlohmann::ordered_json gpu_json(int device) {
+  auto found = cuda::device_info(device);
+  if (!found.ok()) return {{"error", found.status().message()}};
+  const cuda::DeviceInfo& info = found.value();
+  const cuda::Clocks clocks = cuda::clocks(device);
+  return {{"name", info.name},
+          {"compute_capability", info.compute_capability},
+          {"sms", info.sm_count},
+          {"l2_bytes", info.l2_bytes},
+          {"driver", info.driver},
+          {"cuda", info.driver_version},
+          {"clocks_known", clocks.known},
+          {"sm_mhz", clocks.sm_mhz},
+          {"memory_mhz", clocks.memory_mhz},
+          {"temperature", clocks.temperature},
+          {"throttled", clocks.throttled()}};
+}
+
+nlohmann::ordered_json check_json(const CheckReport& report) {
+  nlohmann::ordered_json json = {{"ok", report.ok()}, {"worst_bound", report.worst_bound}};
+  json["tags"] = nlohmann::ordered_json::object();
+  json["implementations"] = nlohmann::ordered_json::object();
+  for (const auto& [tag, counts] : report.by_tag) json["tags"][tag] = counts_json(counts);
+  for (const auto& [impl, counts] : report.by_impl)
+    json["implementations"][impl] = counts_json(counts);
+  if (!report.not_run.empty()) json["not_run"] = report.not_run;
+  if (!report.truths.empty()) json["truths"] = report.truths;
+  json["failures"] = nlohmann::ordered_json::array();
+  json["refusals"] = nlohmann::ordered_json::array();
+  json["skips"] = nlohmann::ordered_json::array();
+  for (const auto& f : report.failures) {
+    json["failures"].push_back({{"op", f.op},
+                                {"impl", f.impl},
+                                {"where", f.where},
+                                {"what", f.what},
+                                {"repeat", f.repeat}});
+  }
+  for (const auto& r : report.refusals) {
+    json["refusals"].push_back(
+        {{"op", r.op}, {"impl", r.impl}, {"where", r.where}, {"reason", r.reason}});
+  }
+  for (const auto& s : report.skips) {
+    json["skips"].push_back({{"op", s.op}, {"where", s.where}, {"reason", s.reason}});
+  }
+  return json;
 }
 
 nlohmann::ordered_json result_json(const BenchResult& r) {
@@ -37,8 +109,6 @@ nlohmann::ordered_json result_json(const BenchResult& r) {
                                  {"impl", r.impl},
                                  {"case", r.case_text},
                                  {"dtype", r.dtype},
-                                 {"isa", r.isa},
-                                 {"threads", r.threads},
                                  {"us", r.time.median},
                                  {"spread", r.time.spread()},
                                  {"bytes", r.bytes},
@@ -48,10 +118,25 @@ nlohmann::ordered_json result_json(const BenchResult& r) {
                                  {"bound", r.bound},
                                  {"percent_of_ceiling", r.percent_of_ceiling},
                                  {"copy_gb_per_s", r.copy_gb_per_s},
-                                 {"compute_gflops", r.compute_gflops},
                                  {"sets", r.sets},
                                  {"timing", timing_json(r.time)},
                                  {"copy_timing", timing_json(r.copy)}};
+  if (r.device < 0) {
+    json["isa"] = r.isa;
+    json["threads"] = r.threads;
+    json["compute_gflops"] = r.compute_gflops;
+  } else {
+    json["peers"] = nlohmann::ordered_json::object();
+    json["graph"] = r.graph;
+    json["reads"] = r.reads;
+    json["writes"] = r.writes;
+    json["copy_method"] = r.copy_method;
+    json["results_agree"] = r.results_agree;
+    json["sm_mhz"] = r.sm_mhz;
+    json["memory_mhz"] = r.memory_mhz;
+    json["throttled"] = r.throttled;
+    json["gpu"] = gpu_json(r.device);
+  }
   if (!r.versus.empty()) {
     json["versus"] = {{"impl", r.versus},           {"timing", timing_json(r.versus_time)},
                       {"ratio", r.ratio.median},    {"ratio_low", r.ratio.low},

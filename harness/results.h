@@ -7,6 +7,7 @@
 
 #include "core/op_table.h"
 #include "harness/bench.h"
+#include "harness/check.h"
 
 namespace pestle::harness {
 
@@ -16,6 +17,10 @@ Result<nlohmann::ordered_json> case_json(const Op& op, const Case& row);
 
 // CPU, commit, build and compiler, so that a line of results stands for itself.
 nlohmann::ordered_json machine_json();
+// Name, compute capability, driver and present clocks of a CUDA device.
+nlohmann::ordered_json gpu_json(int device);
+// What a check came to: counts, failures, refusals, skips, and what was not run and why.
+nlohmann::ordered_json check_json(const CheckReport& report);
 
 // Appends lines to a file; without a name, writes nothing.
 class ResultFile {

@@ -35,6 +35,8 @@ class TestTensor {
   const TensorView& host_view() const { return host_view_; }
   void upload();
   void download();
+  // The whole allocation where the op sees it.
+  Region region() const { return {device_.get(), bytes_}; }
 
   // Every byte, guards and gaps included.
   void poison(uint8_t byte);

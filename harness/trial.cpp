@@ -5,6 +5,7 @@
 
 #include "core/dispatch.h"
 #include "harness/data.h"
+#include "harness/sample.h"
 
 namespace pestle::harness {
 namespace {
@@ -12,6 +13,9 @@ namespace {
 // Two patterns, so that a byte which was never written can't look right twice.
 constexpr uint8_t kPoison = 0xA5;
 constexpr uint8_t kOtherPoison = 0x5B;
+// Between the inputs' seeds; all inputs have the flavour of the case's seed.
+constexpr uint64_t kSeedsApart = 3000;
+static_assert(kSeedsApart % kSpecialFlavours == 0);
 
 TensorView workspace_shape(int64_t bytes) { return make_view(nullptr, DType::kU8, 1, &bytes); }
 
@@ -20,6 +24,7 @@ TensorView workspace_shape(int64_t bytes) { return make_view(nullptr, DType::kU8
 Result<Trial> Trial::make(const Op& op, const Case& row, uint64_t seed, Memory& memory) {
   Trial trial;
   trial.op_ = &op;
+  trial.text_ = row.text;
   trial.dist_ = row.dist;
   trial.seed_ = seed;
   trial.memory_ = &memory;
@@ -74,7 +79,17 @@ bool Trial::can_run_in_place() const {
   return any;
 }
 
-Result<Trial::Placed> Trial::place(Layout layout, bool in_place, bool bounded_as_f64) const {
+int64_t Trial::device_memory_needed() const {
+  int64_t total = 0;
+  for (size_t i = 0; i < call_.values.size(); ++i) {
+    if (op_->spec->args[i].role == Role::kAttribute || !call_.values[i].present) continue;
+    total += size_bytes(call_.values[i].tensor);
+  }
+  return total;
+}
+
+Result<Trial::Placed> Trial::place(Memory& memory, Layout layout, bool in_place,
+                                   bool bounded_as_f64) const {
   Placed placed;
   placed.values = call_.values;
   placed.owner.assign(placed.values.size(), -1);
@@ -88,7 +103,7 @@ Result<Trial::Placed> Trial::place(Layout layout, bool in_place, bool bounded_as
     } else {
       TensorView shape = value.tensor;
       if (bounded_as_f64 && is_bounded_output(i)) shape.dtype = DType::kF64;
-      auto tensor = TestTensor::make(*memory_, shape, layout);
+      auto tensor = TestTensor::make(memory, shape, layout);
       PESTLE_TRY(tensor.status());
       placed.owner[i] = static_cast<int>(placed.tensors.size());
       placed.tensors.push_back(std::move(tensor.value()));
@@ -104,6 +119,24 @@ Result<Trial::Placed> Trial::place(Layout layout, bool in_place, bool bounded_as
   return placed;
 }
 
+Status Trial::place_workspace(Memory& memory, int64_t bytes, Placed& placed) const {
+  // Kept between runs: a recorded call knows its address.
+  if (!placed.workspace || size_bytes(placed.workspace->view()) != bytes) {
+    auto workspace = TestTensor::make(memory, workspace_shape(bytes), Layout::kContiguous);
+    PESTLE_TRY(workspace.status());
+    placed.workspace = std::make_unique<TestTensor>(std::move(workspace.value()));
+  }
+  placed.call.workspace = placed.workspace->view().data;
+  placed.call.workspace_bytes = bytes;
+  return {};
+}
+
+// In row-major order.
+void Trial::fill_input(size_t arg, const TensorView& shape, void* elements) const {
+  fill(elements, shape.dtype, numel(shape), meaning_of(op_->spec->args[arg], shape.dtype), dist_,
+       seed_ + (static_cast<uint64_t>(arg) + 1) * kSeedsApart);
+}
+
 // Poison everywhere, then fresh inputs.
 void Trial::reset(Placed& placed, uint8_t poison) const {
   for (TestTensor& tensor : placed.tensors) tensor.poison(poison);
@@ -115,42 +148,40 @@ void Trial::reset(Placed& placed, uint8_t poison) const {
     const bool direct = is_contiguous(view);
     std::vector<uint8_t> scratch(direct ? 0 : static_cast<size_t>(size_bytes(view)));
     void* elements = direct ? view.data : scratch.data();
-    fill(elements, view.dtype, numel(view), meaning_of(arg, view.dtype), dist_,
-         seed_ + (static_cast<uint64_t>(i) + 1) * 1000 * kSpecialFlavours);
+    fill_input(i, view, elements);
     tensor.write(elements);
   }
   for (TestTensor& tensor : placed.tensors) tensor.upload();
 }
 
+void Trial::keep_outputs(Placed& placed, bool bounded, std::vector<uint8_t> Truth::Output::*kept) {
+  for (size_t i = 0; i < placed.values.size(); ++i) {
+    if (!is_output(i) || is_bounded_output(i) != bounded) continue;
+    const TestTensor& tensor = placed.tensors[static_cast<size_t>(placed.owner[i])];
+    std::vector<uint8_t> scratch;
+    const auto* elements = static_cast<const uint8_t*>(tensor.read(scratch));
+    (truth_.outputs[i].*kept).assign(elements, elements + size_bytes(tensor.host_view()));
+  }
+}
+
 Status Trial::run_reference(bool magnitudes) {
-  auto placed = place(Layout::kContiguous, false, true);
+  auto placed = place(host_memory(), Layout::kContiguous, false, true);
   PESTLE_TRY(placed.status());
   Placed& p = placed.value();
   reset(p, kPoison);
   p.call.sum_magnitudes = magnitudes;
   auto workspace_bytes = op_->contract.evaluate(op_->reference().workspace, call_.scope);
   PESTLE_TRY(workspace_bytes.status());
-  auto workspace =
-      TestTensor::make(*memory_, workspace_shape(workspace_bytes.value()), Layout::kContiguous);
-  PESTLE_TRY(workspace.status());
-  p.call.workspace = workspace.value().view().data;
-  p.call.workspace_bytes = workspace_bytes.value();
+  PESTLE_TRY(place_workspace(host_memory(), workspace_bytes.value(), p));
   PESTLE_TRY(op_->reference().run(p.call));
-  for (size_t i = 0; i < p.values.size(); ++i) {
-    if (!is_output(i) || (magnitudes && !is_bounded_output(i))) continue;
-    TestTensor& tensor = p.tensors[static_cast<size_t>(p.owner[i])];
-    tensor.download();
-    std::vector<uint8_t> scratch;
-    const auto* elements = static_cast<const uint8_t*>(tensor.read(scratch));
-    auto& kept = magnitudes ? truth_.outputs[i].magnitude : truth_.outputs[i].values;
-    kept.assign(elements, elements + size_bytes(tensor.host_view()));
-  }
+  if (!magnitudes) keep_outputs(p, false, &Truth::Output::values);
+  keep_outputs(p, true, magnitudes ? &Truth::Output::magnitude : &Truth::Output::values);
   return {};
 }
 
-Status Trial::compute_truth() {
+Status Trial::read_bounds(bool& any) {
   truth_.outputs.resize(call_.values.size());
-  bool bounded = false;
+  any = false;
   for (size_t i = 0; i < call_.values.size(); ++i) {
     if (!is_bounded_output(i)) continue;
     const Bound& bound = op_->spec->args[i].bound;
@@ -158,8 +189,14 @@ Status Trial::compute_truth() {
     PESTLE_TRY(k.status());
     truth_.outputs[i].c = bound.c;
     truth_.outputs[i].k = k.value();
-    bounded = true;
+    any = true;
   }
+  return {};
+}
+
+Status Trial::compute_truth() {
+  bool bounded = false;
+  PESTLE_TRY(read_bounds(bounded));
   PESTLE_TRY(run_reference(false));
   return bounded ? run_reference(true) : Status();
 }
@@ -174,62 +211,63 @@ void Trial::compare(const Placed& placed, Outcome& outcome) const {
     const char* name = op_->spec->args[i].name;
     const auto* values = reinterpret_cast<const double*>(truth.values.data());
     const auto* magnitude = reinterpret_cast<const double*>(truth.magnitude.data());
-    const Comparison result =
-        is_bounded_output(i)
-            ? compare_bounded(name, tensor.view(), got, values, magnitude, truth.c, truth.k)
-            : compare_exact(name, tensor.view(), got, truth.values.data());
+    Comparison result;
+    if (truth.sampled) {
+      TensorView shape = tensor.host_view();
+      const std::vector<uint8_t> taken = take_rows(got, truth.rows, shape);
+      result = compare_bounded(name, shape, taken.data(), values, magnitude, truth.c, truth.k);
+      if (!result.ok()) result.what += ", counted within the sampled rows";
+    } else if (is_bounded_output(i)) {
+      result = compare_bounded(name, tensor.view(), got, values, magnitude, truth.c, truth.k);
+    } else {
+      result = compare_exact(name, tensor.view(), got, truth.values.data());
+    }
     outcome.worst_bound = std::max(outcome.worst_bound, result.worst);
     if (!result.ok()) outcome.faults.push_back(result.what);
   }
 }
 
-uint64_t Trial::run_once(Placed& placed, const Impl& impl, uint8_t poison, Outcome& outcome) {
-  reset(placed, poison);
-  auto choice = choose(*op_, placed.call, impl.id);
-  if (!choice.ok()) {
-    if (choice.status().code() == Code::kUnsupported) {
-      outcome.refused = true;
-      outcome.reason = choice.status().message();
-    } else {
-      outcome.faults.push_back("a call within the contract was not accepted: " +
-                               choice.status().message());
-    }
-    return 0;
-  }
-  auto workspace = TestTensor::make(*memory_, workspace_shape(choice.value().workspace_bytes),
-                                    Layout::kContiguous);
-  if (!workspace.ok()) {
-    outcome.faults.push_back(workspace.status().message());
-    return 0;
-  }
-  workspace.value().poison(poison);
-  workspace.value().upload();
-  placed.call.workspace = workspace.value().view().data;
-  placed.call.workspace_bytes = choice.value().workspace_bytes;
-
+std::vector<bool> Trial::written_tensors(const Placed& placed) const {
   std::vector<bool> written(placed.tensors.size(), false);
   for (size_t i = 0; i < placed.values.size(); ++i) {
     if (is_output(i)) written[static_cast<size_t>(placed.owner[i])] = true;
   }
-  std::vector<uint64_t> before(placed.tensors.size());
-  for (size_t t = 0; t < before.size(); ++t) {
-    if (!written[t]) before[t] = placed.tensors[t].hash_everything();
-  }
-  const Status status = impl.run(placed.call);
-  for (TestTensor& tensor : placed.tensors) tensor.download();
-  workspace.value().download();
-  if (!status.ok()) {
-    outcome.faults.push_back("returned " + std::string(code_name(status.code())) + ": " +
-                             status.message());
-    return 0;
-  }
+  return written;
+}
 
-  uint64_t hash = 0;
-  if (workspace.value().erase_and_find_stray(poison).found) {
-    outcome.faults.push_back("wrote outside its workspace of " +
-                             std::to_string(choice.value().workspace_bytes) + " bytes");
+bool Trial::accepted(const Impl& impl, Placed& placed, int64_t& workspace_bytes,
+                     Outcome& outcome) const {
+  auto choice = choose(*op_, placed.call, impl.id);
+  if (choice.ok()) {
+    workspace_bytes = choice.value().workspace_bytes;
+    return true;
   }
-  compare(placed, outcome);
+  outcome.refused = choice.status().code() == Code::kUnsupported;
+  outcome.reason = choice.status().message();
+  if (!outcome.refused) {
+    outcome.faults.push_back("a call within the contract was not accepted: " + outcome.reason);
+  }
+  return false;
+}
+
+Status Trial::call_impl(const Impl& impl, Launch launch, Placed& placed) const {
+  std::vector<Region> regions;
+  for (const TestTensor& tensor : placed.tensors) regions.push_back(tensor.region());
+  regions.push_back(placed.workspace->region());
+  return memory_->call(launch, regions, placed.recording, [&](void* stream) {
+    placed.call.stream = stream;
+    return impl.run(placed.call);
+  });
+}
+
+// What was written and may not have been.
+void Trial::find_changes(Placed& placed, uint8_t poison, const std::vector<uint64_t>& before,
+                         Outcome& outcome) {
+  const std::vector<bool> written = written_tensors(placed);
+  if (placed.workspace->erase_and_find_stray(poison).found) {
+    outcome.faults.push_back("wrote outside its workspace of " +
+                             std::to_string(placed.call.workspace_bytes) + " bytes");
+  }
   for (size_t i = 0; i < placed.values.size(); ++i) {
     if (placed.owner[i] < 0) continue;
     const auto t = static_cast<size_t>(placed.owner[i]);
@@ -239,7 +277,6 @@ uint64_t Trial::run_once(Placed& placed, const Impl& impl, uint8_t poison, Outco
       if (tensor.hash_everything() == before[t]) continue;
       outcome.faults.push_back(std::string("input ") + name + " was changed");
     } else if (is_output(i)) {
-      hash = hash * 31 + tensor.hash_elements();
       const TestTensor::Stray stray = tensor.erase_and_find_stray(poison);
       if (!stray.found) continue;
       outcome.faults.push_back(
@@ -247,21 +284,86 @@ uint64_t Trial::run_once(Placed& placed, const Impl& impl, uint8_t poison, Outco
           name + ", at byte " + std::to_string(stray.offset) + " from its first element");
     }
   }
+}
+
+uint64_t Trial::run_once(Placed& placed, const Impl& impl, Launch launch, uint8_t poison,
+                         Outcome& outcome) {
+  reset(placed, poison);
+  int64_t workspace_bytes = 0;
+  if (!accepted(impl, placed, workspace_bytes, outcome)) return 0;
+  if (Status status = place_workspace(*memory_, workspace_bytes, placed); !status.ok()) {
+    outcome.faults.push_back(status.message());
+    return 0;
+  }
+  placed.workspace->poison(poison);
+  placed.workspace->upload();
+
+  const std::vector<bool> written = written_tensors(placed);
+  std::vector<uint64_t> before(placed.tensors.size());
+  for (size_t t = 0; t < before.size(); ++t) {
+    if (!written[t]) before[t] = placed.tensors[t].hash_everything();
+  }
+  const Status status = call_impl(impl, launch, placed);
+  for (TestTensor& tensor : placed.tensors) tensor.download();
+  placed.workspace->download();
+  if (!status.ok()) {
+    outcome.faults.push_back("returned " + std::string(code_name(status.code())) + ": " +
+                             status.message());
+    return 0;
+  }
+  compare(placed, outcome);
+  uint64_t hash = 0;
+  for (size_t i = 0; i < placed.values.size(); ++i) {
+    if (!is_output(i)) continue;
+    hash = hash * 31 + placed.tensors[static_cast<size_t>(placed.owner[i])].hash_elements();
+  }
+  find_changes(placed, poison, before, outcome);
   return hash;
 }
 
 Trial::Outcome Trial::run(const Impl& impl, const Variant& variant) {
   Outcome outcome;
-  auto placed = place(variant.layout, variant.in_place, false);
+  auto placed = place(*memory_, variant.layout, variant.in_place, false);
   if (!placed.ok()) {
     outcome.faults.push_back(placed.status().message());
     return outcome;
   }
-  outcome.hash = run_once(placed.value(), impl, kPoison, outcome);
+  outcome.hash = run_once(placed.value(), impl, variant.launch, kPoison, outcome);
   if (outcome.refused || !outcome.faults.empty()) return outcome;
-  const uint64_t again = run_once(placed.value(), impl, kOtherPoison, outcome);
+  const uint64_t again = run_once(placed.value(), impl, variant.launch, kOtherPoison, outcome);
   if (outcome.faults.empty() && again != outcome.hash) {
     outcome.faults.push_back("two runs on the same inputs gave different bits");
+  }
+  return outcome;
+}
+
+Trial::Outcome Trial::repeat(const Impl& impl, int runs) {
+  Outcome outcome;
+  auto made = place(*memory_, Layout::kContiguous, false, false);
+  int64_t workspace_bytes = 0;
+  if (!made.ok() || !accepted(impl, made.value(), workspace_bytes, outcome)) return outcome;
+  Placed& placed = made.value();
+  if (!place_workspace(*memory_, workspace_bytes, placed).ok()) return outcome;
+  reset(placed, kPoison);
+  const std::vector<bool> written = written_tensors(placed);
+  for (int i = 0; i < runs; ++i) {
+    for (size_t t = 0; t < written.size(); ++t) {
+      const Region region = placed.tensors[t].region();
+      if (written[t]) memory_->fill(region.memory, kPoison, region.bytes);
+    }
+    const Status status = call_impl(impl, Launch::kDefault, placed);
+    if (!status.ok()) outcome.faults.push_back(status.message());
+    uint64_t hash = 0;
+    for (size_t t = 0; t < written.size(); ++t) {
+      const Region region = placed.tensors[t].region();
+      if (written[t]) hash = hash * 31 + memory_->hash(region.memory, region.bytes);
+    }
+    if (i == 0) outcome.hash = hash;
+    if (hash != outcome.hash) {
+      outcome.faults.push_back("run " + std::to_string(i + 1) + " of " + std::to_string(runs) +
+                               " on the same inputs gave other bits than the first");
+    }
+    if (!outcome.faults.empty()) return outcome;
   }
   return outcome;
 }

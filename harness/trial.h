@@ -2,6 +2,7 @@
 // every run.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@ struct Truth {
   struct Output {
     std::vector<uint8_t> values;     // bounded: float64, else the output's dtype
     std::vector<uint8_t> magnitude;  // bounded: float64 sums of |terms|
+    // By dimension, which indices the values above are of; empty: all of them.
+    std::vector<int64_t> rows[kMaxRank];
+    bool sampled = false;
     double c = 0;
     int64_t k = 1;
   };
@@ -27,9 +31,16 @@ class Trial {
   static Result<Trial> make(const Op& op, const Case& row, uint64_t seed, Memory& memory);
 
   const TextCall& text_call() const { return call_; }
-  // Bytes that running one implementation takes at most, for the decision whether to try.
+  // Bytes that running one implementation takes at most on the host, for the decision whether to
+  // try, and on a device.
   int64_t memory_needed() const;
+  int64_t device_memory_needed() const;
+  // By the reference, on the host.
   Status compute_truth();
+  // For big cases: exact outputs by the best CPU implementation, which small cases hold to the
+  // reference; bounded ones by the reference on sampled rows (sample.h), or, where rows hang
+  // together, on everything. `how` says what was done.
+  Status compute_truth_of_big_case(std::string& how);
 
   struct Outcome {
     bool refused = false;
@@ -39,6 +50,8 @@ class Trial {
     double worst_bound = 0;
   };
   Outcome run(const Impl& impl, const Variant& variant);
+  // Runs the plain variant again and again and compares hashes, taken where the outputs are.
+  Outcome repeat(const Impl& impl, int runs);
   // Do all outputs that may lie in their input's memory fit there?
   bool can_run_in_place() const;
 
@@ -48,18 +61,34 @@ class Trial {
     std::vector<int> owner;  // argument -> tensor, -1 if absent
     std::vector<Value> values;
     Call call;
+    std::unique_ptr<TestTensor> workspace;
+    std::unique_ptr<Recording> recording;
   };
 
-  Result<Placed> place(Layout layout, bool in_place, bool bounded_as_f64) const;
+  Result<Placed> place(Memory& memory, Layout layout, bool in_place, bool bounded_as_f64) const;
+  Status place_workspace(Memory& memory, int64_t bytes, Placed& placed) const;
+  Status call_impl(const Impl& impl, Launch launch, Placed& placed) const;
+  // Chooses the implementation for this call, which may refuse.
+  bool accepted(const Impl& impl, Placed& placed, int64_t& workspace_bytes, Outcome& outcome) const;
+  void find_changes(Placed& placed, uint8_t poison, const std::vector<uint64_t>& before,
+                    Outcome& outcome);
+  void keep_outputs(Placed& placed, bool bounded, std::vector<uint8_t> Truth::Output::*kept);
+  std::vector<bool> written_tensors(const Placed& placed) const;
   void reset(Placed& placed, uint8_t poison) const;
   bool is_output(size_t arg) const;
   bool is_bounded_output(size_t arg) const;
   // Runs once; adds faults; returns the hash of the outputs.
-  uint64_t run_once(Placed& placed, const Impl& impl, uint8_t poison, Outcome& outcome);
+  uint64_t run_once(Placed& placed, const Impl& impl, Launch launch, uint8_t poison,
+                    Outcome& outcome);
   void compare(const Placed& placed, Outcome& outcome) const;
   Status run_reference(bool magnitudes);
+  Status read_bounds(bool& any);
+  void fill_input(size_t arg, const TensorView& shape, void* elements) const;
+  Status run_best_on_host(std::string& how);
+  Status sample_bounded(std::string& how);
 
   const Op* op_ = nullptr;
+  std::string text_;
   Dist dist_ = Dist::kNormal;
   uint64_t seed_ = 0;
   Memory* memory_ = nullptr;

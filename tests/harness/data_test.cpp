@@ -70,7 +70,7 @@ TEST(Data, SubnormalsAreSmall) {
 }
 
 TEST(Data, SpecialMixesEverythingInByFlavour) {
-  for (uint64_t seed : {3, 4, 5}) {
+  for (uint64_t seed : {4, 5, 6, 7}) {
     int nan = 0, inf = 0, subnormal = 0, negative_zero = 0, largest = 0;
     for (float v : floats(Meaning::kValues, Dist::kSpecial, seed)) {
       nan += std::isnan(v);
@@ -79,7 +79,7 @@ TEST(Data, SpecialMixesEverythingInByFlavour) {
       negative_zero += v == 0 && std::signbit(v);
       largest += std::fabs(v) == 0x1.fffffep127f;
     }
-    EXPECT_EQ(nan > 0, seed % kSpecialFlavours == 0);
+    EXPECT_EQ(nan > 0, seed % kSpecialFlavours == 0 || seed % kSpecialFlavours == 3);
     EXPECT_EQ(inf > 0, seed % kSpecialFlavours <= 1);
     EXPECT_GT(subnormal, 0);
     EXPECT_GT(negative_zero, 0);

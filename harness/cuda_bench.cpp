@@ -1,0 +1,293 @@
+#include "harness/cuda_bench.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "backends/cuda/runtime.h"
+
+namespace pestle::harness {
+namespace {
+
+// Shorter calls than this are timed in a graph: queued one by one they wait for one another.
+constexpr double kShortUs = 20;
+constexpr int64_t kMostCalls = 200;  // a sample; all fit in the stream's queue
+constexpr int64_t kFewestSets = 4;
+constexpr int64_t kLargestSet = int64_t{4} << 30;
+constexpr int64_t kAligned = 256;
+constexpr int64_t kFlushTimesL2 = 4;
+
+struct Allocation {
+  Allocation(Memory& memory, int64_t size)
+      : owner(memory), bytes(size), data(static_cast<uint8_t*>(memory.allocate(size))) {}
+  ~Allocation() { owner.release(data, bytes); }
+  Allocation(const Allocation&) = delete;
+  Allocation& operator=(const Allocation&) = delete;
+  Memory& owner;
+  int64_t bytes;
+  uint8_t* data;
+};
+
+// Times what is queued on its stream. Errors are kept, since contenders can only return numbers.
+class Timer {
+ public:
+  explicit Timer(Memory& memory) : memory_(memory), device_(memory.device().index) {}
+  ~Timer() {
+    if (stream_ != nullptr) cuda::destroy_stream(device_, stream_);
+    for (void* event : events_) {
+      if (event != nullptr) cuda::destroy_event(device_, event);
+    }
+  }
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+
+  Status start() {
+    auto info = cuda::device_info(device_);
+    PESTLE_TRY(info.status());
+    auto stream = cuda::make_stream(device_);
+    PESTLE_TRY(stream.status());
+    stream_ = stream.value();
+    for (void*& event : events_) {
+      auto made = cuda::make_event(device_);
+      PESTLE_TRY(made.status());
+      event = made.value();
+    }
+    auto gate = cuda::Gate::make(device_);
+    PESTLE_TRY(gate.status());
+    gate_ = std::move(gate.value());
+    flush_ = std::make_unique<Allocation>(memory_, kFlushTimesL2 * info.value().l2_bytes);
+    if (flush_->data == nullptr) return {Code::kOutOfMemory, "no memory to flush L2 with"};
+    memory_.fill(flush_->data, 0x5C, flush_->bytes);
+    return {};
+  }
+
+  // Microseconds of `work`, which queues on the stream that it is given.
+  double sample(const std::function<Status(void* stream)>& work) {
+    double us = NAN;
+    const auto run = [&]() -> Status {
+      PESTLE_TRY(cuda::flush_l2(device_, flush_->data, flush_->bytes, stream_));
+      PESTLE_TRY(gate_.close(stream_));
+      PESTLE_TRY(cuda::record_event(device_, events_[0], stream_));
+      const Status queued = work(stream_);
+      const Status recorded = cuda::record_event(device_, events_[1], stream_);
+      gate_.open();
+      PESTLE_TRY(queued);
+      PESTLE_TRY(recorded);
+      auto elapsed = cuda::elapsed_us(device_, events_[0], events_[1]);
+      PESTLE_TRY(elapsed.status());
+      if (gate_.timed_out()) return {Code::kInternal, "a call waits for the device"};
+      us = elapsed.value();
+      return {};
+    };
+    const Status status = run();
+    if (status_.ok()) status_ = status;
+    return status.ok() ? us : 1e9;
+  }
+
+  void* stream() const { return stream_; }
+  int device() const { return device_; }
+  const Status& status() const { return status_; }
+
+ private:
+  Memory& memory_;
+  int device_;
+  void* stream_ = nullptr;
+  void* events_[2] = {};
+  cuda::Gate gate_;
+  std::unique_ptr<Allocation> flush_;
+  Status status_;
+};
+
+// Several calls a sample, one by one or as a graph.
+class Contender {
+ public:
+  Contender(Timer& timer, int64_t calls, std::function<Status(void* stream)> queue_one)
+      : timer_(timer), calls_(calls), queue_one_(std::move(queue_one)) {}
+  ~Contender() { drop_graph(); }
+  Contender(const Contender&) = delete;
+  Contender& operator=(const Contender&) = delete;
+
+  Status use_graph() {
+    drop_graph();
+    auto made = cuda::capture_graph(timer_.device(), timer_.stream(),
+                                    [&] { return queue(timer_.stream()); });
+    PESTLE_TRY(made.status());
+    graph_ = made.value();
+    return {};
+  }
+  double sample() {
+    const double us = timer_.sample([&](void* stream) {
+      return graph_ != nullptr ? cuda::launch_graph(timer_.device(), graph_, stream)
+                               : queue(stream);
+    });
+    return us / static_cast<double>(calls_);
+  }
+  double best_of(int samples) {
+    double best = sample();
+    for (int i = 1; i < samples; ++i) best = std::min(best, sample());
+    return best;
+  }
+
+ private:
+  Status queue(void* stream) {
+    for (int64_t i = 0; i < calls_; ++i) PESTLE_TRY(queue_one_(stream));
+    return {};
+  }
+  void drop_graph() {
+    if (graph_ != nullptr) cuda::destroy_graph(timer_.device(), graph_);
+    graph_ = nullptr;
+  }
+  Timer& timer_;
+  int64_t calls_;
+  std::function<Status(void* stream)> queue_one_;
+  void* graph_ = nullptr;
+};
+
+// The copy of the same size: its own memory, as much a call, with the case's data.
+class CopyOf {
+ public:
+  CopyOf(const BenchCase& bench, Memory& memory)
+      : bench_(bench),
+        memory_(memory),
+        sets_(bench.sets()),
+        read_step_(padded(bench.read_bytes())),
+        write_step_(padded(bench.write_bytes())),
+        from_(memory, sets_ * read_step_),
+        to_(memory, sets_ * write_step_) {}
+
+  Status start() {
+    if (from_.data == nullptr || to_.data == nullptr) {
+      return {Code::kOutOfMemory, "no memory for the copy that results are compared with"};
+    }
+    const std::vector<Region> inputs = bench_.inputs(0);
+    int64_t at = 0;
+    // An op without inputs reads nothing, so its copy's content does not matter.
+    while (at < from_.bytes && !inputs.empty()) {
+      const int64_t before = at;
+      for (const Region& region : inputs) {
+        const int64_t bytes = std::min(region.bytes, from_.bytes - at);
+        if (bytes > 0) memory_.copy(from_.data + at, region.memory, bytes);
+        at += bytes;
+      }
+      if (at == before) break;
+    }
+    return {};
+  }
+  Status queue(void* stream) {
+    const int64_t set = next_;
+    next_ = (next_ + 1) % sets_;
+    return cuda::copy_like(memory_.device().index, to_.data + set * write_step_,
+                           bench_.write_bytes(), from_.data + set * read_step_, bench_.read_bytes(),
+                           config_, stream);
+  }
+  void set_config(int config) { config_ = config; }
+  int config() const { return config_; }
+
+ private:
+  static int64_t padded(int64_t bytes) {
+    return std::max<int64_t>(1, (bytes + kAligned - 1) / kAligned) * kAligned;
+  }
+  const BenchCase& bench_;
+  Memory& memory_;
+  int64_t sets_;
+  int64_t read_step_, write_step_;
+  Allocation from_, to_;
+  int64_t next_ = 0;
+  int config_ = 0;
+};
+
+// The fastest way to copy so much, in the mode that will be timed.
+Status choose_config(CopyOf& copy, Contender& contender, bool graph) {
+  int best = 0;
+  double best_us = INFINITY;
+  for (int config = 0; config < cuda::copy_configs(); ++config) {
+    copy.set_config(config);
+    if (graph) PESTLE_TRY(contender.use_graph());
+    const double us = contender.best_of(4);
+    if (us < best_us) best = config;
+    best_us = std::min(best_us, us);
+  }
+  copy.set_config(best);
+  return graph ? contender.use_graph() : Status();
+}
+
+int64_t footprint_of(const Op& op, const Case& row, int64_t wanted) {
+  auto call = call_from_text(op, row.text, DeviceType::kCuda);
+  if (!call.ok()) return wanted;
+  auto bytes = op.contract.bytes(call.value().scope);
+  if (!bytes.ok() || bytes.value() > kLargestSet) return wanted;
+  return std::max(wanted, kFewestSets * bytes.value());
+}
+
+void rate(BenchResult& r) {
+  r.copy_gb_per_s = static_cast<double>(r.bytes) / r.copy.median * 1e-3;
+  r.bound = "memory";
+  r.percent_of_ceiling = r.copy.median / r.time.median * 100;
+}
+
+}  // namespace
+
+Result<BenchResult> bench_case_on_cuda(const Op& op, const Case& row, const BenchOptions& options,
+                                       Memory& memory) {
+  auto made = BenchCase::make(op, row, footprint_of(op, row, options.footprint_bytes), memory);
+  PESTLE_TRY(made.status());
+  BenchCase& bench = made.value();
+  const Impl* impl = nullptr;
+  const Impl* versus = nullptr;
+  PESTLE_TRY(pick_impls(op, options, bench, impl, versus));
+  memory.synchronize();
+
+  Timer timer(memory);
+  PESTLE_TRY(timer.start());
+  CopyOf copy(bench, memory);
+  PESTLE_TRY(copy.start());
+  const int64_t calls = std::min(bench.sets(), kMostCalls);
+  // Never the same set twice in a sample: with the flush, each call finds nothing in L2.
+  Contender ours(timer, calls, [&](void* stream) { return bench.queue(*impl, stream); });
+  Contender theirs(timer, calls, [&](void* stream) { return bench.queue(*versus, stream); });
+  Contender copies(timer, calls, [&](void* stream) { return copy.queue(stream); });
+
+  const bool graph =
+      options.graph == "on" || (options.graph == "auto" && ours.best_of(5) < kShortUs);
+  PESTLE_TRY(timer.status());
+  bench.poison_outputs();
+  if (graph) PESTLE_TRY(ours.use_graph());
+  if (graph && versus != nullptr) PESTLE_TRY(theirs.use_graph());
+  PESTLE_TRY(choose_config(copy, copies, graph));
+
+  std::vector<std::function<double()>> contenders = {[&] { return ours.sample(); },
+                                                     [&] { return copies.sample(); }};
+  if (versus != nullptr) contenders.push_back([&] { return theirs.sample(); });
+  std::vector<Timing> timings = time_interleaved(contenders, options.timing);
+  const cuda::Clocks clocks = cuda::clocks(timer.device());
+  PESTLE_TRY(timer.status());
+  memory.synchronize();
+
+  BenchResult result;
+  result.op = op.spec->name;
+  result.impl = impl->id;
+  result.case_text = row.text;
+  result.dtype = main_dtype(op, bench.text_call());
+  result.device = timer.device();
+  result.graph = graph;
+  result.results_agree = bench.results_agree();
+  result.reads = bench.read_bytes();
+  result.writes = bench.write_bytes();
+  result.copy_method = cuda::copy_config_name(copy.config());
+  result.sm_mhz = clocks.sm_mhz;
+  result.memory_mhz = clocks.memory_mhz;
+  result.throttled = clocks.throttled();
+  result.sets = bench.sets();
+  result.bytes = bench.bytes();
+  result.flops = bench.flops();
+  result.time = std::move(timings[0]);
+  result.copy = std::move(timings[1]);
+  rate(result);
+  if (versus != nullptr) {
+    result.versus = versus->id;
+    result.versus_time = std::move(timings[2]);
+    result.ratio = paired_ratio(result.time, result.versus_time);
+  }
+  return result;
+}
+
+}  // namespace pestle::harness

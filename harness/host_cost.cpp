@@ -1,0 +1,116 @@
+// What a call through the C ABI costs the host.
+#include <chrono>
+
+#include "backends/cuda/runtime.h"
+#include "harness/cuda_bench.h"
+#include "pestle/pestle.h"
+
+namespace pestle::harness {
+namespace {
+
+constexpr int kCalls = 100;  // a batch: all fit in the stream's queue
+constexpr int kBatches = 200;
+
+// A call's arguments as the C ABI takes them.
+struct CArguments {
+  std::vector<pestle_tensor> tensors;
+  std::vector<pestle_arg> args;
+
+  CArguments(const Op& op, const std::vector<Value>& values)
+      : tensors(values.size()), args(values.size()) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const Arg& arg = op.spec->args[i];
+      const Value& value = values[i];
+      args[i].kind = PESTLE_ABSENT;
+      if (arg.role != Role::kAttribute && value.present) {
+        const TensorView& t = value.tensor;
+        tensors[i] = {t.data,
+                      static_cast<int32_t>(t.dtype),
+                      static_cast<int32_t>(t.device.type),
+                      t.device.index,
+                      t.rank,
+                      t.shape,
+                      t.strides,
+                      0};
+        args[i].kind = PESTLE_TENSOR;
+        args[i].value.tensor = &tensors[i];
+      } else if (arg.kind == Kind::kFloat) {
+        args[i].kind = PESTLE_FLOAT;
+        args[i].value.f = value.f;
+      }
+      // Other attributes keep their defaults: a case's cost does not depend on them.
+    }
+  }
+};
+
+double median_ns(Memory& memory, const std::function<bool()>& call) {
+  std::vector<double> samples;
+  for (int batch = 0; batch < kBatches; ++batch) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kCalls; ++i) {
+      if (!call()) return 0;
+    }
+    const auto end = std::chrono::steady_clock::now();
+    memory.synchronize();
+    samples.push_back(std::chrono::duration<double, std::nano>(end - start).count() / kCalls);
+  }
+  return summarize(std::move(samples)).median;
+}
+
+// The first case whose attributes are all at their defaults and that the device takes.
+bool measure(const Op& op, const Case& row, Memory& memory, HostCost& cost) {
+  auto text = call_from_text(op, row.text, memory.device().type);
+  if (!text.ok()) return false;
+  std::vector<Value> defaults(op.spec->args.size());
+  set_default_attributes(*op.spec, defaults);
+  std::vector<TestTensor> tensors;
+  std::vector<Value> values = text.value().values;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Arg& arg = op.spec->args[i];
+    if (arg.role == Role::kAttribute) {
+      if (values[i].i != defaults[i].i) return false;
+    } else if (values[i].present) {
+      if (arg.kind != Kind::kTensor) return false;
+      auto tensor = TestTensor::make(memory, values[i].tensor, Layout::kContiguous);
+      if (!tensor.ok()) return false;
+      values[i].tensor = tensor.value().view();
+      tensors.push_back(std::move(tensor.value()));
+      memory.fill(tensors.back().region().memory, 0x3C, tensors.back().region().bytes);
+    }
+  }
+  const CArguments c(op, values);
+  const pestle_op* handle = pestle_find_op(op.spec->name);
+  pestle_call_options options{};
+  options.size = sizeof(options);
+  const char* impl = nullptr;
+  if (pestle_choose(handle, c.args.data(), c.args.size(), &options, &impl,
+                    &options.workspace_bytes) != PESTLE_OK) {
+    return false;
+  }
+  options.workspace = memory.allocate(options.workspace_bytes);
+  const auto call = [&] {
+    return pestle_call(handle, c.args.data(), c.args.size(), &options) == PESTLE_OK;
+  };
+  cost = {op.spec->name, impl, row.text, median_ns(memory, call), 0};
+  memory.release(options.workspace, options.workspace_bytes);
+  const int device = memory.device().index;
+  cost.launch_ns = median_ns(memory, [&] { return cuda::launch_nothing(device, nullptr).ok(); });
+  return cost.call_ns > 0;
+}
+
+}  // namespace
+
+std::vector<HostCost> bench_host_cost(Memory& memory) {
+  std::vector<HostCost> costs;
+  for (const Op& op : all_ops()) {
+    HostCost cost;
+    for (const Case& row : op.spec->cases) {
+      if (!(row.tags & kSmoke) || !measure(op, row, memory, cost)) continue;
+      costs.push_back(cost);
+      break;
+    }
+  }
+  return costs;
+}
+
+}  // namespace pestle::harness

@@ -1,0 +1,298 @@
+#include "harness/mutants.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "formats/float_bits.h"
+#include "harness/data.h"
+
+namespace pestle::harness {
+namespace {
+
+// What the mutated implementation is made of. One at a time: an Impl's function knows nothing else.
+struct Current {
+  const Op* op = nullptr;
+  const Impl* impl = nullptr;
+  Memory* memory = nullptr;
+  Status (*mutant)(const Call&) = nullptr;
+  bool applied = false;  // did it ever change anything?
+  int calls = 0;
+  std::map<std::string, std::vector<uint8_t>> kept = {};
+};
+Current g;
+
+Status run_real(const Call& call) {
+  const Status status = g.impl->run(call);
+  g.memory->synchronize();
+  return status;
+}
+
+std::vector<uint8_t> read(const void* address, int64_t bytes) {
+  std::vector<uint8_t> data(static_cast<size_t>(bytes));
+  if (bytes > 0) g.memory->to_host(data.data(), address, bytes);
+  return data;
+}
+
+void write(void* address, const std::vector<uint8_t>& data) {
+  if (!data.empty()) g.memory->to_device(address, data.data(), static_cast<int64_t>(data.size()));
+}
+
+std::vector<size_t> tensors(const Call& call, Role role) {
+  std::vector<size_t> found;
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    const Arg& arg = g.op->spec->args[i];
+    const Value& value = call.args[i];
+    if (arg.role == role && arg.kind == Kind::kTensor && value.present && numel(value.tensor) > 0) {
+      found.push_back(i);
+    }
+  }
+  return found;
+}
+
+uint8_t* element(const TensorView& t, int64_t index) {
+  int64_t offset = 0;
+  for (int d = t.rank - 1; d >= 0; --d) {
+    offset += index % t.shape[d] * t.strides[d];
+    index /= t.shape[d];
+  }
+  return t.as<uint8_t>() + offset * dtype_bytes(t.dtype);
+}
+
+bool shares_memory(const Call& call, const TensorView& t, Role role) {
+  const ByteRange own = byte_range(t);
+  for (size_t i : tensors(call, role)) {
+    const ByteRange other = byte_range(call.args[i].tensor);
+    if (own.begin < other.end && other.begin < own.end) return true;
+  }
+  return false;
+}
+
+// ---- the mutants --------------------------------------------------------------------------------
+
+Status no_op(const Call& call) {
+  g.applied |= !tensors(call, Role::kOutput).empty();
+  return {};
+}
+
+// Gives what the first call of these shapes gave.
+Status stale_buffer(const Call& call) {
+  std::string key;
+  const auto outputs = tensors(call, Role::kOutput);
+  for (const Value& value : call.args) {
+    key += value.present ? describe(value.tensor) + std::to_string(value.i) + ' ' : "- ";
+  }
+  PESTLE_TRY(run_real(call));
+  for (size_t i : outputs) {
+    const TensorView& t = call.args[i].tensor;
+    if (!is_contiguous(t)) continue;
+    const auto [found, fresh] =
+        g.kept.emplace(key + g.op->spec->args[i].name, std::vector<uint8_t>());
+    if (fresh) {
+      found->second = read(t.data, size_bytes(t));
+    } else {
+      g.applied |= found->second != read(t.data, size_bytes(t));
+      write(t.data, found->second);
+    }
+  }
+  return {};
+}
+
+Status off_by_one_tail(const Call& call) {
+  std::map<size_t, std::vector<uint8_t>> before;
+  for (size_t i : tensors(call, Role::kOutput)) {
+    const TensorView& t = call.args[i].tensor;
+    before[i] = read(element(t, numel(t) - 1), dtype_bytes(t.dtype));
+    g.applied = true;
+  }
+  PESTLE_TRY(run_real(call));
+  for (const auto& [i, bytes] : before) {
+    const TensorView& t = call.args[i].tensor;
+    write(element(t, numel(t) - 1), bytes);
+  }
+  return {};
+}
+
+// Of the highest byte of the first element in which it changes anything.
+Status swapped_nibble(const Call& call) {
+  PESTLE_TRY(run_real(call));
+  for (size_t i : tensors(call, Role::kOutput)) {
+    const TensorView& t = call.args[i].tensor;
+    const int64_t last = dtype_bytes(t.dtype) - 1;
+    for (int64_t e = 0; e < std::min<int64_t>(numel(t), 64); ++e) {
+      std::vector<uint8_t> byte = read(element(t, e) + last, 1);
+      const auto swapped = static_cast<uint8_t>(byte[0] << 4 | byte[0] >> 4);
+      if (swapped == byte[0]) continue;
+      write(element(t, e) + last, {swapped});
+      g.applied = true;
+      return {};
+    }
+  }
+  return {};
+}
+
+// Runs on a copy of one input, changed.
+template <class Change>
+Status with_input(const Call& call, size_t arg, Change&& change) {
+  const TensorView t = call.args[arg].tensor;
+  const int64_t bytes = size_bytes(t);
+  std::vector<uint8_t> data = read(t.data, bytes);
+  const std::vector<uint8_t> before = data;
+  change(data);
+  if (data == before) return run_real(call);
+  void* copy = g.memory->allocate(bytes);
+  write(copy, data);
+  std::vector<Value> values(call.args.begin(), call.args.end());
+  values[arg].tensor.data = copy;
+  Call changed = call;
+  changed.args = values;
+  const Status status = run_real(changed);
+  g.memory->release(copy, bytes);
+  g.applied = true;
+  return status;
+}
+
+// Each column's scale is its neighbour's.
+Status wrong_scale_column(const Call& call) {
+  const auto rotate = [](const TensorView& t) {
+    return [&t](std::vector<uint8_t>& data) {
+      std::rotate(data.begin(), data.begin() + dtype_bytes(t.dtype), data.end());
+    };
+  };
+  const auto is_scale = [&](size_t i) {
+    const TensorView& t = call.args[i].tensor;
+    return numel(t) > 1 && is_contiguous(t) &&
+           meaning_of(g.op->spec->args[i], t.dtype) == Meaning::kScales;
+  };
+  for (size_t i : tensors(call, Role::kInput)) {
+    if (is_scale(i)) return with_input(call, i, rotate(call.args[i].tensor));
+  }
+  PESTLE_TRY(run_real(call));
+  for (size_t i : tensors(call, Role::kOutput)) {
+    if (!is_scale(i)) continue;
+    const TensorView& t = call.args[i].tensor;
+    std::vector<uint8_t> data = read(t.data, size_bytes(t));
+    const std::vector<uint8_t> before = data;
+    rotate(t)(data);
+    write(t.data, data);
+    g.applied |= data != before;
+  }
+  return {};
+}
+
+// NaN is read as 0.
+Status swallowed_nan(const Call& call) {
+  for (size_t i : tensors(call, Role::kInput)) {
+    const TensorView& t = call.args[i].tensor;
+    const bool wide = t.dtype == DType::kF32;
+    const bool float_like = wide || t.dtype == DType::kBF16 || t.dtype == DType::kF16;
+    if (!float_like || !is_contiguous(t) || shares_memory(call, t, Role::kOutput)) continue;
+    return with_input(call, i, [&](std::vector<uint8_t>& data) {
+      for (size_t at = 0; at < data.size(); at += wide ? 4 : 2) {
+        uint32_t bits = 0;
+        std::memcpy(&bits, &data[at], wide ? 4 : 2);
+        const float value = wide ? formats::f32_from_bits(bits)
+                            : t.dtype == DType::kBF16
+                                ? formats::f32_from_bf16(static_cast<uint16_t>(bits))
+                                : formats::f32_from_f16(static_cast<uint16_t>(bits));
+        if (std::isnan(value)) std::memset(&data[at], 0, wide ? 4 : 2);
+      }
+    });
+  }
+  return run_real(call);
+}
+
+// Now and then an element holds what it would if its threads had not waited for one another.
+Status missing_barrier(const Call& call) {
+  PESTLE_TRY(run_real(call));
+  if (++g.calls % 7 != 0) return {};
+  for (size_t i : tensors(call, Role::kOutput)) {
+    const TensorView& t = call.args[i].tensor;
+    std::vector<uint8_t> bytes = read(element(t, numel(t) / 2), dtype_bytes(t.dtype));
+    bytes.back() ^= 0x11;
+    write(element(t, numel(t) / 2), bytes);
+    g.applied = true;
+    return {};
+  }
+  return {};
+}
+
+Status write_past_the_end(const Call& call) {
+  PESTLE_TRY(run_real(call));
+  for (size_t i : tensors(call, Role::kOutput)) {
+    auto* end = reinterpret_cast<uint8_t*>(byte_range(call.args[i].tensor).end);
+    write(end, {static_cast<uint8_t>(~read(end, 1)[0])});
+    g.applied = true;
+    return {};
+  }
+  return {};
+}
+
+Status input_overwritten(const Call& call) {
+  PESTLE_TRY(run_real(call));
+  for (size_t i : tensors(call, Role::kInput)) {
+    const TensorView& t = call.args[i].tensor;
+    if (shares_memory(call, t, Role::kOutput)) continue;
+    write(t.data, {static_cast<uint8_t>(~read(t.data, 1)[0])});
+    g.applied = true;
+    return {};
+  }
+  return {};
+}
+
+struct Mutant {
+  const char* name;
+  Status (*run)(const Call&);
+};
+constexpr Mutant kMutants[] = {
+    {"no-op", no_op},
+    {"stale buffer", stale_buffer},
+    {"off-by-one tail", off_by_one_tail},
+    {"swapped nibble", swapped_nibble},
+    {"wrong scale column", wrong_scale_column},
+    {"swallowed NaN", swallowed_nan},
+    {"missing barrier", missing_barrier},
+    {"write past the end", write_past_the_end},
+    {"input overwritten", input_overwritten},
+};
+
+Status run_current(const Call& call) { return g.mutant(call); }
+
+}  // namespace
+
+std::vector<std::string> mutant_names() {
+  std::vector<std::string> names;
+  for (const Mutant& mutant : kMutants) names.emplace_back(mutant.name);
+  return names;
+}
+
+std::vector<MutantVerdict> check_mutants(const Op& op, const CheckOptions& options) {
+  std::vector<MutantVerdict> verdicts;
+  Memory& memory = options.memory != nullptr ? *options.memory : host_memory();
+  const auto impl = std::find_if(op.impls.begin(), op.impls.end() - 1, [&](const Impl& candidate) {
+    return candidate.device == memory.device().type &&
+           (options.impl.empty() || options.impl == candidate.id);
+  });
+  if (impl == op.impls.end() - 1) return verdicts;
+  for (const Mutant& mutant : kMutants) {
+    g = {.op = &op, .impl = &*impl, .memory = &memory, .mutant = mutant.run};
+    Op mutated = op;
+    mutated.impls = {*impl, op.reference()};
+    mutated.impls[0].run = run_current;
+    CheckOptions quick = options;
+    quick.impl = impl->id;
+    quick.launch = launch_name(Launch::kDefault);  // a graph would record the device's part only
+    quick.few_variants = true;
+    quick.until_failure = true;
+    CheckReport report;
+    check_op(mutated, quick, report);
+    MutantVerdict verdict{op.spec->name, impl->id, mutant.name, g.applied, !report.ok(), ""};
+    if (verdict.caught) verdict.by = report.failures[0].what;
+    verdicts.push_back(verdict);
+  }
+  g = {};
+  return verdicts;
+}
+
+}  // namespace pestle::harness

@@ -1,0 +1,252 @@
+#include "harness/sample.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <optional>
+
+#include "core/text.h"
+#include "harness/data.h"
+#include "harness/test_tensor.h"
+
+namespace pestle::harness {
+namespace {
+
+constexpr int64_t kEnough = int64_t{1} << 18;  // output elements that need no further cutting
+// What a symbol is cut to, and the sizes on which its rows' independence is tried; later ones where
+// the contract wants multiples.
+struct Cut {
+  int64_t kept, tried, tried_kept;
+};
+constexpr Cut kCuts[] = {{32, 8, 3}, {32, 32, 16}, {64, 64, 32}, {256, 512, 256}};
+
+struct Symbol {
+  std::string name;
+  int64_t value;
+};
+
+std::vector<Symbol> symbols_of(const std::string& text) {
+  std::vector<Symbol> symbols;
+  for (std::string_view item : split(text, ' ')) {
+    const size_t equals = item.find('=');
+    if (equals == std::string_view::npos) continue;
+    const std::string_view value = item.substr(equals + 1);
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+    if (error != std::errc() || end != value.data() + value.size()) continue;
+    symbols.push_back({std::string(item.substr(0, equals)), number});
+  }
+  std::sort(symbols.begin(), symbols.end(),
+            [](const auto& a, const auto& b) { return a.value > b.value; });
+  return symbols;
+}
+
+std::string with_symbol(const std::string& text, const std::string& name, int64_t value) {
+  std::string changed;
+  for (std::string_view item : split(text, ' ')) {
+    if (!changed.empty()) changed += ' ';
+    changed +=
+        item.starts_with(name + "=") ? name + "=" + std::to_string(value) : std::string(item);
+  }
+  return changed;
+}
+
+// First, last, and between them anywhere.
+std::vector<int64_t> pick(int64_t full, int64_t kept, uint64_t seed) {
+  std::vector<int64_t> rows = {0, full - 1};
+  while (static_cast<int64_t>(rows.size()) < kept) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    const auto row = static_cast<int64_t>((seed >> 20) % static_cast<uint64_t>(full));
+    if (std::find(rows.begin(), rows.end(), row) == rows.end()) rows.push_back(row);
+  }
+  std::sort(rows.begin(), rows.end());
+  return rows;
+}
+
+// The one dimension in which the shapes differ, as full and kept do; -1: none; nothing: it is not
+// so.
+std::optional<int> cut_dimension(const TensorView& large, const TensorView& small, int64_t full,
+                                 int64_t kept) {
+  if (large.rank != small.rank) return std::nullopt;
+  int found = -1;
+  for (int d = 0; d < large.rank; ++d) {
+    if (large.shape[d] == small.shape[d]) continue;
+    if (found >= 0 || large.shape[d] != full || small.shape[d] != kept) return std::nullopt;
+    found = d;
+  }
+  return found;
+}
+
+struct Step {
+  TextCall large, small;
+  std::vector<int> dimension;  // by argument
+};
+
+Result<Step> make_step(const Op& op, const std::string& large, const std::string& small,
+                       int64_t full, int64_t kept) {
+  auto a = call_from_text(op, large, DeviceType::kCpu);
+  PESTLE_TRY(a.status());
+  auto b = call_from_text(op, small, DeviceType::kCpu);
+  PESTLE_TRY(b.status());
+  Step step{std::move(a.value()), std::move(b.value()), {}};
+  for (size_t i = 0; i < op.spec->args.size(); ++i) {
+    int dimension = -1;
+    if (op.spec->args[i].kind == Kind::kTensor && step.large.values[i].present) {
+      if (!step.small.values[i].present) return unsupported("an argument goes");
+      const auto found =
+          cut_dimension(step.large.values[i].tensor, step.small.values[i].tensor, full, kept);
+      if (!found) return unsupported("a shape changes otherwise");
+      dimension = *found;
+    }
+    step.dimension.push_back(dimension);
+  }
+  return step;
+}
+
+std::vector<uint8_t> cut(const std::vector<uint8_t>& elements, TensorView shape, int dimension,
+                         const std::vector<int64_t>& rows) {
+  if (dimension < 0) return elements;
+  std::vector<int64_t> by_dimension[kMaxRank];
+  by_dimension[dimension] = rows;
+  return take_rows(elements.data(), by_dimension, shape);
+}
+
+bool is_tensor(const Op& op, const TextCall& call, size_t i, Role role) {
+  return op.spec->args[i].role == role && op.spec->args[i].kind == Kind::kTensor &&
+         call.values[i].present;
+}
+
+// Do some rows alone give the bits that they give among the others?
+bool rows_are_independent(const Op& op, const std::string& text, const std::string& symbol,
+                          const Cut& sizes, uint64_t seed) {
+  const std::string large = with_symbol(text, symbol, sizes.tried);
+  const std::string small = with_symbol(text, symbol, sizes.tried_kept);
+  auto made = make_step(op, large, small, sizes.tried, sizes.tried_kept);
+  if (!made.ok()) return false;
+  const Step& step = made.value();
+  const std::vector<int64_t> rows = pick(sizes.tried, sizes.tried_kept, seed);
+  std::vector<std::vector<uint8_t>> inputs(step.dimension.size());
+  std::vector<std::vector<uint8_t>> taken(step.dimension.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!is_tensor(op, step.large, i, Role::kInput)) continue;
+    const TensorView& t = step.large.values[i].tensor;
+    inputs[i].resize(static_cast<size_t>(size_bytes(t)));
+    fill(inputs[i].data(), t.dtype, numel(t), meaning_of(op.spec->args[i], t.dtype), Dist::kNormal,
+         seed + i);
+    taken[i] = cut(inputs[i], t, step.dimension[i], rows);
+  }
+  const auto all = run_reference_on(op, large, inputs, false);
+  const auto some = run_reference_on(op, small, taken, false);
+  if (!all.ok() || !some.ok()) return false;
+  bool cuts_an_output = false;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!is_tensor(op, step.large, i, Role::kOutput)) continue;
+    TensorView shape = step.large.values[i].tensor;
+    if (!op.spec->args[i].bound.exact) shape.dtype = DType::kF64;
+    cuts_an_output |= step.dimension[i] >= 0;
+    if (cut(all.value()[i], shape, step.dimension[i], rows) != some.value()[i]) return false;
+  }
+  return cuts_an_output;
+}
+
+int64_t output_elements(const Op& op, const TextCall& call) {
+  int64_t most = 0;
+  for (size_t i = 0; i < op.spec->args.size(); ++i) {
+    if (is_tensor(op, call, i, Role::kOutput)) most = std::max(most, numel(call.values[i].tensor));
+  }
+  return most;
+}
+
+}  // namespace
+
+std::vector<uint8_t> take_rows(const void* elements, const std::vector<int64_t> (&rows)[kMaxRank],
+                               TensorView& shape) {
+  const int bytes = dtype_bytes(shape.dtype);
+  TensorView full = shape;
+  set_contiguous_strides(full);
+  for (int d = 0; d < shape.rank; ++d) {
+    if (!rows[d].empty()) shape.shape[d] = static_cast<int64_t>(rows[d].size());
+  }
+  set_contiguous_strides(shape);
+  std::vector<uint8_t> taken(static_cast<size_t>(size_bytes(shape)));
+  const int64_t count = numel(shape);
+  for (int64_t place = 0; place < count; ++place) {
+    int64_t rest = place;
+    int64_t from = 0;
+    for (int d = shape.rank - 1; d >= 0; --d) {
+      const int64_t index = rest % shape.shape[d];
+      rest /= shape.shape[d];
+      from += (rows[d].empty() ? index : rows[d][static_cast<size_t>(index)]) * full.strides[d];
+    }
+    std::memcpy(taken.data() + place * bytes, static_cast<const uint8_t*>(elements) + from * bytes,
+                static_cast<size_t>(bytes));
+  }
+  return taken;
+}
+
+Result<SampledCall> sample_call(const Op& op, const std::string& text,
+                                std::vector<std::vector<uint8_t>> inputs, uint64_t seed) {
+  SampledCall sampled{text, std::move(inputs), {}};
+  sampled.rows.resize(op.spec->args.size());
+  bool any = false;
+  for (const Symbol& symbol : symbols_of(text)) {
+    auto now = call_from_text(op, sampled.text, DeviceType::kCpu);
+    PESTLE_TRY(now.status());
+    if (any && output_elements(op, now.value()) <= kEnough) break;
+    for (const Cut& sizes : kCuts) {
+      if (symbol.value <= 2 * sizes.kept) break;
+      const std::string small = with_symbol(sampled.text, symbol.name, sizes.kept);
+      auto made = make_step(op, sampled.text, small, symbol.value, sizes.kept);
+      if (!made.ok() || !rows_are_independent(op, sampled.text, symbol.name, sizes, seed)) continue;
+      const Step& step = made.value();
+      bool twice = false;
+      for (size_t i = 0; i < step.dimension.size(); ++i) {
+        const int d = step.dimension[i];
+        twice |= d >= 0 && !sampled.rows[i].of[d].empty();
+      }
+      if (twice) continue;
+      const std::vector<int64_t> rows = pick(symbol.value, sizes.kept, seed + 1);
+      for (size_t i = 0; i < step.dimension.size(); ++i) {
+        if (step.dimension[i] >= 0) sampled.rows[i].of[step.dimension[i]] = rows;
+        if (is_tensor(op, step.large, i, Role::kInput)) {
+          sampled.inputs[i] =
+              cut(sampled.inputs[i], step.large.values[i].tensor, step.dimension[i], rows);
+        }
+      }
+      sampled.text = small;
+      any = true;
+      break;
+    }
+  }
+  if (!any) return unsupported("no rows of it stand alone");
+  return sampled;
+}
+
+Result<std::vector<std::vector<uint8_t>>> run_reference_on(
+    const Op& op, const std::string& text, const std::vector<std::vector<uint8_t>>& inputs,
+    bool magnitudes) {
+  auto made = call_from_text(op, text, DeviceType::kCpu);
+  PESTLE_TRY(made.status());
+  TextCall& call = made.value();
+  std::vector<std::vector<uint8_t>> outputs(op.spec->args.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    TensorView& tensor = call.values[i].tensor;
+    if (is_tensor(op, call, i, Role::kInput)) {
+      tensor.data = const_cast<uint8_t*>(inputs[i].data());
+    } else if (is_tensor(op, call, i, Role::kOutput)) {
+      if (!op.spec->args[i].bound.exact) tensor.dtype = DType::kF64;
+      outputs[i].resize(static_cast<size_t>(size_bytes(tensor)));
+      tensor.data = outputs[i].data();
+    }
+  }
+  auto bytes = op.contract.evaluate(op.reference().workspace, call.scope);
+  PESTLE_TRY(bytes.status());
+  std::vector<uint64_t> workspace(static_cast<size_t>(bytes.value() / 8 + 1));
+  call.call.workspace = workspace.data();
+  call.call.workspace_bytes = bytes.value();
+  call.call.sum_magnitudes = magnitudes;
+  PESTLE_TRY(op.reference().run(call.call));
+  return outputs;
+}
+
+}  // namespace pestle::harness
