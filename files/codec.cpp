@@ -10,6 +10,7 @@
 #include "formats/fp8.h"
 #include "formats/int8.h"
 #include "formats/nvfp4.h"
+#include "formats/swizzle.h"
 #include "formats/w4a8.h"
 
 namespace pestle::files {
@@ -46,6 +47,8 @@ constexpr CodecField kBlockScale = {"scale_out", "scale"};
 constexpr CodecField kTensorScale = {"scale_out", "scale", Share::kTensorScale, "scale"};
 
 constexpr std::string_view kInt4Op = "dequantize_int4";
+constexpr std::string_view kSwizzled = "scale_layout=swizzled";
+constexpr std::string_view kPlain = "scale_layout=plain";
 
 uint64_t view_bytes(const TensorView& view) { return static_cast<uint64_t>(size_bytes(view)); }
 
@@ -209,10 +212,24 @@ Result<Codec> Codec::make(const LayerLayout& layout, DType source) {
     return unsupported("this build can't encode " + std::string(layout.format->name));
   }
   codec.row_step_ = codec.row_->row_step;
-  const Result<FieldViews> views = codec.infer_views(codec.row_step_);
+  codec.stored_ = layout.layout == FileLayout::kComfy ? codec.row_->comfy : codec.row_->plain;
+  codec.decode_slice_ = codec.stored_;
+  const size_t swizzled = codec.stored_.find(kSwizzled);
+  codec.swizzles_ = swizzled != std::string::npos;
+  if (codec.swizzles_) codec.decode_slice_.replace(swizzled, kSwizzled.size(), kPlain);
+  codec.encode_slice_ = codec.decode_slice_;
+  codec.slice_step_ = layout.format->block_n > 1 ? codec.row_step_ : 1;
+  if (layout.padded_n != layout.n || layout.padded_k != layout.k) {
+    codec.encode_slice_ += std::string(" ") + codec.row_->quantize_only;
+    codec.slice_step_ = codec.row_step_;
+  }
+  const Result<FieldViews> views = codec.piece_views(codec.row_step_);
   PESTLE_TRY(views.status());
+  const Result<FieldViews> slices = codec.slice_views(codec.slice_step_);
+  PESTLE_TRY(slices.status());
   for (size_t i = 0; i < layout.fields.size(); ++i) {
     codec.step_bytes_.push_back(view_bytes(views.value()[i]));
+    codec.slice_bytes_.push_back(view_bytes(slices.value()[i]));
   }
   return codec;
 }
@@ -251,8 +268,8 @@ uint64_t Codec::piece_offset(int field, int64_t row) const {
 }
 
 // The ops' own contracts say what shapes `rows` rows have.
-Result<FieldViews> Codec::infer_views(int64_t rows) const {
-  OpCall call(row_->quantize, quantize_attributes());
+Result<FieldViews> Codec::infer_views(int64_t rows, const std::string& attributes) const {
+  OpCall call(row_->quantize, attributes);
   const int64_t shape[] = {rows, layout_.k};
   call.tensor("x", make_view(nullptr, source_, 2, shape));
   for (size_t i = 0; i < layout_.fields.size(); ++i) {
@@ -274,15 +291,40 @@ Result<FieldViews> Codec::infer_views(int64_t rows) const {
   return views;
 }
 
-Result<FieldViews> Codec::piece_views(int64_t rows) const { return infer_views(rows); }
+Result<FieldViews> Codec::piece_views(int64_t rows) const {
+  return infer_views(rows, stored_ + " " + row_->quantize_only);
+}
 
-std::string Codec::quantize_attributes() const {
-  const bool comfy = layout_.layout == FileLayout::kComfy;
-  return std::string(comfy ? row_->comfy : row_->plain) + " " + row_->quantize_only;
+Result<FieldViews> Codec::slice_views(int64_t rows) const {
+  return infer_views(rows, encode_slice_);
+}
+
+uint64_t Codec::slice_offset(int field, int64_t row) const {
+  if (is_shared(field)) return 0;
+  return static_cast<uint64_t>(row / slice_step_) * slice_bytes_[static_cast<size_t>(field)];
+}
+
+void Codec::arrange(const FieldViews& plain, const FieldViews& stored) const {
+  if (!swizzles_) return;
+  const auto* from = plain[1].as<uint8_t>();
+  auto* to = stored[1].as<uint8_t>();
+  std::memset(to, 0, view_bytes(stored[1]));
+  const int64_t columns = plain[1].shape[1];
+  for (int64_t r = 0; r < plain[1].shape[0]; ++r) {
+    for (int64_t c = 0; c < columns; c += formats::kSwizzleCols) {
+      const int64_t count = std::min(formats::kSwizzleCols, columns - c);
+      uint8_t* at = to + formats::swizzle_offset(r, c, columns);
+      if (count == formats::kSwizzleCols) {
+        std::memcpy(at, from + r * columns + c, formats::kSwizzleCols);
+      } else {
+        std::memcpy(at, from + r * columns + c, static_cast<size_t>(count));
+      }
+    }
+  }
 }
 
 Status Codec::encode(const TensorView& w, const FieldViews& fields, bool scales_given) const {
-  OpCall call(row_->quantize, quantize_attributes());
+  OpCall call(row_->quantize, encode_slice_);
   call.tensor("x", w);
   const int searchable = scales_given ? searchable_field() : -1;
   for (size_t i = 0; i < layout_.fields.size(); ++i) {
@@ -298,8 +340,16 @@ Status Codec::encode(const TensorView& w, const FieldViews& fields, bool scales_
 }
 
 Status Codec::decode(const FieldViews& fields, TensorView& out) const {
-  const bool comfy = layout_.layout == FileLayout::kComfy;
-  OpCall call(row_->dequantize, comfy ? row_->comfy : row_->plain);
+  return run_decode(fields, stored_, out);
+}
+
+Status Codec::decode_slice(const FieldViews& fields, TensorView& out) const {
+  return run_decode(fields, decode_slice_, out);
+}
+
+Status Codec::run_decode(const FieldViews& fields, const std::string& attributes,
+                         TensorView& out) const {
+  OpCall call(row_->dequantize, attributes);
   for (size_t i = 0; i < layout_.fields.size(); ++i) call.tensor(row_->fields[i].in, fields[i]);
   call.tensor("out", out);
   return call.run();

@@ -39,11 +39,22 @@ class Codec {
   // Where the piece of the chunk at `row` begins, in bytes of the field.
   uint64_t piece_offset(int field, int64_t row) const;
 
+  // `fields`: a piece's, as stored. `out`: f32 [rows padded, padded_k].
+  Status decode(const FieldViews& fields, TensorView& out) const;
+
+  // Encoding works on slices, of a multiple of slice_step() rows or up to the last one, whose block
+  // scales lie in plain order; arrange() makes a piece's fields of its slices'.
+  int64_t slice_step() const { return slice_step_; }
+  Result<FieldViews> slice_views(int64_t rows) const;
+  // Where row `row` of a slice's fields lies, in bytes.
+  uint64_t slice_offset(int field, int64_t row) const;
+  bool is_rearranged(int field) const { return swizzles_ && field == 1; }
+  void arrange(const FieldViews& plain, const FieldViews& stored) const;
+
   // `w`: [rows, k] contiguous. Fields whose views have memory are written; the tensor's scale is
   // read, and so are the searchable scales if `scales_given`.
   Status encode(const TensorView& w, const FieldViews& fields, bool scales_given = false) const;
-  // `out`: f32 [rows padded, padded_k].
-  Status decode(const FieldViews& fields, TensorView& out) const;
+  Status decode_slice(const FieldViews& fields, TensorView& out) const;
 
   // False when the format does not tell which weights were clipped (rotated codes).
   bool counts_clipped() const;
@@ -53,14 +64,21 @@ class Codec {
  private:
   struct Row;
   static const Row* find_row(formats::Format format);
-  Result<FieldViews> infer_views(int64_t rows) const;
-  std::string quantize_attributes() const;
+  Result<FieldViews> infer_views(int64_t rows, const std::string& attributes) const;
+  Status run_decode(const FieldViews& fields, const std::string& attributes, TensorView& out) const;
 
   LayerLayout layout_;
   const Row* row_ = nullptr;
   DType source_ = DType::kNone;
   int64_t row_step_ = 1;
   std::vector<uint64_t> step_bytes_;  // of each field, for row_step_ rows
+  int64_t slice_step_ = 1;
+  std::vector<uint64_t> slice_bytes_;  // of each field of a slice, for slice_step_ rows
+  bool swizzles_ = false;
+  // Attributes of the ops, for pieces and for slices.
+  std::string stored_;
+  std::string encode_slice_;
+  std::string decode_slice_;
 };
 
 }  // namespace pestle::files

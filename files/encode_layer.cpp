@@ -13,8 +13,8 @@
 namespace pestle::files {
 namespace {
 
-// Weights, codes and decoded values of a chunk together should stay in the second-level cache.
 constexpr int64_t kChunkElements = int64_t{128} << 10;
+constexpr int64_t kSliceElements = int64_t{64} << 10;
 constexpr uint32_t kInfinityBits = 0x7F800000u;
 
 TensorView rows_view(const ModelTensor& tensor, int64_t row, int64_t rows) {
@@ -157,27 +157,65 @@ class LayerEncoder {
 
   Status encode_chunk(int64_t chunk, const PieceSink& sink, ErrorSums& sums, double& amax_noise) {
     const TensorView w = chunk_view(chunk);
-    if (codec_.tensor_scale_field() < 0) {
-      prefetch_pages({w.as<std::byte>(), static_cast<size_t>(size_bytes(w))});
-      if (largest_magnitude_bits(w) >= kInfinityBits) return not_finite(tensor_);
-    }
-    Result<FieldViews> views = codec_.piece_views(w.shape[0]);
-    PESTLE_TRY(views.status());
+    Result<FieldViews> stored = codec_.piece_views(w.shape[0]);
+    PESTLE_TRY(stored.status());
+    Result<FieldViews> plain = codec_.slice_views(w.shape[0]);
+    PESTLE_TRY(plain.status());
+    const size_t count = codec_.layout().fields.size();
     ChunkBuffers& buffers = ChunkBuffers::of_thread();
     const int scale = codec_.tensor_scale_field();
-    if (scale >= 0) views.value()[static_cast<size_t>(scale)].data = &tensor_scale_;
-    buffers.attach(views.value(), codec_.layout().fields.size());
+    if (scale >= 0) {
+      stored.value()[static_cast<size_t>(scale)].data = &tensor_scale_;
+    } else {
+      prefetch_pages({w.as<std::byte>(), static_cast<size_t>(size_bytes(w))});
+    }
+    buffers.attach(stored.value(), count);
+    for (size_t i = 0; i < count; ++i) {
+      TensorView& view = plain.value()[i];
+      view.data = codec_.is_rearranged(static_cast<int>(i))
+                      ? buffers.rearranged(static_cast<size_t>(size_bytes(view)))
+                      : stored.value()[i].data;
+    }
+    const int64_t rows = slice_rows();
+    for (int64_t row = 0; row < w.shape[0]; row += rows) {
+      const int64_t here = std::min(rows, w.shape[0] - row);
+      PESTLE_TRY(encode_slice(rows_view(tensor_, chunk * rows_per_chunk_ + row, here),
+                              plain.value(), row, sums, amax_noise));
+    }
+    codec_.arrange(plain.value(), stored.value());
+    if (sink) PESTLE_TRY(write_pieces(chunk, stored.value(), sink));
+    if (hooks_.advance && sink) hooks_.advance(static_cast<uint64_t>(size_bytes(w)));
+    return {};
+  }
+
+  // Rows whose weights, codes and decoded values stay in the second-level cache together.
+  int64_t slice_rows() const {
+    const int64_t step = codec_.slice_step();
+    return std::max<int64_t>(1, kSliceElements / codec_.layout().padded_k / step) * step;
+  }
+
+  // `plain`: fields of the chunk; the slice's begin at its `row`.
+  Status encode_slice(const TensorView& w, const FieldViews& plain, int64_t row, ErrorSums& sums,
+                      double& amax_noise) {
+    if (codec_.tensor_scale_field() < 0 && largest_magnitude_bits(w) >= kInfinityBits) {
+      return not_finite(tensor_);
+    }
+    Result<FieldViews> views = codec_.slice_views(w.shape[0]);
+    PESTLE_TRY(views.status());
+    for (size_t i = 0; i < codec_.layout().fields.size(); ++i) {
+      views.value()[i].data =
+          plain[i].as<std::byte>() + codec_.slice_offset(static_cast<int>(i), row);
+    }
     const FieldViews& fields = views.value();
-    TensorView decoded = buffers.decoded(fields[0].shape[0], codec_.layout().padded_k);
+    TensorView decoded =
+        ChunkBuffers::of_thread().decoded(fields[0].shape[0], codec_.layout().padded_k);
     if (search_pieces_) {
       PESTLE_TRY(encode_with_best_scales(codec_, w, fields, decoded, amax_noise));
     } else {
       PESTLE_TRY(codec_.encode(w, fields));
     }
-    if (sink) PESTLE_TRY(write_pieces(chunk, fields, sink));
-    PESTLE_TRY(codec_.decode(fields, decoded));
-    sums = error_sums(w, decoded.as<float>(), decoded.shape[1], codec_.codes_of(fields));
-    if (hooks_.advance && sink) hooks_.advance(static_cast<uint64_t>(size_bytes(w)));
+    PESTLE_TRY(codec_.decode_slice(fields, decoded));
+    sums.add(error_sums(w, decoded.as<float>(), decoded.shape[1], codec_.codes_of(fields)));
     return {};
   }
 

@@ -1,5 +1,5 @@
-// One layer through its codec: chunks of rows on all cores, each encoded, written, decoded and
-// compared while it is in the cache.
+// One layer through its codec: chunks of rows on all cores, each encoded, decoded and compared
+// slice by slice while it is in the cache, then written.
 #pragma once
 
 #include <atomic>
@@ -42,6 +42,7 @@ class ChunkBuffers {
   // Gives every view without memory its own, all aligned to 64 bytes.
   void attach(FieldViews& views, size_t fields);
   TensorView decoded(int64_t rows, int64_t k);
+  void* rearranged(size_t bytes) { return rearranged_.reserve(bytes); }
 
  private:
   struct Buffer {
@@ -51,6 +52,7 @@ class ChunkBuffers {
   };
   std::array<Buffer, formats::kMaxFormatFields> fields_;
   Buffer decoded_;
+  Buffer rearranged_;
 };
 
 }  // namespace pestle::files

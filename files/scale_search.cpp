@@ -55,7 +55,7 @@ Status encode_with_best_scales(const Codec& codec, const TensorView& w, const Fi
   for (const float factor : kScaleFactors) {
     for (size_t i = 0; i < count; ++i) scale[i] = amax[i] * factor;
     PESTLE_TRY(codec.encode(w, fields, true));
-    PESTLE_TRY(codec.decode(fields, decoded));
+    PESTLE_TRY(codec.decode_slice(fields, decoded));
     noise_by_scale(codec, w, decoded, noise);
     for (size_t i = 0; i < count; ++i) {
       if (factor == 1) amax_noise += noise[i];
