@@ -1,6 +1,7 @@
 # Thin over CMake and pytest; docs/building.md has the details. Every target installs what it needs.
 .DEFAULT_GOAL := build
-.PHONY: setup build cli test check-fast demo lint format new-op dump bench bars fuzz cuda install clean
+.PHONY: setup build cli test check-fast demo lint format new-op dump bench bars fuzz cuda gpu-pack performance \
+  install clean
 SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # The same object code in every checkout and build folder, so ccache shares it.
@@ -68,6 +69,12 @@ fuzz:  ## FUZZ_SECONDS of each fuzz target
 cuda:  ## build/cuda: with the CUDA backend; needs no GPU
 	@tools/setup.sh cuda
 	@tools/build.sh cuda
+
+gpu-pack:  ## build/gpu: all that tools/gpu.sh run needs on a GPU machine
+	@tools/gpu.sh pack
+
+performance:  ## docs/performance.md from bench/results
+	@tools/performance.py --write
 
 install: build
 	cmake --install build --prefix $(PREFIX)

@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""Makes docs/performance.md from bench/results/*.jsonl, after checking every line.
+
+usage: tools/performance.py            fails when a line is wrong or the page is not what they give
+       tools/performance.py --write    writes the page
+
+A line is wrong when its median, rate or share of the ceiling is not what its raw samples give, when
+its commit is edited, unknown or no ancestor of this one, when timed calls left differing results,
+when a check failed or skipped something without saying what it needs, or when a mutant survived.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = "docs/performance.md"
+RESULTS = "bench/results"
+
+
+def git(*arguments, root=ROOT):
+    try:
+        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+
+
+class Ancestors:
+    """Is a commit an ancestor of HEAD? Where history is not here, `unknown` says why."""
+
+    def __init__(self, root=ROOT):
+        self.root = root
+        self.known = {}
+        self.unknown = None
+        shallow = git("rev-parse", "--is-shallow-repository", root=root)
+        if shallow is None or shallow.returncode != 0:
+            self.unknown = "this is no git repository"
+        elif shallow.stdout.strip() == "true":
+            self.unknown = "this is a shallow clone"
+
+    def fault(self, commit):
+        if not commit or commit == "unknown" or commit.endswith("-dirty"):
+            return f"commit '{commit}' does not say what was measured"
+        if self.unknown:
+            return None
+        if commit not in self.known:
+            result = git("merge-base", "--is-ancestor", commit, "HEAD", root=self.root)
+            self.known[commit] = result.returncode == 0
+        return None if self.known[commit] else f"commit {commit} is no ancestor of this one"
+
+
+def near(a, b):
+    return math.isfinite(a) and math.isclose(a, b, rel_tol=1e-6)
+
+
+def timing_faults(line):
+    samples = line["timing"]["samples_us"]
+    copies = line["copy_timing"]["samples_us"]
+    if not samples or min(samples) <= 0:
+        return ["has no samples, or some that take no time"]
+    us = statistics.median(samples)
+    faults = []
+    if not near(line["us"], us):
+        faults.append(f"us is {line['us']}, the samples' median {us}")
+    rate = line["bytes"] / us * 1e-3
+    if not near(line["gb_per_s"], rate):
+        faults.append(f"gb_per_s is {line['gb_per_s']}, bytes over the median {rate}")
+    if "gpu" in line:
+        share = statistics.median(copies) / us * 100 if copies else math.nan
+        if not near(line["percent_of_ceiling"], share):
+            faults.append(
+                f"percent_of_ceiling is {line['percent_of_ceiling']}, samples give {share}"
+            )
+        if not line.get("results_agree", False):
+            faults.append("timed calls on the same inputs left other results")
+    return faults
+
+
+def check_faults(line):
+    faults = [] if line["ok"] else [f"{len(line['failures'])} checks failed"]
+    faults += [f"skipped {skip['where']}: {skip['reason']}" for skip in line["skips"]]
+    for tag, counts in line["tags"].items():
+        if counts["not_run"] and not line.get("not_run"):
+            faults.append(f"{counts['not_run']} of {tag} were not run, for no named want")
+    return faults
+
+
+def line_faults(line, ancestors):
+    faults = []
+    if "timing" in line:
+        faults += timing_faults(line)
+    elif "mutants" in line:
+        faults += [
+            f"mutant survived: {m}" for m, word in line["mutants"].items() if word == "SURVIVED"
+        ]
+    elif "tags" in line and "failures" in line:
+        faults += check_faults(line)
+    commit = line.get("machine", {}).get("commit", "")
+    return faults + list(filter(None, [ancestors.fault(commit)]))
+
+
+def read_results(folder, ancestors):
+    """All right lines, in order, and a sentence for each wrong one."""
+    lines, faults = [], []
+    for path in sorted(Path(folder).glob("*.jsonl")):
+        for number, text in enumerate(path.read_text().splitlines(), 1):
+            where = f"{path.name}:{number}"
+            try:
+                line = json.loads(text)
+                found = line_faults(line, ancestors)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                found = [f"is no result: {type(error).__name__} {error}"]
+            if found:
+                faults += [f"{where}: {fault}" for fault in found]
+            else:
+                lines.append(line)
+    return lines, faults
+
+
+def machine_name(line):
+    if "gpu" in line:
+        gpu = line["gpu"]
+        return f"{gpu['name']}, driver {gpu['driver'] or gpu['cuda']}"
+    return line["machine"]["cpu"]
+
+
+def best_peer(line):
+    peers = line.get("peers") or {}
+    if not peers:
+        return ""
+    name, us = min(peers.items(), key=lambda item: item[1])
+    return f"{us / line['us']:.2f} x {name}"
+
+
+def bench_table(lines):
+    table = [
+        "| op | case | implementation | us | GB/s | of copy | speed beside the best peer |",
+        "|---|---|---|--:|--:|--:|---|",
+    ]
+    for line in sorted(lines, key=lambda line: (line["op"], line["case"], line["impl"])):
+        mode = " (graph)" if line.get("graph") else ""
+        table.append(
+            f"| `{line['op']}` | `{line['case']}` | {line['impl'].split('/')[-1]}{mode} | "
+            f"{line['us']:.4g} | {line['gb_per_s']:.0f} | {line['percent_of_ceiling']:.0f} % | "
+            f"{best_peer(line)} |"
+        )
+    return table
+
+
+def check_table(checks, mutants):
+    table = ["| op | run | refused | not run | mutants caught |", "|---|--:|--:|--:|--:|"]
+    for op in sorted(checks):
+        counts = [c for tag, c in checks[op]["tags"].items() if tag != "contract"]
+        total = {key: sum(c[key] for c in counts) for key in ("run", "refused", "not_run")}
+        words = mutants.get(op, {}).get("mutants", {}).values()
+        caught = sum(word == "caught" for word in words)
+        table.append(
+            f"| `{op}` | {total['run']} | {total['refused']} | {total['not_run']} | {caught} |"
+        )
+    wants = sorted({want for line in checks.values() for want in line.get("not_run", {})})
+    return table + ([""] + [f"Not run: {', '.join(wants)}."] if wants else [])
+
+
+def render(lines):
+    """The page. The last line of an op, case and implementation on a machine counts."""
+    page = [
+        "# Performance",
+        "",
+        "Made by `tools/performance.py --write` from `bench/results/*.jsonl`, which hold the raw",
+        "samples; CI fails when the two disagree. Figures are medians; a share of copy is against a",
+        "copy that reads and writes as much, timed in turn. [harness.md](harness.md) says how.",
+        "",
+    ]
+    machines = {}
+    for line in lines:
+        machine = machines.setdefault(machine_name(line), {"bench": {}, "check": {}, "mutants": {}})
+        if "timing" in line:
+            machine["bench"][line["op"], line["case"], line["impl"]] = line
+        elif "mutants" in line:
+            machine["mutants"][line["op"]] = line
+        elif "tags" in line:
+            machine["check"][line["op"]] = line
+    for name, found in sorted(machines.items()):
+        page += [f"## {name}", ""]
+        if found["bench"]:
+            page += [*bench_table(found["bench"].values()), ""]
+        if found["check"]:
+            page += ["Checks:", "", *check_table(found["check"], found["mutants"]), ""]
+    if not machines:
+        page += ["Nothing has been measured yet.", ""]
+    return "\n".join(page)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="write the page")
+    arguments = parser.parse_args()
+    ancestors = Ancestors()
+    lines, faults = read_results(ROOT / RESULTS, ancestors)
+    if ancestors.unknown:
+        print(f"performance: commits were not looked at, since {ancestors.unknown}")
+    page = render(lines)
+    target = ROOT / PAGE
+    if arguments.write and not faults:
+        target.write_text(page)
+    elif not arguments.write and (not target.exists() or target.read_text() != page):
+        faults.append(f"{PAGE} is not what the results give: tools/performance.py --write")
+    print("\n".join(faults) if faults else f"performance: {len(lines)} results, no fault")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
