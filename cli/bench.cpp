@@ -10,6 +10,7 @@
 #include "harness/check.h"
 #include "harness/cuda_bench.h"
 #include "harness/cuda_memory.h"
+#include "harness/peers.h"
 #include "harness/results.h"
 
 namespace pestle::cli {
@@ -26,6 +27,8 @@ struct Options {
   bool list_cases = false;
   bool dispatch = false;
   bool host_cost = false;
+  bool with_peers = false;
+  std::string peers_script = "bench/peers/run_peers.py";
   std::string device = "cpu";
   std::unique_ptr<harness::Memory> memory;  // of --device, null for the CPU
   bool bars = false;
@@ -70,17 +73,40 @@ void print_result(const harness::BenchResult& r) {
               r.op.c_str(), r.impl.c_str(), r.time.median, r.time.spread() * 100, r.gb_per_s(),
               r.gflops(), r.percent_of_ceiling, r.bound.c_str(), r.case_text.c_str());
   if (!r.versus.empty()) std::printf("  %s\n", harness::versus_verdict(r).c_str());
+  for (const auto& [name, us] : r.peers) {
+    std::printf("  %.2f times as fast as %s (%.1f us)\n", us / r.time.median, name.c_str(), us);
+  }
   std::fflush(stdout);
 }
 
 using BenchFunction = std::function<Result<harness::BenchResult>(const Job&)>;
 
-Result<BenchFunction> bench_function(const Options& options) {
-  if (options.memory != nullptr) {
-    return BenchFunction([&options](const Job& job) {
-      return harness::bench_case_on_cuda(*job.op, job.row, options.bench, *options.memory);
-    });
+// With the peers, if wanted, before and after ours: in turn, as far as two processes can be.
+Result<BenchFunction> cuda_bench_function(const Options& options) {
+  std::shared_ptr<harness::Peers> peers;
+  if (options.with_peers) {
+    peers = std::make_shared<harness::Peers>();
+    PESTLE_TRY(peers->start(options.bar_options.python, options.peers_script, true));
   }
+  return BenchFunction([=, &options](const Job& job) -> Result<harness::BenchResult> {
+    std::map<std::string, harness::PeerTime> times;
+    auto row = harness::case_json(*job.op, job.row);
+    PESTLE_TRY(row.status());
+    const auto ask = [&] {
+      if (!peers || !job.op->has_cuda) return;
+      (void)fail(peers->measure_all(row.value(), options.bench.timing.seconds, times));
+    };
+    ask();
+    auto result = harness::bench_case_on_cuda(*job.op, job.row, options.bench, *options.memory);
+    PESTLE_TRY(result.status());
+    ask();
+    for (const auto& [name, time] : times) result.value().peers[name] = time.time.median;
+    return result;
+  });
+}
+
+Result<BenchFunction> bench_function(const Options& options) {
+  if (options.memory != nullptr) return cuda_bench_function(options);
   auto made = harness::CopyCeiling::make();
   PESTLE_TRY(made.status());
   const std::shared_ptr<harness::CopyCeiling> ceiling = std::move(made.value());
@@ -113,9 +139,12 @@ int bench_all(const Options& options) {
   for (const Job& job : jobs.value()) {
     auto result = bench.value()(job);
     if (!result.ok()) {
-      // Most ops have no implementation for a device yet; that is no failure of those that have.
-      if (options.memory != nullptr && result.status().code() == Code::kUnsupported) continue;
-      failed = fail(result.status());
+      // An op without an implementation for the device, or one that refuses the case, is no
+      // failure.
+      const bool refused =
+          options.memory != nullptr && result.status().code() == Code::kUnsupported;
+      const int code = refused && !job.op->has_cuda ? 0 : fail(result.status());
+      if (!refused) failed = code;
       continue;
     }
     if (!result.value().results_agree) {
@@ -260,6 +289,9 @@ void add_bench(CLI::App& app, int* exit_code) {
   command->add_option("--device", options->device, "cpu, cuda or cuda:N (cpu)");
   command->add_option("--graph", options->bench.graph,
                       "on a CUDA device, calls in a graph: on, off or, when they are short, auto");
+  command->add_flag("--with-peers", options->with_peers,
+                    "on a CUDA device, PyTorch on the same cases in the same run (--python)");
+  command->add_option("--peers-script", options->peers_script, "(bench/peers/run_peers.py)");
   command->add_flag("--host-cost", options->host_cost,
                     "on a CUDA device, what a call through the C ABI costs the host");
   command->add_option("--footprint", options->footprint_mib,

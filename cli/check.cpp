@@ -74,7 +74,7 @@ Status read_options(Options& options, std::vector<const Op*>& ops, Dist& dist) {
   return options.file.open(options.out);
 }
 
-void write_line(Options& options, const Op& op, nlohmann::ordered_json result) {
+void write_line(Options& options, const Op& op, const nlohmann::ordered_json& result) {
   nlohmann::ordered_json line = {
       {"op", op.spec->name}, {"tags", options.tags}, {"device", options.device}};
   line.update(result);

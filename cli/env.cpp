@@ -4,18 +4,37 @@
 #include <nlohmann/json.hpp>
 
 #include "backends/cpu/parallel.h"
+#include "backends/cuda/runtime.h"
 #include "cli/commands.h"
 #include "core/build_info.h"
 #include "core/machine.h"
 
 namespace pestle::cli {
 
+namespace {
+
+// "2: NVIDIA H200, sm_90, driver 580.159.04", or why there are none.
+std::string gpus() {
+  auto count = cuda::device_count();
+  if (!count.ok()) return count.status().message();
+  std::string text = std::to_string(count.value());
+  for (int i = 0; i < count.value(); ++i) {
+    const auto info = cuda::device_info(i);
+    if (!info.ok()) return info.status().message();
+    text += (i == 0 ? ": " : "; ") + info.value().name + ", sm_" +
+            std::to_string(info.value().compute_capability) + ", driver " + info.value().driver;
+  }
+  return text;
+}
+
+}  // namespace
+
 void add_env(CLI::App& app, int* exit_code) {
   auto* command = app.add_subcommand("env", "Print versions, build and machine for a bug report");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "for machines");
   command->callback([=] {
-    const nlohmann::ordered_json env = {
+    nlohmann::ordered_json env = {
         {"version", build_version()},
         {"commit", build_commit()},
         {"build", build_type()},
@@ -24,6 +43,7 @@ void add_env(CLI::App& app, int* exit_code) {
         {"threads", cpu::threads()},
         {"ops", all_ops().size()},
     };
+    if (cuda::compiled()) env["gpus"] = gpus();
     if (*json) {
       std::printf("%s\n", env.dump(2).c_str());
     } else {

@@ -1,6 +1,8 @@
 // Times implementations of ops on their contracts' cases. Names no op.
 #pragma once
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,7 +27,7 @@ class BenchCase {
   bool results_agree() const;
   void poison_outputs();
   // What a call must read and write at least; reads grow where the contract counts passes.
-  int64_t read_bytes() const { return bytes_ - write_bytes_; }
+  int64_t read_bytes() const { return std::max<int64_t>(0, bytes_ - write_bytes_); }
   int64_t write_bytes() const { return write_bytes_; }
   // The inputs of a set, for the copy that is timed beside it.
   std::vector<Region> inputs(int64_t set) const;
@@ -79,6 +81,7 @@ struct BenchResult {
   int64_t reads = 0, writes = 0;
   std::string copy_method, throttled;
   int sm_mhz = 0, memory_mhz = 0;
+  std::map<std::string, double> peers;  // microseconds of other libraries on the same case
   int threads = 0;
   int64_t sets = 0;
   int64_t bytes = 0;

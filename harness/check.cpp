@@ -167,6 +167,9 @@ class CaseCheck {
       if ((again_ && !is_plain(variant)) || done()) continue;
       if (!set_isa(isa_name(variant.isa)).ok()) continue;
       cpu::set_threads(variant.threads);
+      if (on_device_)
+        memory_.set_context(impl.id + (" " + where(variant)) +
+                            "\n  again: " + repeat_command(impl.id, variant));
       const Trial::Outcome outcome = trial.run(impl, variant);
       note(impl, variant, outcome, is_reference);
       if (outcome.refused || !is_plain(variant) || !outcome.faults.empty()) continue;
@@ -228,8 +231,7 @@ class CaseCheck {
            " isa=" + std::string(isa_name(variant.isa)) + " seed=" + std::to_string(seed_);
   }
 
-  void fail(const std::string& impl, const Variant& variant, const std::string& what) {
-    count(impl, [](CheckReport::Counts& c) { ++c.failed; });
+  std::string repeat_command(const std::string& impl, const Variant& variant) const {
     std::string repeat = std::string("pestle check ") + op_.spec->name + " --impl " + impl +
                          " --case \"" + row_.text + "\" --dist " +
                          std::string(dist_name(row_.dist)) + " --variant " + variant_name(variant);
@@ -241,7 +243,13 @@ class CaseCheck {
                 std::string(isa_name(variant.isa));
     }
     repeat += " --seed " + std::to_string(seed_);
-    report_.failures.push_back({op_.spec->name, impl, where(variant), what, repeat});
+    return repeat;
+  }
+
+  void fail(const std::string& impl, const Variant& variant, const std::string& what) {
+    count(impl, [](CheckReport::Counts& c) { ++c.failed; });
+    report_.failures.push_back(
+        {op_.spec->name, impl, where(variant), what, repeat_command(impl, variant)});
   }
   void refuse(const std::string& impl, const Variant& variant, const std::string& reason) {
     count(impl, [](CheckReport::Counts& c) { ++c.refused; });

@@ -16,13 +16,6 @@ constexpr uint8_t kTooEarly = 0xC3;
 // Left free for the driver's own needs.
 constexpr int64_t kReserve = int64_t{512} << 20;
 
-// After an error of the device nothing that follows can be trusted, so there is no way on.
-void must(const Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "pestle: %s\n", status.message().c_str());
-  std::_Exit(1);
-}
-
 class GraphRecording final : public Recording {
  public:
   GraphRecording(int device, void* graph) : device_(device), graph_(graph) {}
@@ -116,6 +109,15 @@ class CudaMemory final : public Memory {
   }
 
  private:
+  // After an error of the device nothing that follows can be trusted, so there is no way on.
+  void must(const Status& status) const {
+    if (status.ok()) return;
+    std::fflush(stdout);
+    std::fprintf(stderr, "pestle: %s\n", status.message().c_str());
+    if (!context_.empty()) std::fprintf(stderr, "  in %s\n", context_.c_str());
+    std::_Exit(1);
+  }
+
   // The tensors' content arrives by copies queued on the stream before the call and held back until
   // the call has returned: it is right only if the call's work waits for its stream.
   Status behind_a_gate(std::span<const Region> regions,

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "core/status.h"
@@ -35,6 +36,8 @@ class Memory {
  public:
   virtual ~Memory() = default;
   virtual Device device() const = 0;
+  // What is being done there: said when the device fails, which ends the process.
+  void set_context(std::string text) { context_ = std::move(text); }
   // Aligned to 4096 bytes (256 on a device), content undefined; nullptr when there is not so much.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void release(void* memory, int64_t bytes) = 0;
@@ -62,6 +65,9 @@ class Memory {
   virtual Status call(Launch launch, std::span<const Region> regions,
                       std::unique_ptr<Recording>& recording,
                       const std::function<Status(void* stream)>& work) = 0;
+
+ protected:
+  std::string context_;
 };
 
 Memory& host_memory();

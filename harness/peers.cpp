@@ -8,8 +8,10 @@ namespace pestle::harness {
 
 using nlohmann::json;
 
-Status Peers::start(const std::string& python, const std::string& script) {
-  PESTLE_TRY(worker_.start({python, script, "--serve"}));
+Status Peers::start(const std::string& python, const std::string& script, bool on_gpu) {
+  std::vector<std::string> command = {python, script, "--serve"};
+  if (on_gpu) command.insert(command.end(), {"--device", "cuda"});
+  PESTLE_TRY(worker_.start(command));
   // An empty request shows at once whether PyTorch is there.
   auto answer = worker_.ask(R"({"op": "", "case": "", "peers": [], "seconds": 0})");
   if (answer.ok()) return {};
@@ -40,6 +42,26 @@ void Peers::add(const json& answer, std::map<std::string, PeerTime>& times) cons
   entry.bytes = answer.at("bytes").get<int64_t>();
 }
 
+Status Peers::ask(const nlohmann::ordered_json& request, std::map<std::string, PeerTime>& times) {
+  auto answer = worker_.ask(request.dump());
+  PESTLE_TRY(answer.status());
+  const json parsed = json::parse(answer.value(), nullptr, false);
+  if (!parsed.is_object() || parsed.contains("error")) {
+    return {Code::kUnsupported, "peer: " + (parsed.is_object() ? parsed["error"].get<std::string>()
+                                                               : answer.value().substr(0, 200))};
+  }
+  for (const json& line : parsed.at("peers")) add(line, times);
+  return {};
+}
+
+Status Peers::measure_all(const nlohmann::ordered_json& row, double seconds,
+                          std::map<std::string, PeerTime>& times) {
+  nlohmann::ordered_json request = row;
+  request["peers"] = nullptr;
+  request["seconds"] = seconds;
+  return ask(request, times);
+}
+
 Status Peers::measure(const nlohmann::ordered_json& row, const std::vector<std::string>& names,
                       double seconds, std::map<std::string, PeerTime>& times) {
   const std::string what =
@@ -54,15 +76,7 @@ Status Peers::measure(const nlohmann::ordered_json& row, const std::vector<std::
     nlohmann::ordered_json request = row;
     request["peers"] = names;
     request["seconds"] = seconds;
-    auto answer = worker_.ask(request.dump());
-    PESTLE_TRY(answer.status());
-    const json parsed = json::parse(answer.value(), nullptr, false);
-    if (!parsed.is_object() || parsed.contains("error")) {
-      return {Code::kUnsupported,
-              "peer: " + (parsed.is_object() ? parsed["error"].get<std::string>()
-                                             : answer.value().substr(0, 200))};
-    }
-    for (const json& line : parsed.at("peers")) add(line, times);
+    PESTLE_TRY(ask(request, times));
   }
   for (const std::string& name : names) {
     if (!times.contains(name)) return unsupported("no time of " + name + " for " + what);

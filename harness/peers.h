@@ -21,17 +21,21 @@ struct PeerTime {
 
 class Peers {
  public:
-  // Starts `python script --serve`.
-  Status start(const std::string& python, const std::string& script);
+  // Starts `python script --serve`, for a GPU with "--device cuda".
+  Status start(const std::string& python, const std::string& script, bool on_gpu = false);
   // Reads what the same script wrote as JSON lines.
   Status load(const std::string& path);
 
+  // Of all the peers that there are for this case, maybe none.
+  Status measure_all(const nlohmann::ordered_json& row, double seconds,
+                     std::map<std::string, PeerTime>& times);
   // Times by peer's name. Called twice for a case, it adds samples: once before ours, once after.
   // An error when one of the peers is missing.
   Status measure(const nlohmann::ordered_json& row, const std::vector<std::string>& names,
                  double seconds, std::map<std::string, PeerTime>& times);
 
  private:
+  Status ask(const nlohmann::ordered_json& request, std::map<std::string, PeerTime>& times);
   void add(const nlohmann::json& answer, std::map<std::string, PeerTime>& times) const;
 
   LineWorker worker_;

@@ -126,7 +126,7 @@ nlohmann::ordered_json result_json(const BenchResult& r) {
     json["threads"] = r.threads;
     json["compute_gflops"] = r.compute_gflops;
   } else {
-    json["peers"] = nlohmann::ordered_json::object();
+    json["peers"] = r.peers;
     json["graph"] = r.graph;
     json["reads"] = r.reads;
     json["writes"] = r.writes;

@@ -9,6 +9,7 @@
 #   --minutes M       start nothing new after so many (8); then exit 75: run again to go on
 #   --tags-check T    (smoke,edge,bar)    --tags-bench T  (bar)
 #   --device D        (cuda)
+#   --peers           time PyTorch on the same cases, before and after ours (python3 needs torch)
 #   --done FOLDER     results of earlier runs, besides the output folder: what is there is not done
 #                     again
 #   --sanitizer       the smoke and edge checks under compute-sanitizer's four tools instead
@@ -115,7 +116,7 @@ sanitize() {
 }
 
 run() {
-  local only="" tags_check=smoke,edge,bar tags_bench=bar names=() sanitizer=0
+  local only="" tags_check=smoke,edge,bar tags_bench=bar names=() sanitizer=0 peers=()
   shard=1 shards=1 minutes=8 device=cuda done_folder=""
   while [ $# -gt 0 ]; do
     case $1 in
@@ -127,6 +128,7 @@ run() {
       --device) device=$2; shift ;;
       --done) done_folder=$2; shift ;;
       --sanitizer) sanitizer=1 ;;
+      --peers) peers=(--with-peers --python "$(command -v python3)" --peers-script bench/peers/run_peers.py) ;;
       -*) die "unknown option $1" ;;
       *) names+=("$1") ;;
     esac
@@ -145,14 +147,15 @@ run() {
   else
     for op in "${ops[@]}"; do
       case ,${only:-check}, in *,check,*)
-        step "check.$op" "$pestle" check "$op" --device "$device" --tags "$tags_check" ;;
+        step "check.$op.$tags_check" "$pestle" check "$op" --device "$device" --tags "$tags_check" ;;
       esac
       case ,${only:-mutants}, in *,mutants,*)
         step "mutants.$op" "$pestle" check "$op" --device "$device" --mutants ;;
       esac
       case ,${only:-bench}, in *,bench,*)
         [ -z "$("$pestle" bench "$op" --list-cases --tags "$tags_bench" 2>/dev/null)" ] ||
-          step "bench.$op" "$pestle" bench "$op" --device "$device" --tags "$tags_bench" ;;
+          step "bench.$op.$tags_bench" "$pestle" bench "$op" --device "$device" --tags "$tags_bench" \
+            ${peers[@]+"${peers[@]}"} ;;
       esac
     done
     case ,${only:-host}, in *,host,*)

@@ -162,7 +162,7 @@ def check_table(checks, mutants):
             f"| `{op}` | {total['run']} | {total['refused']} | {total['not_run']} | {caught} |"
         )
     wants = sorted({want for line in checks.values() for want in line.get("not_run", {})})
-    return table + ([""] + [f"Not run: {', '.join(wants)}."] if wants else [])
+    return [*table, "", f"Not run: {', '.join(wants)}."] if wants else table
 
 
 def render(lines):
@@ -171,8 +171,8 @@ def render(lines):
         "# Performance",
         "",
         "Made by `tools/performance.py --write` from `bench/results/*.jsonl`, which hold the raw",
-        "samples; CI fails when the two disagree. Figures are medians; a share of copy is against a",
-        "copy that reads and writes as much, timed in turn. [harness.md](harness.md) says how.",
+        "samples; CI fails when the two disagree. Figures are medians; a share of copy is against",
+        "a copy that reads and writes as much, timed in turn. [harness.md](harness.md) says how.",
         "",
     ]
     machines = {}

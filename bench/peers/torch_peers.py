@@ -7,6 +7,8 @@ case's own. The eager chains are the fastest that we found in plain PyTorch oper
 import torch
 import torch.nn.functional as F
 
+DEVICE = "cpu"  # run_peers.py --device sets it
+
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 FP8 = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 # Midpoints between the values 0, 0.5, 1, 1.5, 2, 3, 4, 6 of E2M1.
@@ -15,10 +17,10 @@ E2M1_MIDPOINTS = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
 
 def random_tensor(case, name):
     tensor = case["tensors"][name]
-    values = torch.empty(tensor["shape"], dtype=DTYPES[tensor["dtype"]])
+    values = torch.empty(tensor["shape"], dtype=DTYPES[tensor["dtype"]], device=DEVICE)
     # One megabyte of normal values, repeated: filling gigabytes takes longer than measuring.
     flat = values.view(-1)
-    block = torch.randn(min(flat.numel(), 1 << 20)).to(values.dtype)
+    block = torch.randn(min(flat.numel(), 1 << 20), device=DEVICE).to(values.dtype)
     for start in range(0, flat.numel(), block.numel()):
         part = flat[start : start + block.numel()]
         part.copy_(block[: part.numel()])
@@ -54,7 +56,7 @@ def quantize_fp8(case):
     if granularity not in ("tensor", "row"):
         return {}
     if given:
-        return eager_and_compiled(with_scale, x, torch.tensor(0.01))
+        return eager_and_compiled(with_scale, x, torch.tensor(0.01, device=DEVICE))
     return eager_and_compiled(rows if granularity == "row" else whole, x)
 
 
@@ -75,7 +77,8 @@ def quantize_int8(case):
 
 
 def e2m1_codes(values):
-    codes = torch.bucketize(values.abs(), E2M1_MIDPOINTS, out_int32=True).to(torch.uint8)
+    midpoints = E2M1_MIDPOINTS.to(DEVICE)
+    codes = torch.bucketize(values.abs(), midpoints, out_int32=True).to(torch.uint8)
     return codes | (torch.signbit(values).to(torch.uint8) << 3)
 
 
@@ -164,8 +167,8 @@ def linear(case):
     n = case["tensors"]["out"]["shape"][-1]
     rows = shape[0] if len(shape) > 1 else 1
     bytes_moved = 2 * (n * shape[-1] + rows * (n + shape[-1]))
-    x = torch.randn(shape).bfloat16()
-    one = torch.randn(n, shape[-1]).bfloat16()
+    x = torch.randn(shape, device=DEVICE).bfloat16()
+    one = torch.randn(n, shape[-1], device=DEVICE).bfloat16()
     weights = [one.clone() for _ in range(max(2, -(-(1 << 30) // (2 * one.numel()))))]
     turn = iter(range(1 << 62))
 
@@ -193,6 +196,6 @@ COPY_ELEMENTS = 1 << 28  # bf16: half a GiB read, half a GiB written
 
 
 def copy_of_bf16():
-    source = torch.full((COPY_ELEMENTS,), 1.5, dtype=torch.bfloat16)
+    source = torch.full((COPY_ELEMENTS,), 1.5, dtype=torch.bfloat16, device=DEVICE)
     target = torch.zeros_like(source)
     return lambda: target.copy_(source), 4 * COPY_ELEMENTS

@@ -1,4 +1,4 @@
-"""Results that are not what their samples say are rejected, and docs/performance.md is made from them."""
+"""Results that are not what their samples say are rejected; docs/performance.md is made of them."""
 
 import copy
 import importlib.util
