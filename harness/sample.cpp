@@ -20,13 +20,15 @@ struct Cut {
 };
 constexpr Cut kCuts[] = {{32, 8, 3}, {32, 32, 16}, {64, 64, 32}, {256, 512, 256}};
 
-struct Symbol {
-  std::string name;
+// Symbols of one value that are cut at once; mostly one alone.
+struct Symbols {
+  std::vector<std::string> names;
   int64_t value;
 };
 
-std::vector<Symbol> symbols_of(const std::string& text) {
-  std::vector<Symbol> symbols;
+// The largest first; those of equal value each alone, then together, since a contract may tie them.
+std::vector<Symbols> symbols_of(const std::string& text) {
+  std::vector<Symbols> symbols;
   for (std::string_view item : split(text, ' ')) {
     const size_t equals = item.find('=');
     if (equals == std::string_view::npos) continue;
@@ -34,19 +36,30 @@ std::vector<Symbol> symbols_of(const std::string& text) {
     int64_t number = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     if (error != std::errc() || end != value.data() + value.size()) continue;
-    symbols.push_back({std::string(item.substr(0, equals)), number});
+    symbols.push_back({{std::string(item.substr(0, equals))}, number});
   }
-  std::sort(symbols.begin(), symbols.end(),
-            [](const auto& a, const auto& b) { return a.value > b.value; });
+  const size_t single = symbols.size();
+  for (size_t i = 0; i < single; ++i) {
+    Symbols tied{{}, symbols[i].value};
+    for (size_t j = 0; j < single; ++j) {
+      if (symbols[j].value == tied.value) tied.names.push_back(symbols[j].names[0]);
+    }
+    if (tied.names.size() > 1 && tied.names[0] == symbols[i].names[0]) symbols.push_back(tied);
+  }
+  std::sort(symbols.begin(), symbols.end(), [](const auto& a, const auto& b) {
+    return a.value != b.value ? a.value > b.value : a.names.size() < b.names.size();
+  });
   return symbols;
 }
 
-std::string with_symbol(const std::string& text, const std::string& name, int64_t value) {
+std::string with_symbols(const std::string& text, const std::vector<std::string>& names,
+                         int64_t value) {
   std::string changed;
   for (std::string_view item : split(text, ' ')) {
     if (!changed.empty()) changed += ' ';
-    changed +=
-        item.starts_with(name + "=") ? name + "=" + std::to_string(value) : std::string(item);
+    const std::string name(item.substr(0, item.find('=')));
+    const bool among = std::find(names.begin(), names.end(), name) != names.end();
+    changed += among ? name + "=" + std::to_string(value) : std::string(item);
   }
   return changed;
 }
@@ -116,37 +129,50 @@ bool is_tensor(const Op& op, const TextCall& call, size_t i, Role role) {
          call.values[i].present;
 }
 
-// Do some rows alone give the bits that they give among the others?
-bool rows_are_independent(const Op& op, const std::string& text, const std::string& symbol,
-                          const Cut& sizes, uint64_t seed) {
-  const std::string large = with_symbol(text, symbol, sizes.tried);
-  const std::string small = with_symbol(text, symbol, sizes.tried_kept);
-  auto made = make_step(op, large, small, sizes.tried, sizes.tried_kept);
-  if (!made.ok()) return false;
-  const Step& step = made.value();
-  const std::vector<int64_t> rows = pick(sizes.tried, sizes.tried_kept, seed);
-  std::vector<std::vector<uint8_t>> inputs(step.dimension.size());
-  std::vector<std::vector<uint8_t>> taken(step.dimension.size());
+std::vector<std::vector<uint8_t>> random_inputs(const Op& op, const TextCall& call, uint64_t seed) {
+  std::vector<std::vector<uint8_t>> inputs(op.spec->args.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!is_tensor(op, step.large, i, Role::kInput)) continue;
-    const TensorView& t = step.large.values[i].tensor;
+    if (!is_tensor(op, call, i, Role::kInput)) continue;
+    const TensorView& t = call.values[i].tensor;
     inputs[i].resize(static_cast<size_t>(size_bytes(t)));
     fill(inputs[i].data(), t.dtype, numel(t), meaning_of(op.spec->args[i], t.dtype), Dist::kNormal,
          seed + i);
-    taken[i] = cut(inputs[i], t, step.dimension[i], rows);
   }
+  return inputs;
+}
+
+// Do rows alone give the bits that they give among the others? All of them are tried, in groups: a
+// maximum over all rows, say, changes at least those of the groups that lack its row.
+bool rows_are_independent(const Op& op, const std::string& text, const Symbols& symbols,
+                          const Cut& sizes, uint64_t seed) {
+  const std::string large = with_symbols(text, symbols.names, sizes.tried);
+  const std::string small = with_symbols(text, symbols.names, sizes.tried_kept);
+  auto made = make_step(op, large, small, sizes.tried, sizes.tried_kept);
+  if (!made.ok()) return false;
+  const Step& step = made.value();
+  const auto inputs = random_inputs(op, step.large, seed);
   const auto all = run_reference_on(op, large, inputs, false);
-  const auto some = run_reference_on(op, small, taken, false);
-  if (!all.ok() || !some.ok()) return false;
+  if (!all.ok()) return false;
   bool cuts_an_output = false;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!is_tensor(op, step.large, i, Role::kOutput)) continue;
-    TensorView shape = step.large.values[i].tensor;
-    if (!op.spec->args[i].bound.exact) shape.dtype = DType::kF64;
-    cuts_an_output |= step.dimension[i] >= 0;
-    if (cut(all.value()[i], shape, step.dimension[i], rows) != some.value()[i]) return false;
+  for (int64_t end = sizes.tried_kept;; end = std::min(end + sizes.tried_kept, sizes.tried)) {
+    std::vector<int64_t> rows;
+    for (int64_t row = end - sizes.tried_kept; row < end; ++row) rows.push_back(row);
+    std::vector<std::vector<uint8_t>> taken(inputs.size());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!is_tensor(op, step.large, i, Role::kInput)) continue;
+      taken[i] = cut(inputs[i], step.large.values[i].tensor, step.dimension[i], rows);
+    }
+    const auto some = run_reference_on(op, small, taken, false);
+    if (!some.ok()) return false;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!is_tensor(op, step.large, i, Role::kOutput)) continue;
+      TensorView shape = step.large.values[i].tensor;
+      if (!op.spec->args[i].bound.exact) shape.dtype = DType::kF64;
+      cuts_an_output |= step.dimension[i] >= 0;
+      if (cut(all.value()[i], shape, step.dimension[i], rows) != some.value()[i]) return false;
+    }
+    if (end == sizes.tried) return cuts_an_output;
   }
-  return cuts_an_output;
 }
 
 int64_t output_elements(const Op& op, const TextCall& call) {
@@ -189,15 +215,15 @@ Result<SampledCall> sample_call(const Op& op, const std::string& text,
   SampledCall sampled{text, std::move(inputs), {}};
   sampled.rows.resize(op.spec->args.size());
   bool any = false;
-  for (const Symbol& symbol : symbols_of(text)) {
+  for (const Symbols& symbol : symbols_of(text)) {
     auto now = call_from_text(op, sampled.text, DeviceType::kCpu);
     PESTLE_TRY(now.status());
     if (any && output_elements(op, now.value()) <= kEnough) break;
     for (const Cut& sizes : kCuts) {
       if (symbol.value <= 2 * sizes.kept) break;
-      const std::string small = with_symbol(sampled.text, symbol.name, sizes.kept);
+      const std::string small = with_symbols(sampled.text, symbol.names, sizes.kept);
       auto made = make_step(op, sampled.text, small, symbol.value, sizes.kept);
-      if (!made.ok() || !rows_are_independent(op, sampled.text, symbol.name, sizes, seed)) continue;
+      if (!made.ok() || !rows_are_independent(op, sampled.text, symbol, sizes, seed)) continue;
       const Step& step = made.value();
       bool twice = false;
       for (size_t i = 0; i < step.dimension.size(); ++i) {

@@ -268,6 +268,32 @@ TEST(DevicePath, DevicesByName) {
   }
 }
 
+std::vector<std::vector<uint8_t>> inputs_of(const Op& op, const std::string& text) {
+  auto call = call_from_text(op, text, DeviceType::kCpu);
+  std::vector<std::vector<uint8_t>> inputs(op.spec->args.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const TensorView& t = call.value().values[i].tensor;
+    if (op.spec->args[i].role != Role::kInput || !call.value().values[i].present) continue;
+    inputs[i].assign(static_cast<size_t>(size_bytes(t)), 1);
+  }
+  return inputs;
+}
+
+TEST(DevicePath, SymbolsThatAContractTiesAreCutTogether) {
+  const Op& op = *find_op("apply_rope");
+  const std::string text = "B=1 H=2 S=100 D=16 FB=1 FH=1 FS=100";
+  const auto sampled = sample_call(op, text, inputs_of(op, text), 1);
+  ASSERT_TRUE(sampled.ok()) << sampled.status().message();
+  EXPECT_EQ(sampled.value().text, "B=1 H=2 S=32 D=16 FB=1 FH=1 FS=32");
+}
+
+TEST(DevicePath, RowsThatHangTogetherAreNotSampled) {
+  // One scale of the whole tensor: no row of the codes stands alone.
+  const Op& op = *find_op("quantize_fp8");
+  const std::string text = "M=100 K=16";
+  EXPECT_EQ(sample_call(op, text, inputs_of(op, text), 1).status().code(), Code::kUnsupported);
+}
+
 TEST(DevicePath, TakesRowsInEachDimension) {
   const int64_t dims[] = {3, 4};
   TensorView shape = make_view(nullptr, DType::kU8, 2, dims);
