@@ -1,6 +1,6 @@
 # Thin over CMake and pytest; docs/building.md has the details. Every target installs what it needs.
 .DEFAULT_GOAL := build
-.PHONY: setup build cli test check-fast demo lint format new-op dump bench bars fuzz cuda gpu-pack performance \
+.PHONY: setup build cli wheel test check-fast demo lint format new-op dump bench bars fuzz cuda gpu-pack performance \
   install clean
 SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -21,6 +21,10 @@ cli:  ## build/bin/pestle alone, for quick turns
 	@tools/setup.sh
 	@tools/build.sh release pestle_cli
 
+wheel:  ## dist/pestle-VERSION-py3-none-manylinux....whl: the PyTorch package
+	@tools/setup.sh wheel
+	@tools/wheel.sh
+
 test:  ## everything CI runs
 	@tools/test.sh
 
@@ -31,6 +35,9 @@ check-fast: build  ## C++ tests of the release build only
 test-python: build
 	@tools/setup.sh test
 	PESTLE_BUILD_DIR=$(CURDIR)/build PESTLE_BIN=$(CURDIR)/build/bin/pestle pytest -q tests/python
+test-torch: build  ## the wheel in a fresh environment, and its tests
+	@tools/setup.sh test wheel
+	@tools/test_wheel.sh
 test-%:
 	@tools/setup.sh
 	@tools/build.sh release pestle_test_$*
@@ -80,4 +87,4 @@ install: build
 	cmake --install build --prefix $(PREFIX)
 
 clean:
-	rm -rf build
+	rm -rf build build-wheel dist

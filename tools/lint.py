@@ -17,13 +17,16 @@ MAY_INCLUDE = {
     "ops": ["core", "formats", "backends/cpu", "backends/cuda"],
     "files": ["core", "formats", "backends/cpu/parallel.h"],
     "bindings/c": ["core", "formats", "files", "include", "backends/cpu/parallel.h"],
+    "python/csrc": ["core", "include"],
     "harness": ["core", "formats", "backends/cpu/parallel.h", "backends/cuda/runtime.h", "include"],
     "cli": ["core", "formats", "files", "harness", "backends/cpu", "backends/cuda/runtime.h"],
     "include": [],
 }
-FIRST_PARTY = ("core", "formats", "backends", "ops", "files", "bindings", "harness", "cli")
+FIRST_PARTY = (
+    "core", "formats", "backends", "ops", "files", "bindings", "python", "harness", "cli"
+)  # fmt: skip
 # These walk the table and know no op by name.
-NAMELESS = ("core/", "backends/", "bindings/", "harness/", "cli/")
+NAMELESS = ("core/", "backends/", "bindings/", "python/csrc/", "harness/", "cli/")
 CODE = {".h", ".hpp", ".inc", ".c", ".cpp", ".cu", ".cuh", ".def"}
 MAX_LINES = 800
 UNLIMITED = ("docs/", "include/pestle/ops.h")

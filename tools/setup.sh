@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# usage: tools/setup.sh [build|test|fuzz|cuda]...
+# usage: tools/setup.sh [build|test|wheel|fuzz|cuda]...
 # Installs what is missing and says nothing when nothing is: system packages by apt-get, Python
 # packages (pinned in tools/requirements/) into .venv. Running it again costs milliseconds.
 #   build  compiler, libraries, CMake, Ninja (always included)
 #   test   formatters, linters and the Python oracles (PyTorch: 5 GB)
+#   wheel  scikit-build-core and auditwheel
 #   fuzz   clang with libFuzzer
 #   cuda   nvcc 13.0 from PyPI, into .venv/cuda; no GPU and no driver needed
 set -euo pipefail
@@ -65,8 +66,9 @@ for part in "$@"; do
     build) ;;
     test) pip_install lint; pip_install test ;;
     lint) pip_install lint ;;
+    wheel) pip_install wheel ;;
     fuzz) apt_install "${fuzz_packages[@]}" ;;
     cuda) pip_install cuda --target .venv/cuda --upgrade --no-deps ;;
-    *) die "unknown part '$part'; parts are build, lint, test, fuzz, cuda" ;;
+    *) die "unknown part '$part'; parts are build, lint, test, wheel, fuzz, cuda" ;;
   esac
 done

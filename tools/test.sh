@@ -25,10 +25,10 @@ stage() {
 run_ctest() { ctest --test-dir "$1" --output-on-failure --no-tests=error -j "$(nproc)"; }
 sanitizer() { tools/build.sh "$1" && run_ctest "build/$1"; }
 run_pytest() {
-  PESTLE_BUILD_DIR=$PWD/build PESTLE_BIN=$PWD/build/bin/pestle python -m pytest -q tests
+  PESTLE_BUILD_DIR=$PWD/build PESTLE_BIN=$PWD/build/bin/pestle python -m pytest -q tests --ignore=tests/torch
 }
 
-stage setup tools/setup.sh test cuda || exit 1
+stage setup tools/setup.sh test wheel cuda || exit 1
 stage build tools/build.sh release || exit 1
 stage lint tools/lint.sh
 stage asan-ubsan sanitizer asan-ubsan
@@ -36,13 +36,15 @@ stage tsan sanitizer tsan
 stage cuda tools/build.sh cuda
 stage ctest run_ctest build
 stage pytest run_pytest
+stage wheel tools/test_wheel.sh
 
 echo "=== summary"
 printf '%s\n' "${summary[@]}"
-for name in asan-ubsan tsan ctest pytest; do
+for name in asan-ubsan tsan ctest pytest wheel; do
   echo "$name: $(grep -E 'tests passed|tests failed| passed| failed' $logs/$name.log | tail -n 1)"
 done
 [ ${#failed[@]} -eq 0 ] || { echo "FAILED: ${failed[*]}"; exit 1; }
 # Once more on its own lines, for whatever reads only the end of a log.
 tail -n 3 $logs/ctest.log
 tail -n 1 $logs/pytest.log
+tail -n 1 $logs/wheel.log

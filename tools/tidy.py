@@ -11,7 +11,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-FOLDERS = ("core", "formats", "backends", "ops", "files", "bindings", "harness", "cli")
+FOLDERS = (
+    "core", "formats", "backends", "ops", "files", "bindings", "python", "harness", "cli"
+)  # fmt: skip
 # The compile commands are gcc's, whose warnings clang does not know; and one SIMD target is enough.
 EXTRA = [
     "--extra-arg=-Wno-unknown-warning-option",

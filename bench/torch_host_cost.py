@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""Host cost of a call through torch, beside torch's own ops: prints microseconds, best of many.
+Run by an interpreter that has the wheel: build/wheel-venv/bin/python bench/torch_host_cost.py"""
+
+import subprocess
+import sys
+import time
+
+import pestle
+import torch
+
+X, Y, SCALE = torch.randn(1, 16), torch.randn(1, 16), torch.ones(1)
+CODES = torch.zeros(1, 16, dtype=torch.uint8)
+OPS = torch.ops.pestle
+CALLS = {
+    "torch.add": lambda: torch.add(X, Y),
+    "torch.ops.aten.add.Tensor": lambda: torch.ops.aten.add.Tensor(X, Y),
+    "torch.ops.pestle.swap_nibbles": lambda: OPS.swap_nibbles.default(CODES),
+    "torch.ops.pestle.quantize_fp8.scale": lambda: OPS.quantize_fp8.scale(X, SCALE),
+    "torch.ops.pestle.quantize_fp8": lambda: OPS.quantize_fp8.default(X),
+    "torch.std_mean": lambda: torch.std_mean(X),
+    "pestle.swap_nibbles": lambda: pestle.swap_nibbles(CODES),
+    "pestle.quantize_fp8 with scale": lambda: pestle.quantize_fp8(X, SCALE),
+}
+
+
+def best(call, rounds: int = 40, count: int = 2000) -> float:
+    """The quickest round's time of one call, in microseconds."""
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        times.append(time.perf_counter() - start)
+    return min(times) / count * 1e6
+
+
+def import_ms() -> float:
+    code = (
+        "import torch, time; start = time.perf_counter(); import pestle; "
+        "print((time.perf_counter() - start) * 1e3)"
+    )
+    run = [sys.executable, "-c", code]
+    return min(float(subprocess.run(run, capture_output=True, check=True).stdout) for _ in range(5))
+
+
+def main() -> None:
+    for title, mode in (("inference mode", torch.inference_mode), ("no_grad", torch.no_grad)):
+        with mode():
+            for name, call in CALLS.items():
+                print(f"{title:16} {name:40} {best(call):6.2f} us")
+    print(f"import pestle beyond torch: {import_ms():.0f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+#include "python/csrc/kernel.h"
+
+#include <algorithm>
+
+#include "core/dispatch.h"
+#include "python/csrc/dtypes.h"
+#include "python/csrc/stack.h"
+
+namespace pestle::torch {
+namespace {
+
+class FormCall {
+ public:
+  explicit FormCall(const Form& form) : form_(form), spec_(*form.op->spec) {
+    std::copy(form.defaults.begin(), form.defaults.end(), values_);
+    call_.spec = &spec_;
+    call_.args = std::span<Value>(values_, spec_.args.size());
+  }
+
+  // Every slot is taken off the stack, also those after a faulty one: they are owned here.
+  Status take_inputs(const StableIValue* stack) {
+    Status first;
+    for (size_t s = 0; s < form_.slots.size(); ++s) {
+      Status status = take(form_.slots[s], stack[s]);
+      if (first.ok()) first = std::move(status);
+    }
+    return first;
+  }
+
+  Status run() {
+    PESTLE_TRY(prepare_outputs());
+    DeviceScope scope;
+    PESTLE_TRY(enter_device(scope));
+    OwnedTensor workspace;
+    if (form_.needs_workspace) PESTLE_TRY(allocate_workspace(workspace));
+    return pestle::run(*form_.op, call_);
+  }
+
+  void give_outputs(StableIValue* stack) {
+    if (form_.kind != FormKind::kFunctional) return;
+    for (size_t i = 0; i < form_.outputs.size(); ++i) {
+      stack[i] = stable_value(tensors_[form_.outputs[i]].release());
+    }
+  }
+
+ private:
+  Status error(int arg, const std::string& what) const {
+    return invalid_argument(std::string(spec_.name) + ": " + spec_.args[arg].name + " " + what);
+  }
+
+  Status take(const Slot& slot, StableIValue value) {
+    Value& target = values_[slot.arg];
+    switch (slot.type) {
+      case SlotType::kTensor: return take_tensor(slot.arg, value);
+      case SlotType::kOptionalTensor: {
+        StableIValue inner = 0;
+        return open_optional(value, inner) ? take_tensor(slot.arg, inner) : Status();
+      }
+      case SlotType::kInt: target.i = plain_value<int64_t>(value); return {};
+      case SlotType::kBool: target.i = plain_value<bool>(value); return {};
+      case SlotType::kFloat: target.f = plain_value<double>(value); return {};
+      case SlotType::kChoice: return take_choice(slot.arg, OwnedString(value));
+      case SlotType::kOptionalDtype: {
+        StableIValue inner = 0;
+        if (!open_optional(value, inner)) return {};
+        target.tensor.dtype = dtype_from_torch(plain_value<int32_t>(inner));
+        if (target.tensor.dtype != DType::kNone) return {};
+        return error(slot.arg, "is asked for in a dtype that Pestle does not have");
+      }
+    }
+    return {};
+  }
+
+  Status take_choice(int arg, const OwnedString& label) {
+    values_[arg].i = choice_index(spec_.args[arg].choices, label.text());
+    if (values_[arg].i >= 0) return {};
+    return error(
+        arg, "is '" + std::string(label.text()) + "', expected one of " + spec_.args[arg].choices);
+  }
+
+  Status take_tensor(int arg, StableIValue value) {
+    tensors_[arg].reset(plain_value<TensorHandle>(value));
+    return view_of(arg, tensors_[arg].get(), values_[arg]);
+  }
+
+  Status view_of(int arg, TensorHandle tensor, Value& value) const {
+    const TorchAbi& abi = torch_abi();
+    int64_t rank = 0;
+    int64_t *sizes = nullptr, *strides = nullptr;
+    int32_t dtype = 0, layout = 0, type = 0, index = 0;
+    abi.aoti_torch_get_layout(tensor, &layout);
+    if (layout != abi.aoti_torch_layout_strided()) return error(arg, "is not a strided tensor");
+    abi.aoti_torch_get_dim(tensor, &rank);
+    abi.aoti_torch_get_dtype(tensor, &dtype);
+    abi.aoti_torch_get_device_type(tensor, &type);
+    abi.aoti_torch_get_device_index(tensor, &index);
+    if (rank > kMaxRank) {
+      return error(arg, "has " + std::to_string(rank) + " dimensions, expected at most 8");
+    }
+    TensorView& view = value.tensor;
+    value.present = true;
+    view.rank = static_cast<int32_t>(rank);
+    view.dtype = dtype_from_torch(dtype);
+    if (view.dtype == DType::kNone) return error(arg, "has a dtype that Pestle does not have");
+    if (!device_from_torch(type, index, view.device)) {
+      return error(arg, "lies on a device that Pestle has no kernels for");
+    }
+    if (abi.aoti_torch_get_data_ptr(tensor, &view.data) != 0 ||
+        abi.aoti_torch_get_sizes(tensor, &sizes) != 0 ||
+        abi.aoti_torch_get_strides(tensor, &strides) != 0) {
+      return error(arg, "has no memory that can be read");
+    }
+    std::copy(sizes, sizes + rank, view.shape);
+    std::copy(strides, strides + rank, view.strides);
+    apply_lenience(form_.lenience[static_cast<size_t>(arg)], view);
+    return {};
+  }
+
+  static void apply_lenience(const Lenience& lenience, TensorView& view) {
+    if (view.dtype == DType::kU8 && lenience.from_bytes != DType::kNone) {
+      view.dtype = lenience.from_bytes;
+    }
+    if (view.rank == 0 && lenience.lift_scalar) {
+      view.rank = 1;
+      view.shape[0] = view.strides[0] = 1;
+    }
+  }
+
+  Status prepare_outputs() {
+    if (form_.kind == FormKind::kOut) return {};
+    if (form_.kind == FormKind::kInPlace) return alias_outputs();
+    Scope scope;
+    PESTLE_TRY(form_.op->contract.infer_outputs(call_, scope));
+    PESTLE_TRY(check_variant());
+    for (int output : form_.outputs) PESTLE_TRY(allocate(output));
+    return {};
+  }
+
+  // The number of outputs belongs to the overload; attributes may ask for another one.
+  Status check_variant() const {
+    for (size_t i = 0; i < spec_.args.size(); ++i) {
+      if (spec_.args[i].role != Role::kOutput) continue;
+      const bool is_mine = std::find(form_.outputs.begin(), form_.outputs.end(),
+                                     static_cast<int>(i)) != form_.outputs.end();
+      if (values_[i].present == is_mine) continue;
+      return error(static_cast<int>(i),
+                   std::string(is_mine ? "is an output of this overload, but not of this call"
+                                       : "is an output of this call, but not of this overload") +
+                       ": it is there when " + spec_.args[i].present_if +
+                       "; call another overload of the op");
+    }
+    return {};
+  }
+
+  Status allocate(int output) {
+    TensorView& view = values_[output].tensor;
+    view.device = device();
+    int64_t step = 1;  // torch counts a dimension of 0 as 1 in strides
+    for (int d = view.rank - 1; d >= 0; --d) {
+      view.strides[d] = step;
+      step *= std::max<int64_t>(view.shape[d], 1);
+    }
+    TensorHandle handle = nullptr;
+    if (torch_abi().aoti_torch_empty_strided(
+            view.rank, view.shape, view.strides, dtype_to_torch(view.dtype),
+            device_type_to_torch(view.device.type), view.device.index, &handle) != 0) {
+      return {Code::kOutOfMemory, std::string(spec_.name) + ": torch could not allocate " +
+                                      spec_.args[output].name + " = " + describe(view)};
+    }
+    tensors_[output].reset(handle);
+    torch_abi().aoti_torch_get_data_ptr(handle, &view.data);
+    return {};
+  }
+
+  Status alias_outputs() {
+    for (size_t i = 0; i < form_.outputs.size(); ++i) {
+      const int output = form_.outputs[i];
+      const TensorView& input = values_[form_.aliases[i]].tensor;
+      TensorView& view = values_[output].tensor;
+      const DType asked = view.dtype;
+      const auto allowed = form_.op->contract.allowed_dtypes(call_, static_cast<size_t>(output));
+      const bool keeps = std::find(allowed.begin(), allowed.end(), input.dtype) != allowed.end();
+      view = input;
+      view.dtype = asked != DType::kNone ? asked : keeps ? input.dtype : allowed[0];
+      values_[output].present = true;
+    }
+    return {};
+  }
+
+  Device device() const {
+    for (size_t i = 0; i < spec_.args.size(); ++i) {
+      if (spec_.args[i].role == Role::kInput && values_[i].present) return values_[i].tensor.device;
+    }
+    return {};
+  }
+
+  Status enter_device(DeviceScope& scope) {
+    const Device on = device();
+    if (on.type != DeviceType::kCuda) return {};
+    if (!load_torch_cuda() || !scope.enter(on.index) ||
+        torch_abi().aoti_torch_get_current_cuda_stream(on.index, &call_.stream) != 0) {
+      return {Code::kDeviceError, std::string(spec_.name) + ": no CUDA stream from torch"};
+    }
+    return {};
+  }
+
+  Status allocate_workspace(OwnedTensor& workspace) {
+    auto choice = choose(*form_.op, call_);
+    PESTLE_TRY(choice.status());
+    const int64_t bytes = choice.value().workspace_bytes, one = 1;
+    if (bytes == 0) return {};
+    const Device on = device();
+    TensorHandle handle = nullptr;
+    if (torch_abi().aoti_torch_empty_strided(1, &bytes, &one, dtype_to_torch(DType::kU8),
+                                             device_type_to_torch(on.type), on.index,
+                                             &handle) != 0) {
+      return {Code::kOutOfMemory, std::string(spec_.name) + ": torch could not allocate " +
+                                      std::to_string(bytes) + " bytes of workspace"};
+    }
+    workspace.reset(handle);
+    call_.workspace_bytes = bytes;
+    torch_abi().aoti_torch_get_data_ptr(handle, &call_.workspace);
+    return {};
+  }
+
+  const Form& form_;
+  const OpSpec& spec_;
+  Value values_[kMaxArgs];
+  OwnedTensor tensors_[kMaxArgs];
+  Call call_;
+};
+
+}  // namespace
+
+Status run_form(const Form& form, StableIValue* stack, uint64_t inputs, uint64_t outputs) {
+  const size_t returned = form.kind == FormKind::kFunctional ? form.outputs.size() : 0;
+  if (inputs != form.slots.size() || outputs != returned) {
+    return {Code::kInternal, form.name + ": torch calls with other arguments than its schema's"};
+  }
+  FormCall call(form);
+  PESTLE_TRY(call.take_inputs(stack));
+  PESTLE_TRY(call.run());
+  call.give_outputs(stack);
+  return {};
+}
+
+}  // namespace pestle::torch

@@ -1,0 +1,98 @@
+// Ownership of what torch puts on the stack of a boxed kernel.
+#pragma once
+
+#include <cstring>
+#include <new>
+
+#include "python/csrc/torch_abi.h"
+
+namespace pestle::torch {
+
+// A value of a schema type that is no pointer: torch copies it into the low bytes.
+template <class T>
+T plain_value(StableIValue value) {
+  T result;
+  std::memcpy(&result, &value, sizeof(T));
+  return result;
+}
+
+template <class T>
+StableIValue stable_value(T value) {
+  StableIValue result = 0;
+  std::memcpy(&result, &value, sizeof(T));
+  return result;
+}
+
+// The value inside an optional and true, or false if there is none. Frees the box around it.
+inline bool open_optional(StableIValue value, StableIValue& inner) {
+  auto* box = plain_value<StableIValue*>(value);
+  if (box == nullptr) return false;
+  inner = *box;
+  if (torch_abi().torch_delete_stable_ivalue != nullptr) {
+    torch_abi().torch_delete_stable_ivalue(box);
+  } else {
+    delete box;  // torch 2.11 allocates it by new, and asks kernels to delete it
+  }
+  return true;
+}
+
+class OwnedTensor {
+ public:
+  OwnedTensor() = default;
+  explicit OwnedTensor(TensorHandle handle) : handle_(handle) {}
+  OwnedTensor(const OwnedTensor&) = delete;
+  OwnedTensor& operator=(const OwnedTensor&) = delete;
+  ~OwnedTensor() { reset(nullptr); }
+
+  void reset(TensorHandle handle) {
+    if (handle_ != nullptr) torch_abi().aoti_torch_delete_tensor_object(handle_);
+    handle_ = handle;
+  }
+  TensorHandle release() {
+    TensorHandle handle = handle_;
+    handle_ = nullptr;
+    return handle;
+  }
+  TensorHandle get() const { return handle_; }
+
+ private:
+  TensorHandle handle_ = nullptr;
+};
+
+class OwnedString {
+ public:
+  explicit OwnedString(StableIValue value) : handle_(plain_value<StringHandle>(value)) {}
+  OwnedString(const OwnedString&) = delete;
+  OwnedString& operator=(const OwnedString&) = delete;
+  ~OwnedString() { torch_abi().torch_delete_string(handle_); }
+
+  std::string_view text() const {
+    size_t length = 0;
+    const char* data = "";
+    torch_abi().torch_string_length(handle_, &length);
+    torch_abi().torch_string_c_str(handle_, &data);
+    return {data, length};
+  }
+
+ private:
+  StringHandle handle_;
+};
+
+// Makes a CUDA device the current one for a scope; nothing for the CPU.
+class DeviceScope {
+ public:
+  DeviceScope() = default;
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+  ~DeviceScope() {
+    if (guard_ != nullptr) torch_abi().aoti_torch_delete_device_guard(guard_);
+  }
+  bool enter(int32_t device_index) {
+    return torch_abi().aoti_torch_create_device_guard(device_index, &guard_) == 0;
+  }
+
+ private:
+  GuardHandle guard_ = nullptr;
+};
+
+}  // namespace pestle::torch

@@ -1,0 +1,60 @@
+"""Pestle: fast, checked kernels for quantised models, as PyTorch ops.
+
+Every op of the table is a function here and under `torch.ops.pestle`; docs/notes/python.md says how
+the one becomes the other.
+"""
+
+import torch as _torch
+
+from . import _autograd, _fakes, _functions, _library
+from ._why import Verdict, Why, list_ops, overloads, why
+from .errors import (
+    CorruptFileError,
+    DeviceError,
+    FileError,
+    InterruptedByCallerError,
+    InvalidArgumentError,
+    NoGradientError,
+    NotCompiledError,
+    OutOfMemoryError,
+    PestleError,
+    UnsupportedError,
+)
+
+__version__ = _library.version()
+
+# Kept for the life of the process: torch forgets the registrations of a library that goes away.
+_torch_library = _torch.library.Library("pestle", "FRAGMENT")
+_fakes.register(_torch_library)
+_autograd.register(_torch_library)
+
+__all__ = [
+    "CorruptFileError",
+    "DeviceError",
+    "FileError",
+    "InterruptedByCallerError",
+    "InvalidArgumentError",
+    "NoGradientError",
+    "NotCompiledError",
+    "OutOfMemoryError",
+    "PestleError",
+    "UnsupportedError",
+    "Verdict",
+    "Why",
+    "list_ops",
+    "overloads",
+    "why",
+    *_functions.names(),
+]
+
+
+def __getattr__(name: str):
+    if name in __all__:
+        made = _functions.function(name)
+        globals()[name] = made
+        return made
+    raise AttributeError(f"module 'pestle' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted(__all__)

@@ -1,0 +1,883 @@
+# Made from the table by tools/python_stub.sh: do not edit.
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+__version__: str
+
+@dataclass(frozen=True)
+class Verdict:
+    implementation: str
+    refusal: str
+
+@dataclass(frozen=True)
+class Why:
+    op: str
+    verdicts: tuple[Verdict, ...]
+    @property
+    def chosen(self) -> str | None: ...
+
+def why(op: str, *args, **kwargs) -> Why: ...
+def list_ops() -> list[str]: ...
+def overloads(op: str) -> list: ...
+
+
+class PestleError(RuntimeError): ...
+class InvalidArgumentError(PestleError, ValueError): ...
+class UnsupportedError(PestleError, NotImplementedError): ...
+class NotCompiledError(UnsupportedError): ...
+class OutOfMemoryError(PestleError, MemoryError): ...
+class DeviceError(PestleError): ...
+class FileError(PestleError, OSError): ...
+class CorruptFileError(PestleError, ValueError): ...
+class InterruptedByCallerError(PestleError): ...
+class NoGradientError(PestleError, NotImplementedError): ...
+
+def quantize_fp8(
+    x: Tensor, scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, q_dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor] | Tensor:
+    """Quantises to FP8 with a decode scale per tensor, row, column or block.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): values to quantise
+        scale (f32 tensor: [1]; row: [*M, 1]; column: [1, K]; block_1x128: [*M, cdiv(K,128)]; block_128x128: [cdiv(M,128), cdiv(K,128)], optional): decode scale: a code stands for code * scale
+        granularity (tensor|row|column|block_1x128|block_128x128): which elements share a scale
+        rounding (nearest|stochastic): nearest: ties to even; stochastic: by Philox bits
+        seed: Philox seed of stochastic rounding
+        q_dtype: dtype of q
+
+    Returns:
+        q: codes
+        scale_out: the decode scale computed here, amax / largest code, when !has(scale)
+
+    Defined in docs/formats/fp8.md
+    """
+
+def dequantize_fp8(
+    q: Tensor, scale: Tensor, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Decodes FP8 with a scale per tensor, row, column or block.
+
+    Args:
+        q (e4m3|e5m2 [*M, K]): codes
+        scale (f32 tensor: [1]; row: [*M, 1]; column: [1, K]; block_1x128: [*M, cdiv(K,128)]; block_128x128: [cdiv(M,128), cdiv(K,128)]): decode scale: a code stands for code * scale
+        granularity (tensor|row|column|block_1x128|block_128x128): which elements share a scale
+        out_dtype: dtype of out
+
+    Returns:
+        out: code * scale: one f32 product, one rounding
+
+    Defined in docs/formats/fp8.md
+    """
+
+def stochastic_round_fp8(
+    x: Tensor, rng: Tensor, *, q_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Rounds to FP8 stochastically by given random bytes, without a scale.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): values to round; taken to f16 first
+        rng (u8 [*M, K]): one random byte an element
+        q_dtype: dtype of q
+
+    Returns:
+        q: codes
+
+    Defined in docs/formats/stochastic.md
+    """
+
+def quantize_int8(
+    x: Tensor, scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "group"] = "tensor", group_size: int = 128, hadamard: int = 0, rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0
+) -> tuple[Tensor, Tensor] | Tensor:
+    """Quantises to INT8 with a decode scale per tensor, row or group, rotated first if asked.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): values to quantise
+        scale (f32 tensor: [1]; row: [*M, 1]; group: [*M, cdiv(K,group_size)], optional): decode scale: a code stands for code * scale
+        granularity (tensor|row|group): which elements share a scale
+        group_size: elements along K that share a scale, granularity=group
+        hadamard: elements along K that are rotated together: 4, 16, 64, 256 or 1024; 0: no rotation
+        rounding (nearest|stochastic): nearest: ties to even; stochastic: by Philox bits
+        seed: Philox seed of stochastic rounding
+
+    Returns:
+        q: codes, -128..127
+        scale_out: the decode scale computed here, amax / 127, when !has(scale)
+
+    Rules:
+        group_size must be at least 1
+        hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        K must be a multiple of hadamard, the elements that are rotated together
+
+    Defined in docs/formats/int8.md, docs/formats/hadamard.md
+    """
+
+def dequantize_int8(
+    q: Tensor, scale: Tensor, *, granularity: Literal["tensor", "row", "group"] = "tensor", group_size: int = 128, hadamard: int = 0, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Decodes INT8 with a scale per tensor, row or group, and undoes the rotation if asked.
+
+    Args:
+        q (i8 [*M, K]): codes
+        scale (f32 tensor: [1]; row: [*M, 1]; group: [*M, cdiv(K,group_size)]): decode scale: a code stands for code * scale
+        granularity (tensor|row|group): which elements share a scale
+        group_size: elements along K that share a scale, granularity=group
+        hadamard: elements along K that are rotated together: 4, 16, 64, 256 or 1024; 0: no rotation
+        out_dtype: dtype of out
+
+    Returns:
+        out: code * scale, one f32 product; rotated back if asked; one rounding
+
+    Rules:
+        group_size must be at least 1
+        hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        K must be a multiple of hadamard, the elements that are rotated together
+
+    Defined in docs/formats/int8.md, docs/formats/hadamard.md
+    """
+
+def hadamard(
+    x: Tensor, *, hadamard: int = 256, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Rotates groups along K by the regular Hadamard matrix; applied twice it is the identity.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): values to rotate along K
+        hadamard: elements that are rotated together: 4, 16, 64, 256 or 1024
+        out_dtype: dtype of out
+
+    Returns:
+        out: rotated x: f32, one rounding
+
+    Rules:
+        hadamard must be 4, 16, 64, 256 or 1024
+        K must be a multiple of hadamard, the elements that are rotated together
+
+    Defined in docs/formats/hadamard.md
+    """
+
+def scaled_mm_fp8(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row", "block"] = "tensor", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Product of two FP8 matrices with decode scales, f32 accumulation and an epilogue.
+
+    Args:
+        a (e4m3|e5m2 [*M, K]): left codes
+        b (e4m3|e5m2 [N, K]): right codes, one row per output column (a weight)
+        scale_a (f32 tensor: [1]; row: [*M, 1]; block: [*M, cdiv(K,128)]): decode scales of a
+        scale_b (f32 tensor: [1]; row: [N, 1]; block: [cdiv(N,128), cdiv(K,128)]): decode scales of b
+        alpha (f32 [1], optional): factor on the product; 1 when absent
+        bias (f32|bf16|f16 [N], optional): added to every row
+        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        granularity (tensor|row|block): row: one scale per row of a and of b; block: 1x128 of a with 128x128 of b
+        activation (none|gelu|gelu_tanh|silu): applied after the bias
+        out_dtype: dtype of out
+
+    Returns:
+        out: epilogue(a_decoded @ b_decoded^T)
+
+    Defined in docs/formats/fp8.md
+    """
+
+def scaled_mm_int8(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row"] = "tensor", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Product of two INT8 matrices with decode scales, exact integer sums and an epilogue.
+
+    Args:
+        a (i8 [*M, K]): left codes
+        b (i8 [N, K]): right codes, one row per output column (a weight)
+        scale_a (f32 tensor: [1]; row: [*M, 1]): decode scales of a
+        scale_b (f32 tensor: [1]; row: [N, 1]): decode scales of b
+        alpha (f32 [1], optional): factor on the product; 1 when absent
+        bias (f32|bf16|f16 [N], optional): added to every row
+        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        granularity (tensor|row): row: one scale per row of a and of b
+        activation (none|gelu|gelu_tanh|silu): applied after the bias
+        out_dtype: dtype of out
+
+    Returns:
+        out: epilogue(a_decoded @ b_decoded^T)
+
+    Defined in docs/formats/int8.md
+    """
+
+def scaled_mm_nvfp4(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, global_scale_a: Tensor, global_scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Product of two NVFP4 matrices with all their scales, f32 accumulation and an epilogue.
+
+    Args:
+        a (u8 [*M, K/2]): left rows, two E2M1 codes a byte
+        b (u8 [N, K/2]): right rows, one per output column, two E2M1 codes a byte
+        scale_a (e4m3 swizzled: [round_up(M,128), round_up(cdiv(K,16),4)]; plain: [*M, cdiv(K,16)]): decode scale of each 16 columns of a
+        scale_b (e4m3 swizzled: [round_up(N,128), round_up(cdiv(K,16),4)]; plain: [N, cdiv(K,16)]): decode scale of each 16 columns of b
+        global_scale_a (f32 [1]): decode scale of the whole of a
+        global_scale_b (f32 [1]): decode scale of the whole of b
+        alpha (f32 [1], optional): factor on the product; 1 when absent
+        bias (f32|bf16|f16 [N], optional): added to every row
+        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        activation (none|gelu|gelu_tanh|silu): applied after the bias
+        out_dtype: dtype of out
+
+    Returns:
+        out: epilogue(a_decoded @ b_decoded^T)
+
+    Rules:
+        K must be a multiple of 16, the block; pad a and b with zeros
+
+    Defined in docs/formats/nvfp4.md, docs/formats/swizzle.md
+    """
+
+def scaled_mm_mxfp8(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Product of two MXFP8 matrices with their scales, f32 accumulation and an epilogue.
+
+    Args:
+        a (e4m3|e5m2 [*M, K]): left codes
+        b (e4m3|e5m2 [N, K]): right codes, one row per output column (a weight)
+        scale_a (e8m0 swizzled: [round_up(M,128), round_up(cdiv(K,32),4)]; plain: [*M, cdiv(K,32)]): decode scale of each 32 columns of a
+        scale_b (e8m0 swizzled: [round_up(N,128), round_up(cdiv(K,32),4)]; plain: [N, cdiv(K,32)]): decode scale of each 32 columns of b
+        alpha (f32 [1], optional): factor on the product; 1 when absent
+        bias (f32|bf16|f16 [N], optional): added to every row
+        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        activation (none|gelu|gelu_tanh|silu): applied after the bias
+        out_dtype: dtype of out
+
+    Returns:
+        out: epilogue(a_decoded @ b_decoded^T)
+
+    Rules:
+        K must be a multiple of 32, the block; pad a and b with zeros
+
+    Defined in docs/formats/mx.md, docs/formats/swizzle.md
+    """
+
+def linear_fp8(
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Linear layer with an FP8 weight: epilogue(x @ W^T).
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): activations
+        weight (e4m3|e5m2 [N, K]): codes, one row per output column
+        scale (f32 tensor: [1]; row: [N, 1]; column: [1, K]; block_1x128: [N, cdiv(K,128)]; block_128x128: [cdiv(N,128), cdiv(K,128)]): decode scale: a code stands for code * scale
+        alpha (f32 [1], optional): factor on the product; 1 when absent
+        bias (f32|bf16|f16 [N], optional): added to every row
+        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        granularity (tensor|row|column|block_1x128|block_128x128): which elements of the weight share a scale
+        activation (none|gelu|gelu_tanh|silu): applied after the bias
+        out_dtype: dtype of out
+
+    Returns:
+        out: epilogue(x @ W^T), W the decoded weight
+
+    Defined in docs/formats/fp8.md
+    """
+
+def linear_nvfp4(
+    x: Tensor, weight: Tensor, scale: Tensor, global_scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Linear layer with an NVFP4 weight: epilogue(x @ W^T).
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): activations
+        weight (u8 [N, K/2]): one row per output column, two E2M1 codes a byte
+        scale (e4m3 swizzled: [round_up(N,128), round_up(cdiv(K,16),4)]; plain: [N, cdiv(K,16)]): decode scale of each 16 columns, in units of the global scale
+        global_scale (f32 [1]): decode scale of the whole weight
+        alpha (f32 [1], optional): factor on the product; 1 when absent
+        bias (f32|bf16|f16 [N], optional): added to every row
+        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        activation (none|gelu|gelu_tanh|silu): applied after the bias
+        out_dtype: dtype of out
+
+    Returns:
+        out: epilogue(x @ W^T), W the decoded weight
+
+    Rules:
+        K must be a multiple of 16, the block; pad x and the weight with zeros
+
+    Defined in docs/formats/nvfp4.md, docs/formats/swizzle.md
+    """
+
+def linear_mxfp8(
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Linear layer with an MXFP8 weight: epilogue(x @ W^T).
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): activations
+        weight (e4m3|e5m2 [N, K]): codes, one row per output column
+        scale (e8m0 swizzled: [round_up(N,128), round_up(cdiv(K,32),4)]; plain: [N, cdiv(K,32)]): decode scale of each 32 columns, a power of two
+        alpha (f32 [1], optional): factor on the product; 1 when absent
+        bias (f32|bf16|f16 [N], optional): added to every row
+        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        activation (none|gelu|gelu_tanh|silu): applied after the bias
+        out_dtype: dtype of out
+
+    Returns:
+        out: epilogue(x @ W^T), W the decoded weight
+
+    Rules:
+        K must be a multiple of 32, the block; pad x and the weight with zeros
+
+    Defined in docs/formats/mx.md, docs/formats/swizzle.md
+    """
+
+def linear_mxfp4(
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, nibbles: Literal["low_first", "high_first"] = "low_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Linear layer with an MXFP4 weight: epilogue(x @ W^T).
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): activations
+        weight (u8 [N, K/2]): one row per output column, two E2M1 codes a byte
+        scale (e8m0 swizzled: [round_up(N,128), round_up(cdiv(K,32),4)]; plain: [N, cdiv(K,32)]): decode scale of each 32 columns, a power of two
+        alpha (f32 [1], optional): factor on the product; 1 when absent
+        bias (f32|bf16|f16 [N], optional): added to every row
+        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        nibbles (low_first|high_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        activation (none|gelu|gelu_tanh|silu): applied after the bias
+        out_dtype: dtype of out
+
+    Returns:
+        out: epilogue(x @ W^T), W the decoded weight
+
+    Rules:
+        K must be a multiple of 32, the block; pad x and the weight with zeros
+
+    Defined in docs/formats/mx.md, docs/formats/swizzle.md
+    """
+
+def linear_int8(
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row", "group"] = "tensor", group_size: int = 128, hadamard: int = 0, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Linear layer with an INT8 weight, rotated or not: epilogue(x @ W^T).
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): activations
+        weight (i8 [N, K]): codes, one row per output column
+        scale (f32 tensor: [1]; row: [N, 1]; group: [N, cdiv(K,group_size)]): decode scale: a code stands for code * scale
+        alpha (f32 [1], optional): factor on the product; 1 when absent
+        bias (f32|bf16|f16 [N], optional): added to every row
+        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        granularity (tensor|row|group): which elements of the weight share a scale
+        group_size: columns that share a scale, granularity=group
+        hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
+        activation (none|gelu|gelu_tanh|silu): applied after the bias
+        out_dtype: dtype of out
+
+    Returns:
+        out: epilogue(x @ W^T), W the decoded weight
+
+    Rules:
+        group_size must be at least 1
+        hadamard must be 0, 4, 16, 64, 256 or 1024 and divide K
+
+    Defined in docs/formats/int8.md, docs/formats/hadamard.md
+    """
+
+def linear_int4(
+    x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, group_size: int = 0, mode: Literal["symmetric", "asymmetric"] = "symmetric", hadamard: int = 0, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Linear layer with an INT4 weight in groups, rotated or not: epilogue(x @ W^T).
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): activations
+        weight (u8 [N, K/2]): codes, two a byte: the even column in the low nibble
+        scale (f32 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))]): decode scale of each group
+        zero (u8 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))], optional): zero point of each group
+        alpha (f32 [1], optional): factor on the product; 1 when absent
+        bias (f32|bf16|f16 [N], optional): added to every row
+        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        group_size: columns that share a scale; 0: the whole row
+        mode (symmetric|asymmetric): symmetric: two's complement codes; asymmetric: codes 0..15 and zero
+        hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
+        activation (none|gelu|gelu_tanh|silu): applied after the bias
+        out_dtype: dtype of out
+
+    Returns:
+        out: epilogue(x @ W^T), W the decoded weight
+
+    Rules:
+        group_size must be even, or 0 for the whole row: 32, 64 and 128 are usual
+        hadamard must be 0, 4, 16, 64, 256 or 1024 and divide K
+
+    Defined in docs/formats/int4.md, docs/formats/hadamard.md
+    """
+
+def linear_w4a8(
+    x: Tensor, weight: Tensor, scale_rel: Tensor, scale_channel: Tensor, codebook: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, hadamard: int = 256, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Linear layer with a W4A8 weight (codebook indices that decode to int8): epilogue(x @ W^T).
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): activations
+        weight (u8 [N, K/2]): indices into the codebook, two a byte: the even column low
+        scale_rel (e4m3 [N, K/16]): scale of 16 columns, relative to the row's
+        scale_channel (f32 [N]): scale of the row
+        codebook (f32 [16], optional): values of the indices; the fixed table when absent
+        alpha (f32 [1], optional): factor on the product; 1 when absent
+        bias (f32|bf16|f16 [N], optional): added to every row
+        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
+        activation (none|gelu|gelu_tanh|silu): applied after the bias
+        out_dtype: dtype of out
+
+    Returns:
+        out: epilogue(x @ W^T), W the decoded weight
+
+    Rules:
+        K must be a multiple of 16, the columns that share a relative scale
+        hadamard must be 0, 4, 16, 64, 256 or 1024 and divide K
+
+    Defined in docs/formats/w4a8.md, docs/formats/hadamard.md
+    """
+
+def apply_rope(
+    x: Tensor, freqs: Tensor, x2: Tensor | None = None, *, pairs: Literal["interleaved", "split_half"] = "interleaved"
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Rotary position embedding of one tensor, or of queries and keys together.
+
+    Args:
+        x (bf16|f16|f32 [B, H, S, D]): queries, keys or any heads: BHSD, or BSHD
+        freqs (f32|bf16|f16 [FB, FH, FS, D/2, 2, 2]): rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1
+        x2 (bf16|f16|f32 [B2, H2, S2, D], optional): a second tensor for the same freqs, e.g. keys
+        pairs (interleaved|split_half): rotate (2i, 2i+1), or (i, i + D/2)
+
+    Returns:
+        out: rotated x
+        out2: rotated x2, when has(x2)
+
+    Rules:
+        D, the head size, must be even: elements are rotated in pairs
+        freqs' leading dimensions must each be 1 or x's (the third may be longer: it is trimmed)
+        freqs' leading dimensions must each be 1 or x2's (the third may be longer: it is trimmed)
+
+    Defined in y0 = f00*x0 + f01*x1, y1 = f10*x0 + f11*x1 over pairs; f32, one rounding to x's dtype
+    """
+
+def quantize_nvfp4(
+    x: Tensor, global_scale: Tensor | None = None, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", pad: bool = False, rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0
+) -> tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor]:
+    """Quantises to NVFP4: E2M1 codes, an E4M3 scale per 16 elements, one global scale.
+
+    Args:
+        x (bf16|f16|f32 [M, K]): values to quantise, blocks of 16 along K
+        global_scale (f32 [1], optional): decode scale of the whole tensor
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        pad: pad rows and columns with zeros to multiples of 16
+        rounding (nearest|stochastic): nearest: ties to even; stochastic: by Philox bits of the element's row-major index in q
+        seed: Philox seed of stochastic rounding
+
+    Returns:
+        q: E2M1 codes, two a byte
+        scale_out: decode scale of each block, in units of the global scale
+        global_scale_out: the global scale computed here, amax / 2688, when !has(global_scale)
+
+    Rules:
+        K must be a multiple of 16, the block; pad=true pads with zeros
+
+    Defined in docs/formats/nvfp4.md, docs/formats/swizzle.md
+    """
+
+def dequantize_nvfp4(
+    q: Tensor, scale: Tensor, global_scale: Tensor, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """NVFP4 back to floating point: code * (scale * global_scale).
+
+    Args:
+        q (u8 [M, K/2]): E2M1 codes, two a byte
+        scale (e4m3|u8 swizzled: [round_up(M,128), round_up(K/16,4)]; plain: [M, K/16]): decode scale of each block of 16, E4M3 codes also when they come as bytes
+        global_scale (f32 [1]): decode scale of the whole tensor
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        out_dtype: dtype of out
+
+    Returns:
+        out: code * (scale * global_scale), rounded once
+
+    Rules:
+        K, twice the last dimension of q, must be a multiple of 16, the block
+
+    Defined in docs/formats/nvfp4.md, docs/formats/swizzle.md
+    """
+
+def quantize_mxfp8(
+    x: Tensor, *, scale_layout: Literal["swizzled", "plain"] = "swizzled", pad: bool = False, rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, q_dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """Quantises to MXFP8: E4M3 or E5M2 codes and an E8M0 scale per 32 elements.
+
+    Args:
+        x (bf16|f16|f32 [M, K]): values to quantise, blocks of 32 along K
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        pad: pad rows and columns with zeros to multiples of 32
+        rounding (nearest|stochastic): nearest: ties to even; stochastic: by Philox bits of the element's row-major index in q
+        seed: Philox seed of stochastic rounding
+        q_dtype: dtype of q
+
+    Returns:
+        q: E4M3 or E5M2 codes
+        scale_out: decode scale of each block, the power of two rounded up so that nothing saturates
+
+    Rules:
+        K must be a multiple of 32, the block; pad=true pads with zeros
+
+    Defined in docs/formats/mx.md, docs/formats/swizzle.md
+    """
+
+def dequantize_mxfp8(
+    q: Tensor, scale: Tensor, *, scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """MXFP8 back to floating point: code * 2^(scale - 127).
+
+    Args:
+        q (e4m3|e5m2 [M, K]): E4M3 or E5M2 codes
+        scale (e8m0|u8 swizzled: [round_up(M,128), round_up(K/32,4)]; plain: [M, K/32]): decode scale of each block of 32, E8M0 codes also when they come as bytes
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        out_dtype: dtype of out
+
+    Returns:
+        out: code * 2^(scale - 127), rounded once
+
+    Rules:
+        K, the number of elements in a row, must be a multiple of 32, the block
+
+    Defined in docs/formats/mx.md, docs/formats/swizzle.md
+    """
+
+def quantize_mxfp4(
+    x: Tensor, *, nibbles: Literal["low_first", "high_first"] = "low_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", pad: bool = False, rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Quantises to MXFP4: E2M1 codes and an E8M0 scale per 32 elements.
+
+    Args:
+        x (bf16|f16|f32 [M, K]): values to quantise, blocks of 32 along K
+        nibbles (low_first|high_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        pad: pad rows and columns with zeros to multiples of 32
+        rounding (nearest|stochastic): nearest: ties to even; stochastic: by Philox bits of the element's row-major index in q
+        seed: Philox seed of stochastic rounding
+
+    Returns:
+        q: E2M1 codes, two a byte
+        scale_out: decode scale of each block, the power of two rounded up so that nothing saturates
+
+    Rules:
+        K must be a multiple of 32, the block; pad=true pads with zeros
+
+    Defined in docs/formats/mx.md, docs/formats/swizzle.md
+    """
+
+def dequantize_mxfp4(
+    q: Tensor, scale: Tensor, *, nibbles: Literal["low_first", "high_first"] = "low_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """MXFP4 back to floating point: code * 2^(scale - 127).
+
+    Args:
+        q (u8 [M, K/2]): E2M1 codes, two a byte
+        scale (e8m0|u8 swizzled: [round_up(M,128), round_up(K/32,4)]; plain: [M, K/32]): decode scale of each block of 32, E8M0 codes also when they come as bytes
+        nibbles (low_first|high_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        out_dtype: dtype of out
+
+    Returns:
+        out: code * 2^(scale - 127), rounded once
+
+    Rules:
+        K, the number of elements in a row, must be a multiple of 32, the block
+
+    Defined in docs/formats/mx.md, docs/formats/swizzle.md
+    """
+
+def swizzle_scales(
+    scale: Tensor
+) -> Tensor:
+    """Block scales from row-major order to the 128 x 4 tile order that cuBLAS reads.
+
+    Args:
+        scale (e4m3|e8m0|u8 [M, C]): block scales in row-major order
+
+    Returns:
+        out: the scales in 128 x 4 tiles; padding entries are 0
+
+    Defined in docs/formats/swizzle.md
+    """
+
+def unswizzle_scales(
+    scale: Tensor, *, rows: int = 0, columns: int = 0
+) -> Tensor:
+    """Block scales from the 128 x 4 tile order of cuBLAS back to row-major order.
+
+    Args:
+        scale (e4m3|e8m0|u8 [round_up(rows,128), round_up(columns,4)]): block scales in 128 x 4 tiles
+        rows: rows of the matrix of scales
+        columns: scales in a row, K / block size
+
+    Returns:
+        out: the scales in row-major order, padding dropped
+
+    Rules:
+        rows and columns are sizes of the matrix: give both
+
+    Defined in docs/formats/swizzle.md
+    """
+
+def swap_nibbles(
+    q: Tensor
+) -> Tensor:
+    """Exchanges the nibbles of every byte: high-first packing to low-first and back.
+
+    Args:
+        q (u8 [*M, K]): bytes of two 4-bit codes
+
+    Returns:
+        out: the same with the nibbles of each byte exchanged
+
+    Defined in docs/formats/nvfp4.md
+    """
+
+def quantize_int4(
+    x: Tensor, *, group_size: int = 0, mode: Literal["symmetric", "asymmetric"] = "symmetric", hadamard: int = 0, rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0
+) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
+    """Quantises rows to INT4 with a decode scale (and a zero point) per group of columns.
+
+    Args:
+        x (bf16|f16|f32 [N, K]): values to quantise, one row per output of a linear
+        group_size: columns that share a scale; 0: the whole row
+        mode (symmetric|asymmetric): symmetric: two's complement codes times scale; asymmetric: (code - zero) * scale
+        hadamard: rotate groups of this many columns first; 0: no rotation
+        rounding (nearest|stochastic): nearest: ties to even; stochastic: by Philox bits
+        seed: Philox seed of stochastic rounding
+
+    Returns:
+        q: codes, two a byte: the even column in the low nibble
+        scale_out: decode scale of each group
+        zero_out: zero point of each group, 0..15, when mode == asymmetric
+
+    Rules:
+        K must be even: two codes share a byte; pad x by a column of zeros
+        group_size must be even, or 0 for the whole row: 32, 64 and 128 are usual
+        hadamard must be 0, 4, 16, 64, 256 or 1024 and divide K
+
+    Defined in docs/formats/int4.md
+    """
+
+def dequantize_int4(
+    q: Tensor, scale: Tensor, zero: Tensor | None = None, *, group_size: int = 0, mode: Literal["symmetric", "asymmetric"] = "symmetric", hadamard: int = 0, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Turns INT4 codes with a scale (and a zero point) per group of columns into values.
+
+    Args:
+        q (u8 [N, K/2]): codes, two a byte: the even column in the low nibble
+        scale (f32 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))]): decode scale of each group
+        zero (u8 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))], optional): zero point of each group
+        group_size: columns that share a scale; 0: the whole row
+        mode (symmetric|asymmetric): symmetric: two's complement codes; asymmetric: codes 0..15 and zero
+        hadamard: columns were rotated in groups of this many; 0: no rotation
+        out_dtype: dtype of out
+
+    Returns:
+        out: code * scale, or (code - zero) * scale, rotated back
+
+    Rules:
+        group_size must be even, or 0 for the whole row: 32, 64 and 128 are usual
+        hadamard must be 0, 4, 16, 64, 256 or 1024 and divide K
+
+    Defined in docs/formats/int4.md
+    """
+
+def repack_int4(
+    q: Tensor, *, from_packing: Literal["plain", "plain_unsigned", "kaio", "gptq", "awq"] = "plain", to_packing: Literal["plain", "plain_unsigned", "kaio", "gptq", "awq"] = "plain"
+) -> Tensor:
+    """Rewrites INT4 codes from one packing to another; zero points go by repack_zeros.
+
+    Args:
+        q (plain: u8; plain_unsigned: u8; kaio: u32; gptq: i32; awq: i32 plain: [N, K/2]; plain_unsigned: [N, K/2]; kaio: [N, K/8]; gptq: [K/8, N]; awq: [K, N/8]): codes of an N x K weight
+        from_packing (plain|plain_unsigned|kaio|gptq|awq): plain: u8, even column low, two's complement; plain_unsigned: the same places, codes 0..15; kaio: u32 along K, two's complement; gptq: i32 along K, transposed, 0..15; awq: i32 along N in the order 0 2 4 6 1 3 5 7, transposed, 0..15
+        to_packing (plain|plain_unsigned|kaio|gptq|awq): from signed to unsigned codes every code moves up by 8, which is then the zero point
+
+    Returns:
+        out: the same codes in the other packing
+
+    Rules:
+        K must be even: two codes share a byte
+        K must be a multiple of 8 for to_packing=kaio and gptq: a word holds 8 codes along K
+        N must be a multiple of 8 for to_packing=awq: a word holds 8 codes along N
+
+    Defined in docs/formats/packing.md
+    """
+
+def repack_zeros(
+    zero: Tensor, *, from_packing: Literal["plain", "gptq", "gptq_v2", "awq"] = "plain", to_packing: Literal["plain", "gptq", "gptq_v2", "awq"] = "plain"
+) -> Tensor:
+    """Rewrites the zero points that belong to INT4 codes from one packing to another.
+
+    Args:
+        zero (plain: u8; gptq: i32; gptq_v2: i32; awq: i32 plain: [N, G]; gptq: [G, N/8]; gptq_v2: [G, N/8]; awq: [G, N/8]): zero points, 0..15, of N rows of G groups
+        from_packing (plain|gptq|gptq_v2|awq): plain: a byte each; gptq: zero - 1, eight a word, transposed; gptq_v2: the same without the -1; awq: words in the order 0 2 4 6 1 3 5 7
+        to_packing (plain|gptq|gptq_v2|awq): likewise; only the low four bits of a zero point are kept
+
+    Returns:
+        zero_out: the same zero points in the other packing
+
+    Rules:
+        N must be a multiple of 8 for gptq, gptq_v2 and awq: a word holds 8 zero points
+
+    Defined in docs/formats/packing.md
+    """
+
+def quantize_w4a8(
+    x: Tensor, codebook: Tensor | None = None, *, hadamard: int = 256
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Quantises a rotated weight to codebook indices with a scale per 16 columns and row.
+
+    Args:
+        x (bf16|f16|f32 [N, K]): weight to quantise, one row per output of the linear
+        codebook (f32 [16], optional): ascending values; the fixed table of the format when absent
+        hadamard: rotate groups of this many columns first; 0: no rotation
+
+    Returns:
+        q: indices into the codebook, two a byte: the even column low
+        scale_rel: scale of 16 columns, relative to the row's
+        scale_channel: scale of the row: values decode to int8 times this
+
+    Rules:
+        K must be a multiple of 16, the columns that share a relative scale
+        hadamard must be 0, 4, 16, 64, 256 or 1024 and divide K
+
+    Defined in docs/formats/w4a8.md
+    """
+
+def dequantize_w4a8(
+    q: Tensor, scale_rel: Tensor, scale_channel: Tensor, codebook: Tensor | None = None, *, hadamard: int = 256, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Turns codebook indices with a scale per 16 columns and row into values.
+
+    Args:
+        q (u8 [N, K/2]): indices into the codebook, two a byte: the even column low
+        scale_rel (e4m3 [N, K/16]): scale of 16 columns, relative to the row's
+        scale_channel (f32 [N]): scale of the row
+        codebook (f32 [16], optional): values of the indices; the fixed table when absent
+        hadamard: columns were rotated in groups of this many; 0: no rotation
+        out_dtype: dtype of out
+
+    Returns:
+        out: int8(codebook[q] * scale_rel) * scale_channel, rotated back
+
+    Rules:
+        K must be a multiple of 16, the columns that share a relative scale
+        hadamard must be 0, 4, 16, 64, 256 or 1024 and divide K
+
+    Defined in docs/formats/w4a8.md
+    """
+
+def dequantize_gguf(
+    q: Tensor, *, type: Literal["q8_0", "q4_0", "q4_k", "q6_k"] = "q8_0", out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Turns GGUF blocks Q8_0, Q4_0, Q4_K and Q6_K into values.
+
+    Args:
+        q (u8 [N, B]): rows of whole blocks, as the bytes lie in the file
+        type (q8_0|q4_0|q4_k|q6_k): which blocks
+        out_dtype: dtype of out
+
+    Returns:
+        out: the values: what llama.cpp computes in f32, rounded once
+
+    Rules:
+        a row must be whole blocks: 34 bytes in q8_0, 18 in q4_0, 144 in q4_k, 210 in q6_k
+
+    Defined in docs/formats/gguf.md
+    """
+
+def stochastic_round_fp8_(
+    x: Tensor, rng: Tensor, *, q_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Rounds to FP8 stochastically by given random bytes, without a scale.
+
+    Writes into rng and returns it.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): values to round; taken to f16 first
+        rng (u8 [*M, K]): one random byte an element
+        q_dtype: dtype of q
+
+    Returns:
+        q: codes
+
+    Defined in docs/formats/stochastic.md
+    """
+
+def hadamard_(
+    x: Tensor, *, hadamard: int = 256
+) -> Tensor:
+    """Rotates groups along K by the regular Hadamard matrix; applied twice it is the identity.
+
+    Writes into x and returns it.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): values to rotate along K
+        hadamard: elements that are rotated together: 4, 16, 64, 256 or 1024
+
+    Returns:
+        out: rotated x: f32, one rounding
+
+    Rules:
+        hadamard must be 4, 16, 64, 256 or 1024
+        K must be a multiple of hadamard, the elements that are rotated together
+
+    Defined in docs/formats/hadamard.md
+    """
+
+def apply_rope_(
+    x: Tensor, freqs: Tensor, x2: Tensor | None = None, *, pairs: Literal["interleaved", "split_half"] = "interleaved"
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Rotary position embedding of one tensor, or of queries and keys together.
+
+    Writes into x and x2 and returns it.
+
+    Args:
+        x (bf16|f16|f32 [B, H, S, D]): queries, keys or any heads: BHSD, or BSHD
+        freqs (f32|bf16|f16 [FB, FH, FS, D/2, 2, 2]): rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1
+        x2 (bf16|f16|f32 [B2, H2, S2, D], optional): a second tensor for the same freqs, e.g. keys
+        pairs (interleaved|split_half): rotate (2i, 2i+1), or (i, i + D/2)
+
+    Returns:
+        out: rotated x
+        out2: rotated x2, when has(x2)
+
+    Rules:
+        D, the head size, must be even: elements are rotated in pairs
+        freqs' leading dimensions must each be 1 or x's (the third may be longer: it is trimmed)
+        freqs' leading dimensions must each be 1 or x2's (the third may be longer: it is trimmed)
+
+    Defined in y0 = f00*x0 + f01*x1, y1 = f10*x0 + f11*x1 over pairs; f32, one rounding to x's dtype
+    """
+
+def swap_nibbles_(
+    q: Tensor
+) -> Tensor:
+    """Exchanges the nibbles of every byte: high-first packing to low-first and back.
+
+    Writes into q and returns it.
+
+    Args:
+        q (u8 [*M, K]): bytes of two 4-bit codes
+
+    Returns:
+        out: the same with the nibbles of each byte exchanged
+
+    Defined in docs/formats/nvfp4.md
+    """

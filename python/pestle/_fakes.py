@@ -1,0 +1,36 @@
+"""What torch.compile, export and meta tensors see: outputs of the contract's symbolic shapes."""
+
+from __future__ import annotations
+
+import torch
+
+from ._forms import Form, all_forms
+
+
+def _like(call, arg, dtype: torch.dtype) -> torch.Tensor:
+    first = next(iter(call.tensors.values()))
+    return torch.empty(call.shape(arg), dtype=dtype, device=first.device)
+
+
+def _fake_of(form: Form):
+    def fake(*args, **kwargs):
+        call, asked = form.call(args, kwargs)
+        call.bind()
+        call.check()
+        if form.kind != "functional":
+            return None
+        outputs = [call.op.by_name[name] for name in form.outputs]
+        for arg in call.op.of_role("output"):
+            if call.wants(arg) != (arg in outputs):
+                raise call.error(
+                    arg, f"is there when {arg.present_if}: call another overload of the op"
+                )
+        made = tuple(_like(call, arg, call.dtype(arg, asked.get(arg.name))) for arg in outputs)
+        return made if len(made) > 1 else made[0]
+
+    return fake
+
+
+def register(library: torch.library.Library) -> None:
+    for form in all_forms():
+        torch.library.register_fake(form.qualified_name, _fake_of(form), lib=library)

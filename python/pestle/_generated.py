@@ -1,0 +1,1 @@
+"""Holds the functions that _functions.py makes from contracts."""

@@ -1,0 +1,150 @@
+"""Writes the Python function of an op from its contract: `def quantize(x, scale=None, *, ...)`, the
+choice between the op's overloads, and the docstring. The stub file comes from here too."""
+
+from __future__ import annotations
+
+import keyword as words
+
+from ._contract import Arg, Op
+from ._expr import to_python
+from ._forms import Form, forms_of
+
+_CONSTANT_TYPES = {"int": "int", "float": "float", "bool": "bool"}
+
+
+def _inputs(op: Op) -> list[Arg]:
+    """Required ones first, as in the torch schemas."""
+    return sorted(op.of_role("input"), key=lambda arg: arg.optional)
+
+
+def _dtype_options(forms: tuple[Form, ...]) -> list[str]:
+    """Outputs whose dtype the caller may choose."""
+    return list(dict.fromkeys(
+        name for form in forms for kind, name, _ in form.arguments if kind == "dtype"
+    ))  # fmt: skip
+
+
+def signature(op: Op, typed: bool = False, in_place: bool = False) -> str:
+    """The parameter list; with annotations when `typed`."""
+    note = (lambda text: f": {text}") if typed else (lambda text: "")
+    equals = " = " if typed else "="
+    forms = forms_of(op.name, "in_place" if in_place else "functional")
+    used = {name for form in forms for kind, name, _ in form.arguments if kind != "dtype"}
+    parts = []
+    for arg in _inputs(op):
+        if arg.name not in used:
+            continue
+        optional = note("Tensor | None") + f"{equals}None"
+        parts.append(arg.name + (optional if arg.optional else note("Tensor")))
+    attributes = op.of_role("attribute")
+    dtypes = sorted({name for form in forms for kind, name, _ in form.arguments if kind == "dtype"})
+    if attributes or dtypes:
+        parts.append("*")
+    for arg in attributes:
+        labels = f"Literal[{', '.join(map(repr, arg.choices))}]".replace("'", '"')
+        kind = _CONSTANT_TYPES.get(arg.kind, labels)
+        default = f'"{arg.default}"' if arg.kind == "choice" else repr(arg.default)
+        parts.append(arg.name + note(kind) + equals + default)
+    parts += [f"{name}_dtype{note('torch.dtype | None')}{equals}None" for name in dtypes]
+    return ", ".join(parts)
+
+
+def returns(form: Form, in_place: bool = False) -> str:
+    count = len(form.aliases if in_place else form.outputs)
+    return "Tensor" if count == 1 else f"tuple[{', '.join(['Tensor'] * count)}]"
+
+
+def _switches(op: Op, forms: tuple[Form, ...]) -> list[tuple[str, Form]]:
+    """(Python condition, form): the first whose condition holds is called; the last has ""."""
+    conditions = list(dict.fromkeys(
+        arg.present_if for arg in op.of_role("output") if arg.present_if
+    ))  # fmt: skip
+    labels = {label for arg in op.args for label in arg.choices} - set(op.by_name)
+    result = []
+    for form in forms:
+        tests = []
+        for condition in conditions:
+            outputs = {a.name for a in op.of_role("output") if a.present_if == condition}
+            source = to_python(
+                condition,
+                lambda name: repr(name) if name in labels else name,
+                lambda name: f"({name} is not None)",
+            )
+            tests.append(source if outputs & set(form.outputs) else f"not {source}")
+        result.append((" and ".join(tests), form))
+    if result:
+        result[-1] = ("", result[-1][1])
+    return result
+
+
+def _call(form: Form, target: str) -> str:
+    arguments, star = [], False
+    positional = {"tensor", "optional_tensor"}
+    for kind, name, keyword in form.arguments:
+        value = f"{name}_dtype" if kind == "dtype" else name
+        star = star or kind not in positional
+        arguments.append(f"{keyword}={value}" if star else value)
+    return f"{target}({', '.join(arguments)})"
+
+
+def source(op: Op, in_place: bool = False) -> tuple[str, dict[str, Form]]:
+    """Source of the function, and the forms that the names it calls stand for."""
+    forms = forms_of(op.name, "in_place" if in_place else "functional")
+    name = op.name + ("_" if in_place else "")
+    lines = [f"def {name}({signature(op, in_place=in_place)}):", "    try:"]
+    targets = {}
+    for index, (condition, form) in enumerate(_switches(op, forms)):
+        target = f"_{name}_{index}"
+        targets[target] = form
+        indent = "        "
+        if condition:
+            lines.append(f"{indent}if {condition}:")
+            indent += "    "
+        call = _call(form, target)
+        if in_place:
+            views = ", ".join(_written_view(op, form, i) for i in range(len(form.aliases)))
+            lines += [f"{indent}{call}", f"{indent}return {views}"]
+        else:
+            lines.append(f"{indent}return {call}")
+    lines += ["    except RuntimeError as error:", "        raise _typed(error) from None"]
+    return "\n".join(lines), targets
+
+
+def _written_view(op: Op, form: Form, index: int) -> str:
+    """What an in-place function returns: its argument, seen in the output's dtype."""
+    output, alias = form.outputs[index], form.aliases[index]
+    if output not in _dtype_options((form,)):
+        return alias
+    default = op.by_name[output].dtypes[""].split("|")[0]
+    return f"{alias}.view({output}_dtype or _dtypes[{default!r}])"
+
+
+def docstring(op: Op, in_place: bool = False) -> str:
+    """For people: what the contract says of arguments, results and rules."""
+    forms = forms_of(op.name, "in_place" if in_place else "functional")
+    text = [op.doc, ""]
+    if in_place:
+        text += [f"Writes into {' and '.join(forms[-1].aliases)} and returns it.", ""]
+    text.append("Args:")
+    for arg in [*_inputs(op), *op.of_role("attribute")]:
+        kind = "|".join(arg.choices) if arg.choices else ""
+        rule = "; ".join(f"{k}: [{s}]" if k else f"[{s}]" for k, s in arg.shapes.items() if s)
+        if arg.role == "input":
+            dtypes = "; ".join(f"{k}: {d}" if k else d for k, d in arg.dtypes.items())
+            kind = f"{dtypes} {rule}" + (", optional" if arg.optional else "")
+        text.append(f"    {arg.name}{f' ({kind})' if kind else ''}: {arg.doc}")
+    text += [f"    {name}_dtype: dtype of {name}" for name in _dtype_options(forms)]
+    text += ["", "Returns:"]
+    for arg in op.of_role("output"):
+        when = f", when {arg.present_if}" if arg.present_if else ""
+        text.append(f"    {arg.name}: {arg.doc}{when}")
+    if op.constraints:
+        text += ["", "Rules:"] + [f"    {sentence}" for _, sentence in op.constraints]
+    text += ["", f"Defined in {op.source}"]
+    return "\n".join(text)
+
+
+def check_names(op: Op) -> None:
+    for arg in op.args:
+        if words.iskeyword(arg.name):
+            raise ValueError(f"{op.name}: the argument {arg.name} is a word of Python")

@@ -1,0 +1,62 @@
+"""Prints __init__.pyi, the type stub of the package: `python -m pestle._stub`."""
+
+from __future__ import annotations
+
+from . import _contract, _source, errors
+from ._forms import forms_of
+from ._functions import names
+
+_HEAD = """# Made from the table by tools/python_stub.sh: do not edit.
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+__version__: str
+
+@dataclass(frozen=True)
+class Verdict:
+    implementation: str
+    refusal: str
+
+@dataclass(frozen=True)
+class Why:
+    op: str
+    verdicts: tuple[Verdict, ...]
+    @property
+    def chosen(self) -> str | None: ...
+
+def why(op: str, *args, **kwargs) -> Why: ...
+def list_ops() -> list[str]: ...
+def overloads(op: str) -> list: ...
+"""
+
+
+def _errors() -> list[str]:
+    return [
+        f"class {name}({', '.join(base.__name__ for base in kind.__bases__)}): ..."
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.PestleError)
+    ]
+
+
+def _function(name: str) -> str:
+    in_place = name.endswith("_")
+    op = _contract.op(name[:-1] if in_place else name)
+    forms = forms_of(op.name, "in_place" if in_place else "functional")
+    kinds = " | ".join(dict.fromkeys(_source.returns(form, in_place) for form in forms))
+    doc = _source.docstring(op, in_place).replace("\n", "\n    ")
+    parameters = _source.signature(op, typed=True, in_place=in_place)
+    return f'def {name}(\n    {parameters}\n) -> {kinds}:\n    """{doc}\n    """'
+
+
+def text() -> str:
+    parts = [_HEAD, "\n".join(_errors())]
+    parts += [_function(name) for name in names()]
+    lines = "\n\n".join(parts).split("\n")
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(text(), end="")

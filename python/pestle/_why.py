@@ -1,0 +1,190 @@
+"""What exists, and which implementation would run a call, with each one's verdict."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+
+from . import _contract, _library
+from ._forms import Form, forms_of
+from ._shapes import Call
+from .errors import InvalidArgumentError, PestleError
+
+_TENSOR, _INT, _FLOAT, _BOOL, _CHOICE = 1, 3, 4, 5, 6
+_DEVICES = {"cpu": 1, "cuda": 2}
+_DTYPE_NUMBERS = {dtype: number for number, dtype in enumerate(_contract.DTYPES.values(), 1)}
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("dtype", ctypes.c_int32),
+        ("device_type", ctypes.c_int32),
+        ("device_index", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Value(ctypes.Union):
+    _fields_ = (
+        ("tensor", ctypes.POINTER(_Tensor)),
+        ("i", ctypes.c_int64),
+        ("f", ctypes.c_double),
+        ("choice", ctypes.c_char_p),
+    )
+
+
+class _Arg(ctypes.Structure):
+    _fields_ = (("kind", ctypes.c_int32), ("count", ctypes.c_int32), ("value", _Value))
+
+
+class _Options(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_uint32),
+        ("stream", ctypes.c_void_p),
+        ("workspace", ctypes.c_void_p),
+        ("workspace_bytes", ctypes.c_int64),
+        ("impl", ctypes.c_char_p),
+    )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one implementation says to a call."""
+
+    implementation: str
+    refusal: str  # "" if it takes the call
+
+
+@dataclass(frozen=True)
+class Why:
+    """Every implementation's verdict on a call, best first; the first that takes it would run."""
+
+    op: str
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def chosen(self) -> str | None:
+        return next((v.implementation for v in self.verdicts if not v.refusal), None)
+
+    def __str__(self) -> str:
+        lines = [f"{self.op}: {self.chosen or 'no implementation takes this call'}"]
+        return "\n".join(lines + [
+            f"  {v.implementation}: {v.refusal or 'takes it'}" for v in self.verdicts
+        ])  # fmt: skip
+
+
+def _view(sizes: tuple, strides: tuple, dtype: torch.dtype, tensor: torch.Tensor) -> _Tensor:
+    dims = ctypes.c_int64 * max(len(sizes), 1)
+    on_cuda = tensor.device.type == "cuda"
+    return _Tensor(
+        data=None,  # not read, and the choice of an implementation does not depend on it
+        dtype=_DTYPE_NUMBERS[dtype],
+        device_type=_DEVICES.get(tensor.device.type, 1),
+        device_index=tensor.device.index or 0 if on_cuda else 0,
+        rank=len(sizes),
+        shape=dims(*sizes),
+        strides=dims(*strides),
+    )
+
+
+def _contiguous(sizes: tuple) -> tuple:
+    strides, step = [], 1
+    for size in reversed(sizes):
+        strides.insert(0, step)
+        step *= max(size, 1)
+    return tuple(strides)
+
+
+def _c_arguments(call: Call, asked: dict, keep: list) -> ctypes.Array:
+    call.bind()
+    first = next(iter(call.tensors.values()))
+    values = []
+    for arg in call.op.args:
+        value = _Arg()
+        if arg.role == "attribute":
+            _set_attribute(value, arg, call.attributes[arg.name])
+        elif arg.name in call.tensors:
+            tensor = call.tensors[arg.name]
+            sizes = call.sizes(arg)
+            strides = tuple(tensor.stride()) if tensor.ndim else _contiguous(sizes)
+            keep.append(_view(sizes, strides, call.dtype_of(arg), tensor))
+        elif arg.role == "output" and call.wants(arg):
+            sizes = call.shape(arg)
+            dtype = call.dtype(arg, asked.get(arg.name))
+            keep.append(_view(sizes, _contiguous(sizes), dtype, first))
+        if arg.role != "attribute" and (arg.name in call.tensors or call.wants(arg)):
+            if arg.role == "input" and arg.name not in call.tensors:
+                raise call.error(arg, f"is missing: {arg.doc}")
+            value.kind = _TENSOR
+            value.value.tensor = ctypes.pointer(keep[-1])
+        values.append(value)
+    return (_Arg * len(values))(*values)
+
+
+def _set_attribute(value: _Arg, arg: _contract.Arg, given) -> None:
+    if arg.kind == "choice":
+        value.kind, value.value.choice = _CHOICE, str(given).encode()
+    elif arg.kind == "float":
+        value.kind, value.value.f = _FLOAT, float(given)
+    else:
+        value.kind = _BOOL if arg.kind == "bool" else _INT
+        value.value.i = int(given)
+
+
+def _bind_python(op: _contract.Op, args: tuple, kwargs: dict) -> tuple[Call, dict]:
+    inputs = sorted(op.of_role("input"), key=lambda arg: arg.optional)
+    values = dict(zip((arg.name for arg in inputs), args, strict=False)) | kwargs
+    names = {arg.name for arg in op.args} | {f"{a.name}_dtype" for a in op.of_role("output")}
+    if unknown := set(values) - names:
+        raise InvalidArgumentError(f"{op.name} has no argument {', '.join(sorted(unknown))}")
+    attributes = {a.name: values.get(a.name, a.default) for a in op.of_role("attribute")}
+    asked = {a.name: values.get(f"{a.name}_dtype") for a in op.of_role("output")}
+    return Call(op, {a.name: values.get(a.name) for a in inputs}, attributes), asked
+
+
+def why(op: str, *args, **kwargs) -> Why:
+    """Asks every implementation of `op` whether it takes this call, which is not run.
+
+    The arguments are those of the Python function; tensors may be on the meta device.
+    InvalidArgumentError if the call breaks the op's contract.
+    """
+    name = getattr(op, "__name__", op)
+    if name not in _library.contracts():
+        raise InvalidArgumentError(f"no op {name!r}; pestle.list_ops() names them")
+    contract = _contract.op(name)
+    call, asked = _bind_python(contract, args, kwargs)
+    keep: list = []
+    c_args = _c_arguments(call, asked, keep)
+    library = _library.LIBRARY
+    library.pestle_find_op.restype = ctypes.c_void_p
+    handle = ctypes.c_void_p(library.pestle_find_op(name.encode()))
+    verdicts = []
+    for implementation in contract.implementations:
+        options = _Options(ctypes.sizeof(_Options), impl=implementation["id"].encode())
+        refusal = ""
+        try:
+            _library.check(library.pestle_choose(
+                handle, c_args, len(c_args), ctypes.byref(options), None, None
+            ))  # fmt: skip
+        except InvalidArgumentError:
+            raise
+        except PestleError as error:
+            refusal = str(error).rpartition(f"{implementation['id']}: ")[2]
+        verdicts.append(Verdict(implementation["id"], refusal))
+    return Why(name, tuple(verdicts))
+
+
+def list_ops() -> list[str]:
+    """Names of all ops of the table that torch can call, in the table's order."""
+    return [name for name in _library.contracts() if forms_of(name)]
+
+
+def overloads(op: str) -> list[Form]:
+    """Every form of an op under torch.ops.pestle, with its schema."""
+    return [form for kind in ("functional", "out", "in_place") for form in forms_of(op, kind)]

@@ -1,0 +1,180 @@
+"""Calls made from the cases of contracts: tensors with seeded data, and what the C ABI answers."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+import pestle_ctypes
+import torch
+from pestle import _contract, list_ops
+from pestle._contract import DTYPES, Op
+from pestle._forms import Form, forms_of
+from pestle._shapes import Call
+
+_NUMPY = {
+    torch.bfloat16: ml_dtypes.bfloat16,
+    torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn,
+    torch.float8_e5m2: ml_dtypes.float8_e5m2,
+    torch.float8_e8m0fnu: ml_dtypes.float8_e8m0fnu,
+}
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as integers, so that NaNs compare."""
+    return tensor.contiguous().view(_BITS[tensor.element_size()])
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The same memory as an array, with the same strides."""
+    dtype = _NUMPY.get(tensor.dtype)
+    if dtype is None:
+        return tensor.numpy()
+    return tensor.view(_BITS[tensor.element_size()]).numpy().view(dtype)
+
+
+@dataclass
+class Case:
+    op: Op
+    call: Call  # inputs, attributes, bound symbols
+    asked: dict[str, torch.dtype]  # dtypes of outputs that the case names
+
+    def form(self, kind: str = "functional") -> Form | None:
+        """The form whose outputs are those of this call."""
+        wanted = tuple(arg.name for arg in self.outputs())
+        return next((f for f in forms_of(self.op.name, kind) if f.outputs == wanted), None)
+
+    def outputs(self):
+        return [arg for arg in self.op.of_role("output") if self.call.wants(arg)]
+
+    def empty_outputs(self) -> dict[str, torch.Tensor]:
+        return {arg.name: _zeros(self.call.shape(arg), self.dtype(arg)) for arg in self.outputs()}
+
+    def dtype(self, arg) -> torch.dtype:
+        return self.call.dtype(arg, self.asked.get(arg.name))
+
+    def arguments(self, form: Form, **replaced) -> tuple[tuple, dict]:
+        """Positional and keyword arguments of a form's schema."""
+        positional, keywords = [], {}
+        tensors = self.call.tensors | replaced
+        for kind, name, keyword in form.arguments:
+            if kind == "dtype":
+                keywords[keyword] = self.asked.get(name)
+            elif kind in ("tensor", "optional_tensor"):
+                if self.op.by_name[name].role == "output":
+                    keywords[name] = tensors[name]
+                else:
+                    positional.append(tensors.get(name))
+            else:
+                keywords[keyword] = self.call.attributes[name]
+        return tuple(positional), keywords
+
+    def expected(self, impl: str | None = None) -> dict[str, torch.Tensor]:
+        """What the library answers to the same call, made through the C ABI."""
+        outputs = self.empty_outputs()
+        values = {name: to_numpy(t) for name, t in (self.call.tensors | outputs).items()}
+        pestle_ctypes.call(self.op.name, impl, **values, **self.call.attributes)
+        return outputs
+
+
+def _zeros(shape: tuple, dtype: torch.dtype) -> torch.Tensor:
+    size = torch.empty(0, dtype=dtype).element_size()
+    return torch.zeros(shape, dtype=_BITS[size]).view(dtype)
+
+
+def _fill(shape: tuple, dtype: torch.dtype, data: str, seed: int) -> torch.Tensor:
+    """Values that every kernel has something to do with; bytes for codes."""
+    random = torch.Generator().manual_seed(seed)
+    size = torch.empty(0, dtype=dtype).element_size()
+    if dtype in (torch.float32, torch.float16, torch.bfloat16):
+        values = torch.randn(shape, generator=random)
+        if data == "zeros":
+            values.zero_()
+        elif data == "special" and values.numel():
+            flat = values.view(-1)
+            special = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, -0.0, 1e30, 1e-42])
+            places = torch.randperm(flat.numel(), generator=random)[: max(1, flat.numel() // 8)]
+            flat[places] = special[torch.arange(len(places)) % len(special)]
+        elif data == "subnormal":
+            values *= 1e-41
+        return values.to(dtype)
+    if dtype == torch.float8_e8m0fnu:  # powers of two around 1, as scales are
+        return torch.randint(120, 132, shape, generator=random, dtype=torch.uint8).view(dtype)
+    count = size
+    for dim in shape:
+        count *= dim
+    raw = torch.randint(0, 256, (count,), generator=random, dtype=torch.uint8)
+    return raw.view(dtype).reshape(shape) if count else _zeros(shape, dtype)
+
+
+def _attribute(arg, text: str):
+    return {
+        "choice": str, "int": int, "float": float, "bool": lambda t: t in ("true", "1")
+    }[arg.kind](text)  # fmt: skip
+
+
+def make(op: Op, case: dict) -> Case:
+    words = dict(word.split("=", 1) for word in case["text"].split())
+    attributes = {a.name: a.default for a in op.of_role("attribute")}
+    dtypes, symbols = {}, {}
+    for key, text in words.items():
+        arg = op.by_name.get(key)
+        if arg is None:
+            symbols[key] = text
+        elif arg.role == "attribute":
+            attributes[key] = _attribute(arg, text)
+        elif text != "none":
+            dtypes[key] = DTYPES[text]
+    call = Call(op, {}, attributes)
+    packs = {part.strip()[1:] for a in op.args for s in a.shapes.values()
+             for part in s.split(",") if part.strip().startswith("*")}  # fmt: skip
+    for name, text in symbols.items():
+        if name in packs:
+            call.bind_pack(name, tuple(int(part) for part in text.split("x") if part))
+        else:
+            call.values[name] = int(text)
+    asked = {a.name: dtypes[a.name] for a in op.of_role("output") if a.name in dtypes}
+    # An input may ask whether another is there, so those that the case names come first.
+    for arg in sorted(op.of_role("input"), key=lambda a: bool(a.present_if)):
+        named, excluded = arg.name in dtypes, words.get(arg.name) == "none"
+        if excluded or not (named or call.wants(arg)):
+            continue
+        dtype = dtypes.get(arg.name) or call.dtype(arg)
+        seed = zlib.crc32(f"{op.name} {case['text']} {arg.name}".encode())
+        tensor = _fill(call.shape(arg), dtype, case["data"], seed)
+        if dtype == torch.float32 and arg.name != "x":
+            tensor = tensor.abs() + 0.01 if "scale" in arg.name else tensor
+            tensor = tensor.sort().values if "ascending" in arg.doc else tensor
+        call.tensors[arg.name] = tensor
+    return Case(op, call, asked)
+
+
+@cache
+def all_cases() -> list[tuple[str, dict]]:
+    """(op, case) of every case that each test run takes."""
+    return [
+        (name, case)
+        for name in list_ops()
+        for case in _contract.op(name).cases
+        if {"smoke", "edge"} & set(case["tags"])
+    ]
+
+
+def case_id(value) -> str:
+    return value if isinstance(value, str) else value["text"].replace(" ", ",")
+
+
+@cache
+def first_case(form: Form) -> Case:
+    """A small case that the form takes; NaNs and empty tensors are other tests' matter."""
+    for case in form.contract.cases:
+        if "smoke" in case["tags"] and (made := make(form.contract, case)).form(form.kind) == form:
+            return made
+    for case in form.contract.cases:
+        if "edge" in case["tags"] and (made := make(form.contract, case)).form(form.kind) == form:
+            return made
+    raise LookupError(f"no case for {form.name}")

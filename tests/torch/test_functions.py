@@ -1,0 +1,152 @@
+"""The Python functions: signatures, overload choice, errors, gradients, what `why` says."""
+
+import inspect
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pestle
+import pytest
+import torch
+from pestle import _contract, _stub
+
+X = torch.randn(8, 256, generator=torch.Generator().manual_seed(1))
+
+
+def test_signature_and_docstring_come_from_the_contract():
+    text = str(inspect.signature(pestle.quantize_fp8))
+    assert text == (
+        "(x, scale=None, *, granularity='tensor', rounding='nearest', seed=0, q_dtype=None)"
+    )
+    for op in pestle.list_ops():
+        doc = getattr(pestle, op).__doc__
+        assert doc.startswith(_contract.op(op).doc)
+        assert all(f"    {arg.name}" in doc for arg in _contract.op(op).args)
+
+
+def test_outputs_follow_the_arguments():
+    q, scale = pestle.quantize_fp8(X, granularity="row")
+    assert scale.shape == (8, 1)
+    again = pestle.quantize_fp8(X, scale, granularity="row")
+    assert torch.equal(again.view(torch.uint8), q.view(torch.uint8))
+    assert len(pestle.quantize_int4(X, group_size=32)) == 2
+    assert len(pestle.quantize_int4(X, group_size=32, mode="asymmetric")) == 3
+
+
+def test_dtype_of_an_output():
+    q, _ = pestle.quantize_fp8(X, q_dtype=torch.float8_e5m2)
+    assert q.dtype == torch.float8_e5m2
+    assert pestle.dequantize_fp8(*pestle.quantize_fp8(X), out_dtype=torch.float32).dtype == X.dtype
+    with pytest.raises(pestle.InvalidArgumentError, match="q has dtype i8, expected e4m3"):
+        pestle.quantize_fp8(X, q_dtype=torch.int8)
+
+
+def test_scalars_and_bytes_are_taken_for_what_they_are():
+    q, scale = pestle.quantize_fp8(X)
+    one = pestle.dequantize_fp8(q, scale)
+    assert torch.equal(pestle.dequantize_fp8(q, scale[0]), one)
+    q, scale, whole = pestle.quantize_nvfp4(X)
+    one = pestle.dequantize_nvfp4(q, scale, whole)
+    assert torch.equal(pestle.dequantize_nvfp4(q, scale.view(torch.uint8), whole), one)
+    assert torch.equal(pestle.dequantize_nvfp4(q.view(torch.float4_e2m1fn_x2), scale, whole), one)
+
+
+def test_in_place_functions_return_their_argument():
+    x = X.clone()
+    assert pestle.hadamard_(x) is x
+    assert torch.equal(x, pestle.hadamard(X, out_dtype=X.dtype))
+    rng = torch.randint(0, 256, X.shape, dtype=torch.uint8)
+    expected = pestle.stochastic_round_fp8(X, rng)
+    q = pestle.stochastic_round_fp8_(X, rng)
+    assert q.data_ptr() == rng.data_ptr()
+    assert torch.equal(q.view(torch.uint8), expected.view(torch.uint8))
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "sentence"),
+    [
+        (lambda: pestle.quantize_fp8(X.int()), pestle.InvalidArgumentError,
+         "quantize_fp8: x has dtype i32, expected bf16|f16|f32"),
+        (lambda: pestle.quantize_fp8(X, granularity="rows"), pestle.InvalidArgumentError,
+         "quantize_fp8: granularity is 'rows', expected one of tensor|row|"),
+        (lambda: pestle.quantize_fp8(X, X), pestle.InvalidArgumentError,
+         "scale is f32[8,256], expected shape [1] (granularity=tensor)"),
+        (lambda: pestle.quantize_int4(X[:, :5]), pestle.InvalidArgumentError, "K must be even"),
+        (lambda: pestle.quantize_fp8(X.to_sparse()), (pestle.PestleError, NotImplementedError), ""),
+        (lambda: pestle.quantize_fp8(X.cfloat()), pestle.InvalidArgumentError,
+         "x has a dtype that Pestle does not have"),
+        (lambda: pestle.hadamard(X, hadamard=7), ValueError, "hadamard must be 4, 16"),
+    ],
+)  # fmt: skip
+def test_errors_carry_the_librarys_sentence(call, kind, sentence):
+    with pytest.raises(kind) as error:
+        call()
+    assert sentence in str(error.value)
+    assert "[pestle" not in str(error.value)
+
+
+def test_overlapping_outputs_are_refused():
+    room = torch.zeros(9, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="out overlaps q in memory"):
+        torch.ops.pestle.swap_nibbles.out(room[:8].view(1, 8), out=room[1:].view(1, 8))
+
+
+def test_gradients_say_why_there_are_none():
+    x = X.clone().requires_grad_()
+    q, _scale = pestle.quantize_fp8(x)
+    with pytest.raises(pestle.NoGradientError, match="codes are piecewise constant"):
+        q.float().sum().backward()
+    with pytest.raises(pestle.NoGradientError, match="call hadamard"):
+        pestle.hadamard_(x)
+    with torch.no_grad():
+        pestle.hadamard_(x)
+
+
+def test_in_place_calls_count_as_writes():
+    x = X.clone()
+    before = x._version
+    pestle.hadamard_(x)
+    assert x._version == before + 1
+
+
+def test_why_gives_every_verdict():
+    why = pestle.why("quantize_fp8", X, granularity="row")
+    assert why.chosen == "cpu/quantize_fp8_simd"
+    assert [v.implementation for v in why.verdicts] == ["cpu/quantize_fp8_simd", "reference"]
+    on_gpu = pestle.why(pestle.quantize_fp8, torch.empty(4, 8, device="meta"))
+    assert on_gpu.chosen == "cpu/quantize_fp8_simd"
+    with pytest.raises(pestle.InvalidArgumentError, match="K must be even"):
+        pestle.why("quantize_int4", X[:, :5])
+    with pytest.raises(pestle.InvalidArgumentError, match="no op 'nothing'"):
+        pestle.why("nothing", X)
+
+
+def test_calls_release_the_interpreter():
+    x = torch.randn(4096, 4096)
+    done = threading.Event()
+    worker = threading.Thread(target=lambda: (pestle.quantize_int4(x, hadamard=256), done.set()))
+    worker.start()
+    turns = 0
+    while not done.is_set():
+        turns += 1
+        done.wait(1e-4)
+    worker.join()
+    assert turns > 3
+
+
+def test_import_is_quick():
+    code = (
+        "import torch, time; start = time.perf_counter(); import pestle; "
+        "print(time.perf_counter() - start)"
+    )
+    best = min(
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+        for _ in range(3)
+    )
+    assert best < 0.5  # 0.15 on a quiet machine; bench/torch_host_cost.py measures
+
+
+def test_the_stub_is_that_of_the_table():
+    stub = Path(pestle.__file__).with_name("__init__.pyi")
+    assert stub.read_text() == _stub.text(), "run tools/python_stub.sh"

@@ -1,0 +1,77 @@
+"""What torch asks of an op: opcheck for every registered form; and the ABI's declarations."""
+
+import re
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import cases
+import pytest
+import torch
+from pestle import list_ops, overloads
+from pestle._forms import all_forms
+
+ROOT = Path(__file__).parents[2]
+every_form = pytest.mark.parametrize("form", all_forms(), ids=lambda form: form.name)
+
+
+def arguments(form):
+    """A small call without NaNs, which torch takes for unequal."""
+    case = cases.first_case(form)
+    for name, tensor in case.call.tensors.items():
+        if tensor.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+            case.call.tensors[name] = (tensor.view(torch.uint8) & 0x77).view(tensor.dtype)
+    given = case.empty_outputs() if form.kind == "out" else {}
+    written = {name: case.call.tensors[name].clone() for name in form.aliases}
+    return case.arguments(form, **given, **written)
+
+
+# torch's comparison of schema and behaviour can't multiply these dtypes; test_cases.py looks itself
+# whether inputs stay as they are.
+_NO_SCHEMA_CHECK = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu)
+
+
+@every_form
+def test_opcheck(form):
+    args, kwargs = arguments(form)
+    tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
+    utils = ["test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
+    if not any(tensor.dtype in _NO_SCHEMA_CHECK for tensor in tensors):
+        utils.append("test_schema")
+    torch.library.opcheck(form.overload, args, kwargs, test_utils=utils)
+
+
+def test_every_op_of_the_table_is_bound():
+    assert len(list_ops()) == len((ROOT / "ops/ops.def").read_text().split("\nPESTLE_OP(")) - 1
+    for op in list_ops():
+        kinds = {form.kind for form in overloads(op)}
+        assert {"functional", "out"} <= kinds
+
+
+def test_the_declared_abi_is_torchs(tmp_path):
+    """The functions that torch_abi.h declares by itself have the types of torch's headers."""
+    header = (ROOT / "python/csrc/torch_abi.h").read_text()
+    declared = re.findall(r"X\((\w+), (\w+),\s*\((.*?)\)\)(?:\s*\\?\n)", header)
+    assert len(declared) > 35
+    lines = []
+    for result, name, types in declared:
+        if name == "torch_delete_stable_ivalue":  # newer than 2.11
+            continue
+        for ours, theirs in (("TensorHandle", "AtenTensorHandle"), ("LibraryHandle",
+                "TorchLibraryHandle"), ("GuardHandle", "DeviceGuardHandle"),
+                ("Error", "AOTITorchError"), ("BoxedKernel",
+                "void (*)(StableIValue*, uint64_t, uint64_t)")):  # fmt: skip
+            result = re.sub(rf"\b{ours}\b", theirs, result)
+            types = re.sub(rf"\b{ours}\b", theirs, types)
+        lines.append(f"static_assert(std::is_same_v<decltype(&{name}), {result} (*)({types})>);")
+    source = tmp_path / "abi.cpp"
+    source.write_text(
+        "#define USE_CUDA\n#include <type_traits>\n#include <torch/csrc/stable/c/shim.h>\n"
+        + "\n".join(lines)
+    )
+    include = Path(torch.__file__).parent / "include"
+    subprocess.run(
+        ["c++", "-std=c++20", "-fsyntax-only", "-DTORCH_TARGET_VERSION=0x020b000000000000",
+         f"-I{include}", f"-I{sysconfig.get_path('include')}", str(source)],
+        check=True,
+    )  # fmt: skip
