@@ -64,11 +64,13 @@ std::string with_symbols(const std::string& text, const std::vector<std::string>
   return changed;
 }
 
+uint64_t next_random(uint64_t seed) { return seed * 6364136223846793005u + 1442695040888963407u; }
+
 // First, last, and between them anywhere.
 std::vector<int64_t> pick(int64_t full, int64_t kept, uint64_t seed) {
   std::vector<int64_t> rows = {0, full - 1};
   while (static_cast<int64_t>(rows.size()) < kept) {
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    seed = next_random(seed);
     const auto row = static_cast<int64_t>((seed >> 20) % static_cast<uint64_t>(full));
     if (std::find(rows.begin(), rows.end(), row) == rows.end()) rows.push_back(row);
   }
@@ -142,7 +144,7 @@ std::vector<std::vector<uint8_t>> random_inputs(const Op& op, const TextCall& ca
 }
 
 // Do rows alone give the bits that they give among the others? All of them are tried, in groups: a
-// maximum over all rows, say, changes at least those of the groups that lack its row.
+// maximum over all rows, say, changes the results of each group that lacks its row.
 bool rows_are_independent(const Op& op, const std::string& text, const Symbols& symbols,
                           const Cut& sizes, uint64_t seed) {
   const std::string large = with_symbols(text, symbols.names, sizes.tried);
@@ -153,10 +155,17 @@ bool rows_are_independent(const Op& op, const std::string& text, const Symbols& 
   const auto inputs = random_inputs(op, step.large, seed);
   const auto all = run_reference_on(op, large, inputs, false);
   if (!all.ok()) return false;
+  // Anywhere, as the sample will be: neighbours may share a tile that strangers do not.
+  std::vector<int64_t> order(static_cast<size_t>(sizes.tried));
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
+  for (size_t i = order.size(); i > 1; --i) {
+    seed = next_random(seed);
+    std::swap(order[i - 1], order[(seed >> 20) % i]);
+  }
   bool cuts_an_output = false;
   for (int64_t end = sizes.tried_kept;; end = std::min(end + sizes.tried_kept, sizes.tried)) {
-    std::vector<int64_t> rows;
-    for (int64_t row = end - sizes.tried_kept; row < end; ++row) rows.push_back(row);
+    std::vector<int64_t> rows(order.begin() + (end - sizes.tried_kept), order.begin() + end);
+    std::sort(rows.begin(), rows.end());
     std::vector<std::vector<uint8_t>> taken(inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!is_tensor(op, step.large, i, Role::kInput)) continue;
