@@ -1,0 +1,62 @@
+// E4M3 and E5M2, four codes to a 32-bit word: same codes and values as formats/minifloat.h.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include <cstdint>
+
+#include "backends/cuda/device/elements.cuh"
+#include "formats/e4m3.h"
+#include "formats/e5m2.h"
+
+namespace pestle::cuda {
+
+// The conversion instruction rounds to nearest even, saturates, and has one NaN, 0x7F, for both
+// formats; for E5M2 the rule's NaN is 0x7F too (docs/formats/fp8.md).
+template <class F>
+__device__ inline uint32_t fp8_pair(float a, float b) {
+#if __CUDA_ARCH__ >= 890
+  constexpr auto kKind = F::kMan == 3 ? __NV_E4M3 : __NV_E5M2;
+  return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, kKind);
+#else
+  return formats::code_from_f32<F>(a) | static_cast<uint32_t>(formats::code_from_f32<F>(b)) << 8;
+#endif
+}
+
+template <class F>
+__device__ inline uint2 fp8_codes(const float (&v)[kUnit]) {
+  return make_uint2(fp8_pair<F>(v[0], v[1]) | fp8_pair<F>(v[2], v[3]) << 16,
+                    fp8_pair<F>(v[4], v[5]) | fp8_pair<F>(v[6], v[7]) << 16);
+}
+
+// A code stands for this times an f16 that its bits make up: E5M2 is the upper half of one, E4M3
+// has the same fraction one place further down and an exponent that is 8 too small.
+template <class F>
+inline constexpr float kFp8Unit = F::kMan == 3 ? 256.0f : 1.0f;
+
+// Values / kFp8Unit. E4M3's NaN codes read as 480 / 256; has_e4m3_nan tells.
+template <class F>
+__device__ inline void fp8_values(uint2 codes, float (&v)[kUnit]) {
+  const uint32_t w[2] = {codes.x, codes.y};
+  for (int i = 0; i < 4; ++i) {
+    uint32_t two = __byte_perm(w[i / 2], 0, i % 2 == 0 ? 0x1404 : 0x3424);
+    if constexpr (F::kMan == 3) two = (two & 0x80008000u) | (two >> 1 & 0x3F803F80u);
+    const float2 pair = F16::pair(two);
+    v[2 * i] = pair.x;
+    v[2 * i + 1] = pair.y;
+  }
+}
+__device__ inline bool has_e4m3_nan(uint2 codes) {
+  const uint32_t a = (codes.x & 0x7F7F7F7Fu) + 0x01010101u;
+  const uint32_t b = (codes.y & 0x7F7F7F7Fu) + 0x01010101u;
+  return ((a | b) & 0x80808080u) != 0;
+}
+
+// formats::f32_from_e4m3 without branches.
+__device__ inline float e4m3_value(uint8_t code) {
+  const uint32_t bits = (code & 0x80u) << 8 | (code & 0x7Fu) << 7;
+  const float v = F16::pair(bits).x * kFp8Unit<formats::E4m3>;
+  return (code & 0x7Fu) == 0x7Fu ? formats::f32_nan() : v;
+}
+
+}  // namespace pestle::cuda

@@ -1,0 +1,129 @@
+// Decoders of 8-bit codes whose scales form a grid over rows and columns, on CUDA.
+// Maps     tiles   a thread decodes 8 neighbouring codes in each of kRows rows
+//          any     a thread block 1024 columns of a row, in shared memory; any strides; rotates back
+// Traffic  q and scales once, out once.
+#pragma once
+
+#include "ops/common/quantize_rows.cuh"
+
+namespace pestle::ops {
+
+// Codes: static bool odd(codes), void values(codes, v), kUnitScale, float value(code), as in
+// dequantize_blocks.cuh.
+template <class F>
+struct Fp8Values {
+  static constexpr float kUnitScale = cuda::kFp8Unit<F>;
+  __device__ static bool odd(uint2 codes) { return F::kMan == 3 && cuda::has_e4m3_nan(codes); }
+  __device__ static void values(uint2 codes, float (&v)[cuda::kUnit]) {
+    cuda::fp8_values<F>(codes, v);
+  }
+  __device__ static float value(uint8_t code) { return formats::f32_from_code<F>(code); }
+};
+
+struct Int8Values {
+  static constexpr float kUnitScale = 1.0f;
+  __device__ static bool odd(uint2) { return false; }
+  // The code plus 128 as the low byte of 2^23 + itself.
+  __device__ static void values(uint2 codes, float (&v)[cuda::kUnit]) {
+    const uint32_t w[2] = {codes.x ^ 0x80808080u, codes.y ^ 0x80808080u};
+    for (int i = 0; i < cuda::kUnit; ++i) {
+      const uint32_t bits = __byte_perm(w[i / 4], 0x4B000000u, 0x7540 | (i % 4));
+      v[i] = __uint_as_float(bits) - (8388608.0f + 128.0f);
+    }
+  }
+  __device__ static float value(uint8_t code) {
+    return static_cast<float>(static_cast<int8_t>(code));
+  }
+};
+
+struct DecodeMatrix {
+  const char* q;
+  int64_t q_row_bytes;
+  char* out;
+  int64_t out_row_bytes;
+  int64_t rows;
+  int64_t units;
+  int64_t column_blocks;
+  ScaleMap map;
+  const float* scale;
+};
+
+template <class T, class Codes, int kRows>
+__global__ void __launch_bounds__(384) dequantize_rows(DecodeMatrix m) {
+  const cuda::TilePlace place = cuda::tile_place(m.column_blocks, kRows, blockIdx.x);
+  if (place.unit >= m.units) return;
+  uint2 codes[kRows];
+  float scale[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t row = place.row + r;
+    if (row >= m.rows) continue;
+    codes[r] = __ldg(reinterpret_cast<const uint2*>(m.q + row * m.q_row_bytes +
+                                                    place.unit * cuda::kUnit));
+    scale[r] = __ldg(m.scale + m.map.index(row, place.unit * cuda::kUnit));
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t row = place.row + r;
+    if (row >= m.rows) continue;
+    float v[cuda::kUnit];
+    const float magnitude = fabsf(scale[r]);
+    const bool exact = (magnitude >= 0x1p-100f && magnitude <= 0x1p100f) || magnitude == 0.0f;
+    if (exact && !Codes::odd(codes[r])) {
+      Codes::values(codes[r], v);
+      const float by = scale[r] * Codes::kUnitScale;
+      for (int i = 0; i < cuda::kUnit; ++i) v[i] *= by;
+    } else {
+      for (int i = 0; i < cuda::kUnit; ++i) {
+        const uint32_t word = i < 4 ? codes[r].x : codes[r].y;
+        v[i] = Codes::value(word >> (8 * (i % 4)) & 0xFFu) * scale[r];
+      }
+    }
+    T::store(m.out + row * m.out_row_bytes + place.unit * (cuda::kUnit * T::kBytes), v);
+  }
+}
+
+template <class Codes>
+__global__ void __launch_bounds__(kAnyThreads) dequantize_rows_any(AnyMatrix m, cuda::AnyTensor out) {
+  __shared__ float v[kAnyColumns];
+  const int64_t pieces = (m.columns + kAnyColumns - 1) / kAnyColumns;
+  const int64_t row = blockIdx.x / pieces;
+  const int64_t first = blockIdx.x % pieces * kAnyColumns;
+  const int count = static_cast<int>(min(static_cast<int64_t>(kAnyColumns), m.columns - first));
+  for (int i = threadIdx.x; i < count; i += kAnyThreads) {
+    const int64_t index = m.map.index(row, first + i);
+    const float s = __uint_as_float(cuda::AnyTensor::bits(m.scale_at(index), 4));
+    v[i] = Codes::value(static_cast<uint8_t>(*m.q.at(row, first + i))) * s;
+  }
+  if (m.hadamard > 0) rotate_shared(v, count, m.hadamard);
+  for (int i = threadIdx.x; i < count; i += kAnyThreads) out.store(out.at(row, first + i), v[i]);
+}
+
+// x of QuantizeRows is the output here; nothing is computed.
+template <class Codes>
+Status run_dequantize_rows(const Call& call, const char* name, const QuantizeRows& b) {
+  constexpr int kRows = 4;
+  const int64_t units = b.columns / cuda::kUnit;
+  const cuda::Tiles tiles = cuda::Tiles::over(b.rows, units);
+  const DecodeMatrix m{b.q.as<char>(), cuda::row_distance(b.q), b.x.as<char>(),
+                       cuda::row_distance(b.x), b.rows, units, tiles.column_blocks, b.map,
+                       b.scale.as<float>()};
+  const cuda::Grid grid{tiles.blocks(kRows), tiles.threads};
+  switch (b.x.dtype) {
+    case DType::kBF16:
+      return cuda::launch(call, name, grid, dequantize_rows<cuda::Bf16, Codes, kRows>, m);
+    case DType::kF16:
+      return cuda::launch(call, name, grid, dequantize_rows<cuda::F16, Codes, kRows>, m);
+    default: return cuda::launch(call, name, grid, dequantize_rows<cuda::F32, Codes, kRows>, m);
+  }
+}
+
+template <class Codes>
+Status run_dequantize_rows_any(const Call& call, const char* name, const QuantizeRows& b) {
+  const AnyMatrix m{{}, cuda::AnyTensor(b.q), cuda::AnyTensor(b.scale), false, nullptr, b.rows,
+                    b.columns, b.map, b.hadamard, {}};
+  const cuda::Grid grid{b.rows * cuda::ceil_div(b.columns, kAnyColumns), kAnyThreads};
+  return cuda::launch(call, name, grid, dequantize_rows_any<Codes>, m, cuda::AnyTensor(b.x));
+}
+
+}  // namespace pestle::ops

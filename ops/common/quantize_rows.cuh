@@ -1,0 +1,357 @@
+// Quantisers to 8-bit codes whose scales form a grid over rows and columns, on CUDA.
+// Maps     given   units of 8 elements in one column of kRows rows; the scale is looked up
+//          lanes   the same, 1 to 32 neighbouring threads share a computed scale
+//          row     a thread block a row, which stays in registers between amax and codes
+//          square  a thread block a tile of 128 x 128, likewise
+//          any     a thread block 1024 columns of a row, in shared memory; one pass for the amax of
+//                  every scale, one for the codes; any strides; rotates first if asked
+// Traffic  x once and q once; x twice for `any` and for a computed scale of the whole tensor.
+#pragma once
+
+#include "backends/cuda/device/any_tensor.cuh"
+#include "backends/cuda/device/tiles.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tensor_amax.h"
+#include "formats/hadamard.h"
+#include "ops/common/row_codes.cuh"
+
+namespace pestle::ops {
+
+// One scale covers rows x columns elements; scales are row-major in a grid.
+struct ScaleMap {
+  int64_t rows;
+  int64_t columns;
+  int64_t grid_rows;
+  int64_t grid_columns;
+
+  __host__ __device__ int64_t index(int64_t i, int64_t j) const {
+    const int64_t r = grid_rows == 1 ? 0 : i / rows;
+    const int64_t c = grid_columns == 1 ? 0 : j / columns;
+    return r * grid_columns + c;
+  }
+};
+
+// Rows of whole units. Scales without gaps.
+struct RowMatrix {
+  const char* x;
+  int64_t x_row_bytes;
+  uint8_t* q;
+  int64_t q_row_bytes;
+  int64_t rows;
+  int64_t units;
+  int64_t column_blocks;
+  ScaleMap map;
+  const float* scale;    // given, or
+  float* scale_out;      // written; from
+  const uint32_t* amax;  // this, for one scale of the whole tensor
+  RandomRounding rounding;
+
+  __device__ uint64_t element(int64_t row, int64_t unit) const {
+    return static_cast<uint64_t>((row * units + unit) * cuda::kUnit);
+  }
+};
+
+template <class T>
+__device__ inline const char* x_at(const RowMatrix& m, int64_t row, int64_t unit) {
+  return m.x + row * m.x_row_bytes + unit * (cuda::kUnit * T::kBytes);
+}
+__device__ inline void put(const RowMatrix& m, int64_t row, int64_t unit, uint2 codes) {
+  cuda::store8(m.q + row * m.q_row_bytes + unit * cuda::kUnit, codes);
+}
+
+// Backwards over x when an amax pass has just read it: what that read last is still in the L2.
+template <class T, class Code, int kRows>
+__global__ void __launch_bounds__(384) quantize_given(RowMatrix m) {
+  const bool after_amax = m.amax != nullptr;
+  const unsigned block = after_amax ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+  const cuda::TilePlace place = cuda::tile_place(m.column_blocks, kRows, block);
+  const float whole = after_amax ? Code::scale(*m.amax) : 0.0f;
+  if (after_amax && block == 0 && threadIdx.x == 0) *m.scale_out = whole;
+  if (place.unit >= m.units) return;
+  typename T::Raw raw[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (place.row + r < m.rows) raw[r] = T::load(x_at<T>(m, place.row + r, place.unit));
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t row = place.row + r;
+    if (row >= m.rows) continue;
+    const float s = after_amax ? whole : m.scale[m.map.index(row, place.unit * cuda::kUnit)];
+    put(m, row, place.unit,
+        encode_unit<T, Code>(raw[r], cuda::Divider::by(s), m.rounding, m.element(row, place.unit)));
+  }
+}
+
+// `lanes`, a power of two, threads share a scale.
+template <class T, class Code, int kRows>
+__global__ void __launch_bounds__(384) quantize_lanes(RowMatrix m, int lanes) {
+  const cuda::TilePlace place = cuda::tile_place(m.column_blocks, kRows, blockIdx.x);
+  typename T::Raw raw[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const bool inside = place.row + r < m.rows && place.unit < m.units;
+    raw[r] = inside ? T::load(x_at<T>(m, place.row + r, place.unit)) : T::zero();
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t row = place.row + r;
+    uint32_t amax = T::amax(raw[r]);
+    for (int step = 1; step < lanes; step *= 2) {
+      amax = max(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, step));
+    }
+    if (row >= m.rows || place.unit >= m.units) continue;
+    const float s = Code::scale(amax);
+    if (place.unit % lanes == 0) m.scale_out[m.map.index(row, place.unit * cuda::kUnit)] = s;
+    put(m, row, place.unit,
+        encode_unit<T, Code>(raw[r], cuda::Divider::by(s), m.rounding, m.element(row, place.unit)));
+  }
+}
+
+// The largest of a thread block's values, in all threads.
+__device__ inline uint32_t block_max(uint32_t value) {
+  __shared__ uint32_t warps[32];
+  value = __reduce_max_sync(0xFFFFFFFFu, value);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  const unsigned lane = threadIdx.x % 32;
+  return __reduce_max_sync(0xFFFFFFFFu, lane < blockDim.x / 32 ? warps[lane] : 0u);
+}
+
+template <class T, class Code, int kPerThread>
+__global__ void __launch_bounds__(1024 / (kPerThread / 4)) quantize_row(RowMatrix m) {
+  const int64_t row = blockIdx.x;
+  typename T::Raw raw[kPerThread];
+  uint32_t amax = 0;
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    const int64_t unit = threadIdx.x + i * blockDim.x;
+    raw[i] = unit < m.units ? T::load(x_at<T>(m, row, unit)) : T::zero();
+  }
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) amax = max(amax, T::amax(raw[i]));
+  const float s = Code::scale(block_max(amax));
+  if (threadIdx.x == 0) m.scale_out[row] = s;
+  const cuda::Divider by = cuda::Divider::by(s);
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    const int64_t unit = threadIdx.x + i * blockDim.x;
+    if (unit < m.units) {
+      put(m, row, unit, encode_unit<T, Code>(raw[i], by, m.rounding, m.element(row, unit)));
+    }
+  }
+}
+
+// 256 threads, 16 of them a row of a tile; eight rows each.
+template <class T, class Code>
+__global__ void __launch_bounds__(256) quantize_square(RowMatrix m) {
+  constexpr int kUnitsAcross = 16, kRowsEach = 8;
+  const int64_t tile_row = blockIdx.x / m.map.grid_columns;
+  const int64_t tile_column = blockIdx.x % m.map.grid_columns;
+  const int64_t unit = tile_column * kUnitsAcross + threadIdx.x % kUnitsAcross;
+  const int64_t first = tile_row * 128 + threadIdx.x / kUnitsAcross;
+  typename T::Raw raw[kRowsEach];
+  uint32_t amax = 0;
+#pragma unroll
+  for (int i = 0; i < kRowsEach; ++i) {
+    const int64_t row = first + i * 16;
+    raw[i] = row < m.rows && unit < m.units ? T::load(x_at<T>(m, row, unit)) : T::zero();
+  }
+#pragma unroll
+  for (int i = 0; i < kRowsEach; ++i) amax = max(amax, T::amax(raw[i]));
+  const float s = Code::scale(block_max(amax));
+  if (threadIdx.x == 0) m.scale_out[blockIdx.x] = s;
+  const cuda::Divider by = cuda::Divider::by(s);
+#pragma unroll
+  for (int i = 0; i < kRowsEach; ++i) {
+    const int64_t row = first + i * 16;
+    if (row < m.rows && unit < m.units) {
+      put(m, row, unit, encode_unit<T, Code>(raw[i], by, m.rounding, m.element(row, unit)));
+    }
+  }
+}
+
+struct AnyMatrix {
+  cuda::AnyTensor x;
+  cuda::AnyTensor q;
+  cuda::AnyTensor scale;  // given, or written
+  bool computes;
+  uint32_t* amax;  // one a scale
+  int64_t rows;
+  int64_t columns;
+  ScaleMap map;
+  int hadamard;
+  RandomRounding rounding;
+
+  __device__ char* scale_at(int64_t index) const {
+    return scale.at(index / map.grid_columns, index % map.grid_columns);
+  }
+};
+
+inline constexpr int kAnyColumns = 1024;
+inline constexpr int kAnyThreads = 256;
+
+// formats::hadamard_rotate on each group of n of `count` values in shared memory.
+__device__ inline void rotate_shared(float* v, int count, int n) {
+  for (int t = 1; t < n; t *= 4) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < count / 4; i += kAnyThreads) {
+      float* p = v + i / t * (4 * t) + i % t;
+      const float a = p[0], b = p[t], c = p[2 * t], d = p[3 * t];
+      p[0] = ((a + b) + c) - d;
+      p[t] = ((a + b) - c) + d;
+      p[2 * t] = ((a - b) + c) + d;
+      p[3 * t] = ((b - a) + c) + d;
+    }
+  }
+  __syncthreads();
+  const float norm = formats::hadamard_norm(n);
+  for (int i = threadIdx.x; i < count; i += kAnyThreads) v[i] *= norm;
+  __syncthreads();
+}
+
+// kCodes false: adds every element's magnitude to its scale's amax. Else codes, and scales.
+template <class Code, bool kCodes>
+__global__ void __launch_bounds__(kAnyThreads) quantize_any(AnyMatrix m) {
+  __shared__ float v[kAnyColumns];
+  const int64_t pieces = (m.columns + kAnyColumns - 1) / kAnyColumns;
+  const int64_t row = blockIdx.x / pieces;
+  const int64_t first = blockIdx.x % pieces * kAnyColumns;
+  const int count = static_cast<int>(min(static_cast<int64_t>(kAnyColumns), m.columns - first));
+  for (int i = threadIdx.x; i < count; i += kAnyThreads) v[i] = m.x.load(m.x.at(row, first + i));
+  if (m.hadamard > 0) rotate_shared(v, count, m.hadamard);
+  for (int i = threadIdx.x; i < count; i += kAnyThreads) {
+    const int64_t column = first + i;
+    const int64_t index = m.map.index(row, column);
+    if constexpr (!kCodes) {
+      atomicMax(m.amax + index, formats::abs_bits(v[i]));
+      continue;
+    }
+    const float s = m.computes ? Code::scale(m.amax[index])
+                               : __uint_as_float(cuda::AnyTensor::bits(m.scale_at(index), 4));
+    const float quotient = __fdiv_rn(v[i], s);
+    const auto element = static_cast<uint64_t>(row * m.columns + column);
+    const uint8_t code =
+        m.rounding.stochastic
+            ? Code::stochastic(quotient, formats::philox_u16(m.rounding.seed, element))
+            : Code::code(quotient);
+    *m.q.at(row, column) = static_cast<char>(code);
+  }
+}
+
+template <class Code>
+__global__ void store_scales(AnyMatrix m, int64_t count) {
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (index >= count) return;
+  cuda::AnyTensor::put(m.scale_at(index), __float_as_uint(Code::scale(m.amax[index])), 4);
+}
+
+// ---- host ----
+
+struct QuantizeRows {
+  const TensorView& x;
+  const TensorView& q;
+  const TensorView& scale;  // given, or scale_out
+  bool computes;
+  int64_t rows;
+  int64_t columns;
+  ScaleMap map;
+  int hadamard;
+  RandomRounding rounding;
+  const char* x_name = "x";
+};
+
+inline int64_t scale_count(const QuantizeRows& b) { return b.map.grid_rows * b.map.grid_columns; }
+inline bool whole_tensor(const QuantizeRows& b) { return scale_count(b) == 1; }
+inline bool one_row_scales(const QuantizeRows& b) {
+  return b.map.rows == 1 && b.map.grid_columns == 1;
+}
+// Threads that share a scale of `lanes`, or 0.
+inline int scale_lanes(const QuantizeRows& b) {
+  const int64_t lanes = b.map.columns / cuda::kUnit;
+  const bool power = lanes >= 1 && lanes <= 32 && (lanes & (lanes - 1)) == 0;
+  return b.map.rows == 1 && power && b.map.columns % cuda::kUnit == 0 ? static_cast<int>(lanes) : 0;
+}
+inline bool square_tiles(const QuantizeRows& b) {
+  return b.map.rows == 128 && b.map.columns == 128;
+}
+inline constexpr int64_t kLongestRow = 65536;
+
+template <class T, class Code>
+Status start_rows(const Call& call, const char* name, const QuantizeRows& b, RowMatrix m) {
+  constexpr int kRows = 4;
+  const cuda::Tiles tiles = cuda::Tiles::over(m.rows, m.units);
+  m.column_blocks = tiles.column_blocks;
+  const cuda::Grid grid{tiles.blocks(kRows), tiles.threads};
+  if (!b.computes || whole_tensor(b)) {
+    return cuda::launch(call, name, grid, quantize_given<T, Code, kRows>, m);
+  }
+  if (one_row_scales(b)) {
+    const auto threads = [&](int64_t each) {
+      return static_cast<int>(cuda::ceil_div(cuda::ceil_div(m.units, each), 32) * 32);
+    };
+    if (m.units <= 4096) {
+      return cuda::launch(call, name, {m.rows, threads(4)}, quantize_row<T, Code, 4>, m);
+    }
+    return cuda::launch(call, name, {m.rows, threads(16)}, quantize_row<T, Code, 16>, m);
+  }
+  if (const int lanes = scale_lanes(b); lanes > 0) {
+    return cuda::launch(call, name, grid, quantize_lanes<T, Code, kRows>, m, lanes);
+  }
+  return cuda::launch(call, name, {scale_count(b), 256}, quantize_square<T, Code>, m);
+}
+
+template <class Code>
+Status run_quantize_rows(const Call& call, const char* name, const QuantizeRows& b) {
+  if (b.rows == 0 || b.columns == 0) return unsupported(std::string(name) + ": empty");
+  auto* amax = static_cast<uint32_t*>(call.workspace);
+  const bool pre_pass = b.computes && whole_tensor(b);
+  if (pre_pass) PESTLE_TRY(cuda::tensor_amax(call, b.x, amax));
+  const RowMatrix m{b.x.as<char>(), cuda::row_distance(b.x), b.q.as<uint8_t>(),
+                    cuda::row_distance(b.q), b.rows, b.columns / cuda::kUnit, 1, b.map,
+                    b.computes ? nullptr : b.scale.as<float>(),
+                    b.computes ? b.scale.as<float>() : nullptr, pre_pass ? amax : nullptr,
+                    b.rounding};
+  switch (b.x.dtype) {
+    case DType::kBF16: return start_rows<cuda::Bf16, Code>(call, name, b, m);
+    case DType::kF16: return start_rows<cuda::F16, Code>(call, name, b, m);
+    default: return start_rows<cuda::F32, Code>(call, name, b, m);
+  }
+}
+
+template <class Code>
+Status run_quantize_any(const Call& call, const char* name, const QuantizeRows& b) {
+  auto* amax = static_cast<uint32_t*>(call.workspace);
+  const AnyMatrix m{cuda::AnyTensor(b.x), cuda::AnyTensor(b.q), cuda::AnyTensor(b.scale),
+                    b.computes, amax, b.rows, b.columns, b.map, b.hadamard, b.rounding};
+  const cuda::Grid grid{b.rows * cuda::ceil_div(b.columns, kAnyColumns), kAnyThreads};
+  if (b.computes) {
+    PESTLE_TRY(cuda::clear(call, amax, scale_count(b) * 4));
+    PESTLE_TRY(cuda::launch(call, name, grid, quantize_any<Code, false>, m));
+    PESTLE_TRY(cuda::launch(call, name, {cuda::ceil_div(scale_count(b), 256), 256},
+                            store_scales<Code>, m, scale_count(b)));
+  }
+  return cuda::launch(call, name, grid, quantize_any<Code, true>, m);
+}
+
+inline std::string refuse_quantize_rows(const QuantizeRows& b) {
+  if (b.rows == 0 || b.columns == 0) return "the tensor is empty";
+  if (b.columns % cuda::kUnit != 0) return "K is no multiple of 8";
+  if (b.hadamard > 0) return "it does not rotate";
+  if (std::string why = cuda::refuse_unaligned(b.x_name, b.x); !why.empty()) return why;
+  if (std::string why = cuda::refuse_unaligned("q", b.q, 8); !why.empty()) return why;
+  if (!is_contiguous(b.scale) || reinterpret_cast<uintptr_t>(b.scale.data) % 4 != 0) {
+    return "the scales have gaps between them or are not aligned to 4 bytes";
+  }
+  if (!b.computes) {
+    return b.map.grid_columns == 1 || b.map.columns % cuda::kUnit == 0
+               ? ""
+               : "a scale's columns are no multiple of 8";
+  }
+  if (whole_tensor(b) || scale_lanes(b) > 0 || square_tiles(b)) return "";
+  if (!one_row_scales(b)) return "it computes scales of this shape in two passes only";
+  const int64_t longest = b.x.dtype == DType::kF32 ? kLongestRow / 2 : kLongestRow;
+  return b.columns <= longest ? "" : "rows of more than " + std::to_string(longest) + " elements";
+}
+
+}  // namespace pestle::ops

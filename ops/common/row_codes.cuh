@@ -1,0 +1,81 @@
+// What quantize_fp8 and quantize_int8 do to a unit of 8 elements under one scale, on CUDA.
+#pragma once
+
+#include "backends/cuda/device/divide.cuh"
+#include "backends/cuda/device/elements.cuh"
+#include "backends/cuda/device/fp8.cuh"
+#include "formats/fp8.h"
+#include "formats/int8.h"
+#include "formats/philox.h"
+#include "formats/stochastic.h"
+
+namespace pestle::ops {
+
+template <class F>
+struct Fp8Code {
+  __device__ static float scale(uint32_t amax) { return formats::fp8_scale<F>(amax); }
+  // Eight quotients, NaN and Inf included.
+  __device__ static uint2 codes(const float (&v)[cuda::kUnit]) { return cuda::fp8_codes<F>(v); }
+  __device__ static uint8_t code(float v) { return formats::code_from_f32<F>(v); }
+  __device__ static uint8_t stochastic(float v, uint16_t u) {
+    return formats::code_stochastic<F>(v, u);
+  }
+};
+
+struct Int8Code {
+  __device__ static float scale(uint32_t amax) { return formats::int8_scale(amax); }
+  // A sum with 1.5 * 2^23 is rounded to an integer, whose low byte is the code; NaN is 0.
+  __device__ static uint32_t rounded(float v) {
+    const float clamped = fminf(fmaxf(v, -128.0f), 127.0f);
+    return __float_as_uint(clamped + 0x1.8p23f);
+  }
+  __device__ static uint2 codes(const float (&v)[cuda::kUnit]) {
+    uint32_t r[cuda::kUnit];
+    for (int i = 0; i < cuda::kUnit; ++i) r[i] = v[i] != v[i] ? 0u : rounded(v[i]);
+    return make_uint2(
+        __byte_perm(__byte_perm(r[0], r[1], 0x0040), __byte_perm(r[2], r[3], 0x0040), 0x5410),
+        __byte_perm(__byte_perm(r[4], r[5], 0x0040), __byte_perm(r[6], r[7], 0x0040), 0x5410));
+  }
+  __device__ static uint8_t code(float v) {
+    return static_cast<uint8_t>(formats::round_clamp(v, -128, 127));
+  }
+  __device__ static uint8_t stochastic(float v, uint16_t u) {
+    return static_cast<uint8_t>(formats::int_stochastic(v, u, -128, 127));
+  }
+};
+
+struct RandomRounding {
+  bool stochastic;
+  uint64_t seed;
+};
+
+template <class Code>
+__device__ inline uint2 stochastic_codes(const float (&v)[cuda::kUnit], uint64_t seed,
+                                         uint64_t element) {
+  const formats::PhiloxWords random = formats::philox_block(seed, element / cuda::kUnit);
+  uint32_t w[2] = {0, 0};
+  for (int i = 0; i < cuda::kUnit; ++i) {
+    const uint32_t code = Code::stochastic(v[i], formats::philox_lane(random, i));
+    w[i / 4] |= code << (8 * (i % 4));
+  }
+  return make_uint2(w[0], w[1]);
+}
+
+// `element`: row-major index of the unit's first, a multiple of 8.
+template <class T, class Code>
+__device__ inline uint2 encode_unit(const typename T::Raw& raw, const cuda::Divider& by,
+                                    const RandomRounding& rounding, uint64_t element) {
+  float x[cuda::kUnit];
+  float v[cuda::kUnit];
+  T::to_f32(raw, x);
+  const bool fast = T::kBytes == 2 && by.is_short(__uint_as_float(T::amax(raw)));
+  if (fast) {
+    for (int i = 0; i < cuda::kUnit; ++i) v[i] = by.shortly(x[i]);
+  } else {
+    for (int i = 0; i < cuda::kUnit; ++i) v[i] = by.exactly(x[i]);
+  }
+  if (rounding.stochastic) return stochastic_codes<Code>(v, rounding.seed, element);
+  return Code::codes(v);
+}
+
+}  // namespace pestle::ops

@@ -1,0 +1,65 @@
+// quantize_fp8 on CUDA: ops/common/quantize_rows.cuh with these codes and scales.
+#include "ops/common/element.h"
+#include "ops/common/fp8_scale_grid.h"
+#include "ops/common/quantize_rows.cuh"
+#include "ops/quantize_fp8/quantize_fp8_spec.h"
+
+namespace pestle::ops::quantize_fp8 {
+namespace {
+
+constexpr int kX = arg_index(spec, "x");
+constexpr int kScale = arg_index(spec, "scale");
+constexpr int kQ = arg_index(spec, "q");
+constexpr int kScaleOut = arg_index(spec, "scale_out");
+constexpr int kGranularity = arg_index(spec, "granularity");
+constexpr int kRounding = arg_index(spec, "rounding");
+constexpr int kSeed = arg_index(spec, "seed");
+
+QuantizeRows rows_of(const Call& call) {
+  const TensorView& x = call.tensor(kX);
+  const int64_t m = row_count(x);
+  const int64_t k = row_length(x);
+  const Fp8ScaleGrid grid(static_cast<Fp8Granularity>(call.integer(kGranularity)), m, k);
+  const bool computes = !call.has(kScale);
+  return {x,
+          call.tensor(kQ),
+          call.tensor(computes ? kScaleOut : kScale),
+          computes,
+          m,
+          k,
+          {grid.rows, grid.columns, grid.grid_rows, grid.grid_columns},
+          0,
+          {call.integer(kRounding) == 1, static_cast<uint64_t>(call.integer(kSeed))}};
+}
+
+Status run(const Call& call) {
+  return with_fp8(call.tensor(kQ).dtype, [&]<class F>(F) {
+    return run_quantize_rows<Fp8Code<F>>(call, "quantize_fp8", rows_of(call));
+  });
+}
+Status run_any(const Call& call) {
+  return with_fp8(call.tensor(kQ).dtype, [&]<class F>(F) {
+    return run_quantize_any<Fp8Code<F>>(call, "quantize_fp8_any", rows_of(call));
+  });
+}
+std::string refuses(const Call& call, const Machine&) { return refuse_quantize_rows(rows_of(call)); }
+
+constexpr Impl kImpls[] = {
+    {.id = "cuda/quantize_fp8",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses,
+     .run = run,
+     .workspace = "if(has(scale), 0, 4)"},
+    {.id = "cuda/quantize_fp8_any",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .run = run_any,
+     .workspace = "if(has(scale), 0, 4*numel(scale_out))"},
+};
+
+}  // namespace
+
+std::span<const Impl> cuda() { return kImpls; }
+
+}  // namespace pestle::ops::quantize_fp8

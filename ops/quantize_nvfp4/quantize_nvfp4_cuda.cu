@@ -1,0 +1,259 @@
+// quantize_nvfp4 on CUDA.
+// Map      cuda/quantize_nvfp4: a thread takes blocks of 16 in one column of kRows rows; a thread
+//          block takes `threads` neighbouring columns. Rows and columns of the scales' padding are
+//          part of the grid. _any: a thread a block, element by element, any strides.
+// Traffic  x once (twice with the amax of the whole tensor), q and scales once.
+// Numerics docs/formats/nvfp4.md; the block's scale by IEEE divisions, the codes' quotients by
+//          device/divide.cuh where that is exact, else by IEEE division, block by block.
+#include "backends/cuda/device/block_scales.cuh"
+#include "backends/cuda/device/divide.cuh"
+#include "backends/cuda/device/e2m1.cuh"
+#include "backends/cuda/device/fp8.cuh"
+#include "backends/cuda/device/tiles.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tensor_amax.h"
+#include "formats/nvfp4.h"
+#include "ops/quantize_nvfp4/quantize_nvfp4_block.h"
+#include "ops/quantize_nvfp4/quantize_nvfp4_spec.h"
+
+namespace pestle::ops::quantize_nvfp4 {
+namespace {
+
+using namespace pestle::cuda;
+
+constexpr int kX = arg_index(spec, "x");
+constexpr int kGlobalScale = arg_index(spec, "global_scale");
+constexpr int kQ = arg_index(spec, "q");
+constexpr int kScaleOut = arg_index(spec, "scale_out");
+constexpr int kGlobalScaleOut = arg_index(spec, "global_scale_out");
+constexpr int kNibbles = arg_index(spec, "nibbles");
+constexpr int kScaleLayout = arg_index(spec, "scale_layout");
+constexpr int kRounding = arg_index(spec, "rounding");
+constexpr int kSeed = arg_index(spec, "seed");
+
+constexpr int kRows = 2;
+
+struct Rule {
+  const float* given_scale;  // the global scale, or
+  const uint32_t* amax;      // what it follows from, and
+  float* scale_out;          // where it is then stored
+  bool high_first;
+  bool stochastic;
+  uint64_t seed;
+
+  __device__ float global_scale() const {
+    return given_scale != nullptr ? *given_scale : formats::nvfp4_global_scale(*amax);
+  }
+  // By one thread of the grid.
+  __device__ void store_global_scale() const {
+    if (given_scale == nullptr && blockIdx.x == 0 && threadIdx.x == 0) *scale_out = global_scale();
+  }
+};
+
+struct Matrix {
+  const char* x;
+  int64_t x_row_bytes;
+  int64_t x_rows;
+  uint8_t* q;
+  int64_t q_row_bytes;
+  int64_t q_rows;
+  int64_t blocks;  // of a row
+  int64_t column_blocks;
+  ScaleBytes scales;
+};
+
+// formats::nvfp4_block_scale for a finite amax above zero.
+__device__ uint8_t block_scale(uint32_t amax, float g) {
+  const float t = __fdiv_rn(__fdiv_rn(__uint_as_float(amax), 6.0f), g);
+  return static_cast<uint8_t>(fp8_pair<formats::E4m3>(t > 448.0f ? 448.0f : t, 0.0f));
+}
+
+// Codes of eight elements by the scalar rule. `element` is the first one's index.
+__device__ __noinline__ uint32_t slow_codes(float4 low, float4 high, float factor, bool stochastic,
+                                            uint64_t seed, uint64_t element) {
+  const float x[kUnit] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  const formats::PhiloxWords random =
+      stochastic ? formats::philox_block(seed, element / kUnit) : formats::PhiloxWords{};
+  uint32_t word = 0;
+  for (int i = 0; i < kUnit; ++i) {
+    const float v = __fdiv_rn(x[i], factor);
+    const uint32_t code =
+        stochastic ? formats::code_stochastic<formats::E2m1>(v, formats::philox_lane(random, i))
+                   : formats::e2m1_from_f32(v);
+    word |= code << (4 * i);
+  }
+  return word;
+}
+
+template <class T>
+__device__ uint32_t codes_of(const typename T::Raw& raw, const Divider& by, bool fast,
+                             const Rule& rule, uint64_t element) {
+  float x[kUnit];
+  T::to_f32(raw, x);
+  if (!fast) {
+    return slow_codes(make_float4(x[0], x[1], x[2], x[3]), make_float4(x[4], x[5], x[6], x[7]),
+                      by.scale, rule.stochastic, rule.seed, element);
+  }
+  float v[kUnit];
+  for (int i = 0; i < kUnit; ++i) v[i] = T::kBytes == 2 ? by.shortly(x[i]) : by.exactly(x[i]);
+  return e2m1_codes(v, x);
+}
+
+template <class T>
+__global__ void __launch_bounds__(384) tile_kernel(Matrix m, Rule rule) {
+  const TilePlace place = tile_place(m.column_blocks, kRows, blockIdx.x);
+  rule.store_global_scale();
+  const float g = rule.global_scale();
+  typename T::Raw raw[kRows][2];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const bool inside = place.row + r < m.x_rows && place.unit < m.blocks;
+    const char* p = m.x + (place.row + r) * m.x_row_bytes + place.unit * (2 * kUnit * T::kBytes);
+    raw[r][0] = inside ? T::load(p) : T::zero();
+    raw[r][1] = inside ? T::load(p + kUnit * T::kBytes) : T::zero();
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t row = place.row + r;
+    const uint32_t amax = max(T::amax(raw[r][0]), T::amax(raw[r][1]));
+    // NaN, Inf and odd global scales go by the scalar rule, which is rare.
+    const bool plain = amax < formats::kF32Inf && g >= 0x1p-60f && g <= 0x1p60f;
+    uint8_t code = 0;
+    if (amax != 0) code = plain ? block_scale(amax, g) : formats::nvfp4_block_scale(amax, g);
+    m.scales.store(row, place.unit, row < m.q_rows && place.unit < m.blocks ? code : 0);
+    if (row >= m.q_rows || place.unit >= m.blocks) continue;
+    uint2 words = make_uint2(0, 0);
+    const float factor = e4m3_value(code) * g;
+    if (code != 0 && factor != 0.0f) {
+      const Divider by = Divider::by(factor);
+      const bool fast = plain && !rule.stochastic && by.is_short(__uint_as_float(amax));
+      const auto element = static_cast<uint64_t>((row * m.blocks + place.unit) * 2 * kUnit);
+      words.x = codes_of<T>(raw[r][0], by, fast, rule, element);
+      words.y = codes_of<T>(raw[r][1], by, fast, rule, element + kUnit);
+      if (rule.high_first) {
+        words = make_uint2(swap_all_nibbles(words.x), swap_all_nibbles(words.y));
+      }
+    }
+    store8(m.q + row * m.q_row_bytes + place.unit * kUnit, words);
+  }
+}
+
+// A thread a block of 16 of the padded matrix, padding of the scales included.
+__global__ void __launch_bounds__(128)
+    any_kernel(AnyTensor x, AnyTensor q, AnyScales scales, Rule rule, int64_t grid_columns) {
+  rule.store_global_scale();
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t row = index / grid_columns;
+  const int64_t column = index % grid_columns;
+  const int64_t blocks = q.shape[1] / (kBlock / 2);
+  if (row < q.shape[0] && column < blocks) {
+    float values[kBlock];
+    uint8_t codes[kBlock];
+    for (int i = 0; i < kBlock; ++i) {
+      const int64_t j = column * kBlock + i;
+      values[i] = row < x.shape[0] && j < x.shape[1] ? x.load(x.at(row, j)) : 0.0f;
+    }
+    const auto element = static_cast<uint64_t>((row * blocks + column) * kBlock);
+    *scales.at(row, column) = static_cast<char>(quantize_block(
+        values, rule.global_scale(), rule.stochastic, rule.seed, element, codes));
+    for (int i = 0; i < kBlock; i += 2) {
+      *q.at(row, (column * kBlock + i) / 2) =
+          static_cast<char>(formats::pack_nibbles(codes[i], codes[i + 1], rule.high_first));
+    }
+  } else if (scales.swizzled && row < scales.tensor.shape[0] && column < scales.tensor.shape[1]) {
+    *scales.at(row, column) = 0;
+  }
+}
+
+Status prepare(const Call& call, Rule& rule) {
+  rule = {};
+  rule.high_first = call.integer(kNibbles) == 0;
+  rule.stochastic = call.integer(kRounding) == 1;
+  rule.seed = static_cast<uint64_t>(call.integer(kSeed));
+  if (call.has(kGlobalScale)) {
+    rule.given_scale = call.tensor(kGlobalScale).as<float>();
+    return {};
+  }
+  auto* amax = static_cast<uint32_t*>(call.workspace);
+  rule.amax = amax;
+  rule.scale_out = call.tensor(kGlobalScaleOut).as<float>();
+  return tensor_amax(call, call.tensor(kX), amax);
+}
+
+__global__ void global_scale_kernel(Rule rule) { rule.store_global_scale(); }
+
+int64_t scale_rows(const Call& call) { return call.tensor(kScaleOut).shape[0]; }
+int64_t scale_columns(const Call& call) { return call.tensor(kScaleOut).shape[1]; }
+bool is_swizzled(const Call& call) { return call.integer(kScaleLayout) == 0; }
+
+template <class T>
+Status run_tiles(const Call& call, const Rule& rule) {
+  const TensorView& x = call.tensor(kX);
+  const TensorView& q = call.tensor(kQ);
+  const int64_t blocks = q.shape[1] * 2 / kBlock;
+  const Tiles tiles = Tiles::over(scale_rows(call), scale_columns(call));
+  const Matrix matrix{x.as<char>(), row_distance(x), x.shape[0],
+                      q.as<uint8_t>(), row_distance(q), q.shape[0],
+                      blocks, tiles.column_blocks,
+                      ScaleBytes(call.tensor(kScaleOut), blocks, is_swizzled(call))};
+  if (tiles.blocks(kRows) == 0) {
+    return launch(call, "quantize_nvfp4_scale", {1, 1}, global_scale_kernel, rule);
+  }
+  return launch(call, "quantize_nvfp4", {tiles.blocks(kRows), tiles.threads}, tile_kernel<T>, matrix,
+                rule);
+}
+
+Status run(const Call& call) {
+  Rule rule;
+  PESTLE_TRY(prepare(call, rule));
+  switch (call.tensor(kX).dtype) {
+    case DType::kBF16: return run_tiles<Bf16>(call, rule);
+    case DType::kF16: return run_tiles<F16>(call, rule);
+    default: return run_tiles<F32>(call, rule);
+  }
+}
+
+Status run_any(const Call& call) {
+  Rule rule;
+  PESTLE_TRY(prepare(call, rule));
+  const TensorView& q = call.tensor(kQ);
+  const int64_t blocks = q.shape[1] * 2 / kBlock;
+  const int64_t rows = is_swizzled(call) ? scale_rows(call) : q.shape[0];
+  const int64_t columns = is_swizzled(call) ? scale_columns(call) : blocks;
+  if (rows * columns == 0) {
+    return launch(call, "quantize_nvfp4_scale", {1, 1}, global_scale_kernel, rule);
+  }
+  return launch(call, "quantize_nvfp4_any", {ceil_div(rows * columns, 128), 128}, any_kernel,
+                AnyTensor(call.tensor(kX)), AnyTensor(q),
+                AnyScales{AnyTensor(call.tensor(kScaleOut)), blocks, is_swizzled(call)}, rule,
+                columns);
+}
+
+std::string refuses(const Call& call, const Machine&) {
+  const TensorView& x = call.tensor(kX);
+  if (x.shape[1] % kBlock != 0) return "K is no multiple of 16: padding inside a block";
+  if (std::string why = refuse_unaligned("x", x); !why.empty()) return why;
+  if (std::string why = refuse_unaligned("q", call.tensor(kQ), 8); !why.empty()) return why;
+  return refuse_scale_strides("scale_out", call.tensor(kScaleOut), is_swizzled(call));
+}
+
+// A given global scale is read as one float, wherever it lies.
+constexpr Impl kImpls[] = {
+    {.id = "cuda/quantize_nvfp4",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses,
+     .run = run,
+     .workspace = "4"},
+    {.id = "cuda/quantize_nvfp4_any",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .run = run_any,
+     .workspace = "4"},
+};
+
+}  // namespace
+
+std::span<const Impl> cuda() { return kImpls; }
+
+}  // namespace pestle::ops::quantize_nvfp4
