@@ -1,5 +1,5 @@
-// Starting kernels: on the device of the call's tensors, on the caller's stream, errors as statuses.
-// For the .cu files of ops only.
+// Starting kernels: on the device of the call's tensors, on the caller's stream, errors as
+// statuses. For the .cu files of ops only.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "backends/cuda/current_device.h"
 #include "backends/cuda/device.h"
 #include "core/op.h"
 
@@ -15,33 +16,11 @@ namespace pestle::cuda {
 // The CUDA device that the call's tensors live on.
 inline int device_index(const Call& call) {
   for (const Value& value : call.args) {
-    if (value.present) return value.list.empty() ? value.tensor.device.index : value.list[0].device.index;
+    if (value.present)
+      return value.list.empty() ? value.tensor.device.index : value.list[0].device.index;
   }
   return 0;
 }
-
-// Makes a device current from enter() on; the caller's is restored at the end.
-class DeviceScope {
- public:
-  DeviceScope() = default;
-  ~DeviceScope() {
-    if (before_ >= 0) cudaSetDevice(before_);
-  }
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
-
-  Status enter(int index) {
-    int current = 0;
-    PESTLE_CUDA_TRY(cudaGetDevice(&current));
-    if (current == index) return {};
-    PESTLE_CUDA_TRY(cudaSetDevice(index));
-    before_ = current;
-    return {};
-  }
-
- private:
-  int before_ = -1;
-};
 
 struct Grid {
   int64_t blocks = 0;
@@ -55,24 +34,22 @@ Status launch(const Call& call, const char* name, const Grid& grid, void (*kerne
               const Arguments&... arguments) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments));
   if (grid.blocks == 0) return {};
-  if (grid.blocks > INT_MAX) return unsupported(std::string(name) + ": needs a grid beyond 2^31 - 1");
-  DeviceScope device;
-  PESTLE_TRY(device.enter(device_index(call)));
+  if (grid.blocks > INT_MAX)
+    return unsupported(std::string(name) + ": needs a grid beyond 2^31 - 1");
+  PESTLE_ON_DEVICE(device_index(call));
   return [&](Parameters... values) {
     void* pointers[] = {&values...};
-    return from_cuda(
-        cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
-                         dim3(static_cast<unsigned>(grid.blocks)),
-                         dim3(static_cast<unsigned>(grid.threads)), pointers, grid.shared_bytes,
-                         static_cast<cudaStream_t>(call.stream)),
-        name);
+    return from_cuda(cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
+                                      dim3(static_cast<unsigned>(grid.blocks)),
+                                      dim3(static_cast<unsigned>(grid.threads)), pointers,
+                                      grid.shared_bytes, static_cast<cudaStream_t>(call.stream)),
+                     name);
   }(static_cast<Parameters>(arguments)...);
 }
 
 // Zeroes device memory on the call's stream.
 inline Status clear(const Call& call, void* memory, int64_t bytes) {
-  DeviceScope device;
-  PESTLE_TRY(device.enter(device_index(call)));
+  PESTLE_ON_DEVICE(device_index(call));
   PESTLE_CUDA_TRY(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes),
                                   static_cast<cudaStream_t>(call.stream)));
   return {};

@@ -26,7 +26,8 @@ __device__ void add_block_max(uint32_t value, uint32_t* amax) {
 // Contiguous x of `units` units of eight. The last pass over x reads backwards in its second half,
 // see quantisers: what is read last here stays in the L2 for them.
 template <class T>
-__global__ void __launch_bounds__(kThreads) flat_kernel(const char* x, int64_t units, uint32_t* amax) {
+__global__ void __launch_bounds__(kThreads)
+    flat_kernel(const char* x, int64_t units, uint32_t* amax) {
   constexpr int64_t kShare = kThreads * kInFlight * kRounds;
   const int64_t first = blockIdx.x * kShare + threadIdx.x;
   uint32_t largest = 0;

@@ -44,7 +44,7 @@ struct Job {
   Heads heads[2];
   int64_t first_blocks;  // of heads[0]; the others are heads[1]'s
   Rotations freqs;
-  int units;          // of a row of D
+  int units;  // of a row of D
   int rows_per_block;
   int64_t half_bytes;  // from a pair's first to its second element, split_half
 };
@@ -174,13 +174,15 @@ Heads heads_of(const TensorView& x, const TensorView& out) {
 }
 
 int64_t blocks_of(const Heads& heads, int rows_per_block) {
-  return heads.shape[0] * ceil_div(heads.shape[1], kHeads) * ceil_div(heads.shape[2], rows_per_block);
+  return heads.shape[0] * ceil_div(heads.shape[1], kHeads) *
+         ceil_div(heads.shape[2], rows_per_block);
 }
 
 template <class T, class F>
 Status start(const Call& call, const Job& job, int64_t blocks) {
   const Grid grid{blocks, kThreads};
-  if (call.integer(kPairs) == 1) return launch(call, "apply_rope", grid, unit_kernel<T, F, true>, job);
+  if (call.integer(kPairs) == 1)
+    return launch(call, "apply_rope", grid, unit_kernel<T, F, true>, job);
   return launch(call, "apply_rope", grid, unit_kernel<T, F, false>, job);
 }
 template <class T>
@@ -251,8 +253,8 @@ std::string refuses(const Call& call, const Machine&) {
   }
   for (int index : {kX, kX2, kOut, kOut2}) {
     if (!call.has(index)) continue;
-    std::string why = refuse_strides(call.spec->args[static_cast<size_t>(index)].name,
-                                     call.tensor(index), 1);
+    std::string why =
+        refuse_strides(call.spec->args[static_cast<size_t>(index)].name, call.tensor(index), 1);
     if (!why.empty()) return why;
   }
   return refuse_strides("freqs", call.tensor(kFreqs), 3);

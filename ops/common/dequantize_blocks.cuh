@@ -1,5 +1,6 @@
-// dequantize_* of block formats on CUDA. An op gives its Format; map, traffic and refusals are here.
-// Map      _tiles: a thread decodes 8 neighbouring codes in each of kRows rows, reading 4 or 8 bytes
+// dequantize_* of block formats on CUDA. An op gives its Format; map, traffic and refusals are
+// here. Map      _tiles: a thread decodes 8 neighbouring codes in each of kRows rows, reading 4 or
+// 8 bytes
 //          and writing 16 or 32; the 2 or 4 threads of a block read the same scale byte.
 //          _any: a thread an element, any strides and offsets.
 // Traffic  codes and scales once, out once.
@@ -56,8 +57,8 @@ __global__ void __launch_bounds__(384) dequantize_tiles(CodeMatrix m, Format for
   for (int r = 0; r < kRows; ++r) {
     const int64_t row = place.row + r;
     if (row >= m.rows) continue;
-    codes[r] = load_codes<Format::kCodeBits>(m.codes + row * m.code_row_bytes +
-                                             place.unit * kUnitBytes);
+    codes[r] =
+        load_codes<Format::kCodeBits>(m.codes + row * m.code_row_bytes + place.unit * kUnitBytes);
     scale[r] = __ldg(m.scales.at(row, place.unit / kUnitsPerBlock));
   }
 #pragma unroll
@@ -112,10 +113,15 @@ Status run_dequantize_tiles(const Call& call, const char* name, const Dequantize
   constexpr int kRows = 4;
   const int64_t units = b.out.shape[1] / cuda::kUnit;
   const cuda::Tiles tiles = cuda::Tiles::over(b.out.shape[0], units);
-  const CodeMatrix matrix{
-      b.q.as<char>(), cuda::row_distance(b.q), b.out.as<char>(), cuda::row_distance(b.out),
-      b.out.shape[0], units, tiles.column_blocks, b.high_first,
-      cuda::ScaleBytes(b.scale, b.out.shape[1] / Format::kBlock, b.swizzled)};
+  const CodeMatrix matrix{b.q.as<char>(),
+                          cuda::row_distance(b.q),
+                          b.out.as<char>(),
+                          cuda::row_distance(b.out),
+                          b.out.shape[0],
+                          units,
+                          tiles.column_blocks,
+                          b.high_first,
+                          cuda::ScaleBytes(b.scale, b.out.shape[1] / Format::kBlock, b.swizzled)};
   const cuda::Grid grid{tiles.blocks(kRows), tiles.threads};
   switch (b.out.dtype) {
     case DType::kBF16:
@@ -135,10 +141,9 @@ Status run_dequantize_any(const Call& call, const char* name, const DequantizeBl
                           const Format& format) {
   const cuda::Grid grid{cuda::ceil_div(numel(b.out), 256), 256};
   const int64_t columns = b.out.shape[1] / Format::kBlock;
-  return cuda::launch(call, name, grid, dequantize_any<Format>, cuda::AnyTensor(b.q),
-                      cuda::AnyTensor(b.out),
-                      cuda::AnyScales{cuda::AnyTensor(b.scale), columns, b.swizzled}, b.high_first,
-                      format);
+  return cuda::launch(
+      call, name, grid, dequantize_any<Format>, cuda::AnyTensor(b.q), cuda::AnyTensor(b.out),
+      cuda::AnyScales{cuda::AnyTensor(b.scale), columns, b.swizzled}, b.high_first, format);
 }
 
 template <int kCodeBits>

@@ -1,6 +1,7 @@
 // Decoders of 8-bit codes whose scales form a grid over rows and columns, on CUDA.
 // Maps     tiles   a thread decodes 8 neighbouring codes in each of kRows rows
-//          any     a thread block 1024 columns of a row, in shared memory; any strides; rotates back
+//          any     a thread block 1024 columns of a row, in shared memory; any strides; rotates
+//          back
 // Traffic  q and scales once, out once.
 #pragma once
 
@@ -58,8 +59,8 @@ __global__ void __launch_bounds__(384) dequantize_rows(DecodeMatrix m) {
   for (int r = 0; r < kRows; ++r) {
     const int64_t row = place.row + r;
     if (row >= m.rows) continue;
-    codes[r] = __ldg(reinterpret_cast<const uint2*>(m.q + row * m.q_row_bytes +
-                                                    place.unit * cuda::kUnit));
+    codes[r] =
+        __ldg(reinterpret_cast<const uint2*>(m.q + row * m.q_row_bytes + place.unit * cuda::kUnit));
     scale[r] = __ldg(m.scale + m.map.index(row, place.unit * cuda::kUnit));
   }
 #pragma unroll
@@ -84,7 +85,8 @@ __global__ void __launch_bounds__(384) dequantize_rows(DecodeMatrix m) {
 }
 
 template <class Codes>
-__global__ void __launch_bounds__(kAnyThreads) dequantize_rows_any(AnyMatrix m, cuda::AnyTensor out) {
+__global__ void __launch_bounds__(kAnyThreads)
+    dequantize_rows_any(AnyMatrix m, cuda::AnyTensor out) {
   __shared__ float v[kAnyColumns];
   const int64_t pieces = (m.columns + kAnyColumns - 1) / kAnyColumns;
   const int64_t row = blockIdx.x / pieces;
@@ -105,9 +107,9 @@ Status run_dequantize_rows(const Call& call, const char* name, const QuantizeRow
   constexpr int kRows = 4;
   const int64_t units = b.columns / cuda::kUnit;
   const cuda::Tiles tiles = cuda::Tiles::over(b.rows, units);
-  const DecodeMatrix m{b.q.as<char>(), cuda::row_distance(b.q), b.x.as<char>(),
-                       cuda::row_distance(b.x), b.rows, units, tiles.column_blocks, b.map,
-                       b.scale.as<float>()};
+  const DecodeMatrix m{
+      b.q.as<char>(), cuda::row_distance(b.q), b.x.as<char>(), cuda::row_distance(b.x), b.rows,
+      units,          tiles.column_blocks,     b.map,          b.scale.as<float>()};
   const cuda::Grid grid{tiles.blocks(kRows), tiles.threads};
   switch (b.x.dtype) {
     case DType::kBF16:
@@ -120,8 +122,16 @@ Status run_dequantize_rows(const Call& call, const char* name, const QuantizeRow
 
 template <class Codes>
 Status run_dequantize_rows_any(const Call& call, const char* name, const QuantizeRows& b) {
-  const AnyMatrix m{{}, cuda::AnyTensor(b.q), cuda::AnyTensor(b.scale), false, nullptr, b.rows,
-                    b.columns, b.map, b.hadamard, {}};
+  const AnyMatrix m{{},
+                    cuda::AnyTensor(b.q),
+                    cuda::AnyTensor(b.scale),
+                    false,
+                    nullptr,
+                    b.rows,
+                    b.columns,
+                    b.map,
+                    b.hadamard,
+                    {}};
   const cuda::Grid grid{b.rows * cuda::ceil_div(b.columns, kAnyColumns), kAnyThreads};
   return cuda::launch(call, name, grid, dequantize_rows_any<Codes>, m, cuda::AnyTensor(b.x));
 }

@@ -1,8 +1,10 @@
 // quantize_mxfp8 and quantize_mxfp4 on CUDA: blocks of 32 with an E8M0 scale.
 // Map      _tiles: four neighbouring threads share a block, 8 elements each, in each of kRows rows;
-//          the scales' padding is part of the grid. _any: a thread a block, any strides and offsets.
+//          the scales' padding is part of the grid. _any: a thread a block, any strides and
+//          offsets.
 // Traffic  x, q and scales once.
-// Numerics docs/formats/mx.md. The scale is a power of two: one exact-or-rounded product an element.
+// Numerics docs/formats/mx.md. The scale is a power of two: one exact-or-rounded product an
+// element.
 #pragma once
 
 #include "backends/cuda/device/block_scales.cuh"
@@ -150,10 +152,10 @@ Status run_quantize_mx_tiles(const Call& call, const char* name, const QuantizeM
   const int64_t units = b.q.shape[1] * (8 / kMxCodeBits<F>) / cuda::kUnit;
   const int64_t covered = std::max(units, b.scale.shape[1] * 4);
   const cuda::Tiles tiles = cuda::Tiles::over(b.scale.shape[0], covered);
-  const MxMatrix matrix{b.x.as<char>(), cuda::row_distance(b.x), b.x.shape[0],
-                        b.q.as<char>(), cuda::row_distance(b.q), b.q.shape[0],
-                        units, tiles.column_blocks,
-                        cuda::ScaleBytes(b.scale, units / 4, b.swizzled)};
+  const MxMatrix matrix{
+      b.x.as<char>(), cuda::row_distance(b.x), b.x.shape[0],
+      b.q.as<char>(), cuda::row_distance(b.q), b.q.shape[0],
+      units,          tiles.column_blocks,     cuda::ScaleBytes(b.scale, units / 4, b.swizzled)};
   const cuda::Grid grid{tiles.blocks(kRows), tiles.threads};
   switch (b.x.dtype) {
     case DType::kBF16:

@@ -307,10 +307,17 @@ Status run_quantize_rows(const Call& call, const char* name, const QuantizeRows&
   auto* amax = static_cast<uint32_t*>(call.workspace);
   const bool pre_pass = b.computes && whole_tensor(b);
   if (pre_pass) PESTLE_TRY(cuda::tensor_amax(call, b.x, amax));
-  const RowMatrix m{b.x.as<char>(), cuda::row_distance(b.x), b.q.as<uint8_t>(),
-                    cuda::row_distance(b.q), b.rows, b.columns / cuda::kUnit, 1, b.map,
+  const RowMatrix m{b.x.as<char>(),
+                    cuda::row_distance(b.x),
+                    b.q.as<uint8_t>(),
+                    cuda::row_distance(b.q),
+                    b.rows,
+                    b.columns / cuda::kUnit,
+                    1,
+                    b.map,
                     b.computes ? nullptr : b.scale.as<float>(),
-                    b.computes ? b.scale.as<float>() : nullptr, pre_pass ? amax : nullptr,
+                    b.computes ? b.scale.as<float>() : nullptr,
+                    pre_pass ? amax : nullptr,
                     b.rounding};
   switch (b.x.dtype) {
     case DType::kBF16: return start_rows<cuda::Bf16, Code>(call, name, b, m);
@@ -322,8 +329,16 @@ Status run_quantize_rows(const Call& call, const char* name, const QuantizeRows&
 template <class Code>
 Status run_quantize_any(const Call& call, const char* name, const QuantizeRows& b) {
   auto* amax = static_cast<uint32_t*>(call.workspace);
-  const AnyMatrix m{cuda::AnyTensor(b.x), cuda::AnyTensor(b.q), cuda::AnyTensor(b.scale),
-                    b.computes, amax, b.rows, b.columns, b.map, b.hadamard, b.rounding};
+  const AnyMatrix m{cuda::AnyTensor(b.x),
+                    cuda::AnyTensor(b.q),
+                    cuda::AnyTensor(b.scale),
+                    b.computes,
+                    amax,
+                    b.rows,
+                    b.columns,
+                    b.map,
+                    b.hadamard,
+                    b.rounding};
   const cuda::Grid grid{b.rows * cuda::ceil_div(b.columns, kAnyColumns), kAnyThreads};
   if (b.computes) {
     PESTLE_TRY(cuda::clear(call, amax, scale_count(b) * 4));

@@ -17,8 +17,16 @@ QuantizeRows rows_of(const Call& call) {
   const int64_t m = row_count(out);
   const int64_t k = row_length(out);
   const Fp8ScaleGrid grid(static_cast<Fp8Granularity>(call.integer(kGranularity)), m, k);
-  return {out, call.tensor(kQ), call.tensor(kScale), false, m, k,
-          {grid.rows, grid.columns, grid.grid_rows, grid.grid_columns}, 0, {}, "out"};
+  return {out,
+          call.tensor(kQ),
+          call.tensor(kScale),
+          false,
+          m,
+          k,
+          {grid.rows, grid.columns, grid.grid_rows, grid.grid_columns},
+          0,
+          {},
+          "out"};
 }
 
 Status run(const Call& call) {
@@ -31,7 +39,9 @@ Status run_any(const Call& call) {
     return run_dequantize_rows_any<Fp8Values<F>>(call, "dequantize_fp8_any", rows_of(call));
   });
 }
-std::string refuses(const Call& call, const Machine&) { return refuse_quantize_rows(rows_of(call)); }
+std::string refuses(const Call& call, const Machine&) {
+  return refuse_quantize_rows(rows_of(call));
+}
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/dequantize_fp8",

@@ -19,9 +19,16 @@ QuantizeRows rows_of(const Call& call) {
   const int64_t k = row_length(out);
   const Int8ScaleGrid grid(static_cast<Int8Granularity>(call.integer(kGranularity)), m, k,
                            call.integer(kGroupSize));
-  return {out, call.tensor(kQ), call.tensor(kScale), false, m, k,
+  return {out,
+          call.tensor(kQ),
+          call.tensor(kScale),
+          false,
+          m,
+          k,
           {grid.rows == 1 ? m : 1, grid.width, grid.rows, grid.columns},
-          static_cast<int>(call.integer(kHadamard)), {}, "out"};
+          static_cast<int>(call.integer(kHadamard)),
+          {},
+          "out"};
 }
 
 Status run(const Call& call) {
@@ -30,7 +37,9 @@ Status run(const Call& call) {
 Status run_any(const Call& call) {
   return run_dequantize_rows_any<Int8Values>(call, "dequantize_int8_any", rows_of(call));
 }
-std::string refuses(const Call& call, const Machine&) { return refuse_quantize_rows(rows_of(call)); }
+std::string refuses(const Call& call, const Machine&) {
+  return refuse_quantize_rows(rows_of(call));
+}
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/dequantize_int8",

@@ -42,7 +42,9 @@ Status run_any(const Call& call) {
     return run_quantize_any<Fp8Code<F>>(call, "quantize_fp8_any", rows_of(call));
   });
 }
-std::string refuses(const Call& call, const Machine&) { return refuse_quantize_rows(rows_of(call)); }
+std::string refuses(const Call& call, const Machine&) {
+  return refuse_quantize_rows(rows_of(call));
+}
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/quantize_fp8",

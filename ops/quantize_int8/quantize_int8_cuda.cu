@@ -40,7 +40,9 @@ Status run(const Call& call) {
 Status run_any(const Call& call) {
   return run_quantize_any<Int8Code>(call, "quantize_int8_any", rows_of(call));
 }
-std::string refuses(const Call& call, const Machine&) { return refuse_quantize_rows(rows_of(call)); }
+std::string refuses(const Call& call, const Machine&) {
+  return refuse_quantize_rows(rows_of(call));
+}
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/quantize_int8",

@@ -14,7 +14,9 @@ constexpr int kRounding = arg_index(spec, "rounding");
 constexpr int kSeed = arg_index(spec, "seed");
 
 QuantizeMx blocks_of(const Call& call) {
-  return {call.tensor(kX), call.tensor(kQ), call.tensor(kScaleOut),
+  return {call.tensor(kX),
+          call.tensor(kQ),
+          call.tensor(kScaleOut),
           call.integer(kScaleLayout) == 0,
           {false, call.integer(kRounding) == 1, static_cast<uint64_t>(call.integer(kSeed))}};
 }

@@ -154,8 +154,8 @@ __global__ void __launch_bounds__(128)
       values[i] = row < x.shape[0] && j < x.shape[1] ? x.load(x.at(row, j)) : 0.0f;
     }
     const auto element = static_cast<uint64_t>((row * blocks + column) * kBlock);
-    *scales.at(row, column) = static_cast<char>(quantize_block(
-        values, rule.global_scale(), rule.stochastic, rule.seed, element, codes));
+    *scales.at(row, column) = static_cast<char>(
+        quantize_block(values, rule.global_scale(), rule.stochastic, rule.seed, element, codes));
     for (int i = 0; i < kBlock; i += 2) {
       *q.at(row, (column * kBlock + i) / 2) =
           static_cast<char>(formats::pack_nibbles(codes[i], codes[i + 1], rule.high_first));
@@ -192,15 +192,20 @@ Status run_tiles(const Call& call, const Rule& rule) {
   const TensorView& q = call.tensor(kQ);
   const int64_t blocks = q.shape[1] * 2 / kBlock;
   const Tiles tiles = Tiles::over(scale_rows(call), scale_columns(call));
-  const Matrix matrix{x.as<char>(), row_distance(x), x.shape[0],
-                      q.as<uint8_t>(), row_distance(q), q.shape[0],
-                      blocks, tiles.column_blocks,
+  const Matrix matrix{x.as<char>(),
+                      row_distance(x),
+                      x.shape[0],
+                      q.as<uint8_t>(),
+                      row_distance(q),
+                      q.shape[0],
+                      blocks,
+                      tiles.column_blocks,
                       ScaleBytes(call.tensor(kScaleOut), blocks, is_swizzled(call))};
   if (tiles.blocks(kRows) == 0) {
     return launch(call, "quantize_nvfp4_scale", {1, 1}, global_scale_kernel, rule);
   }
-  return launch(call, "quantize_nvfp4", {tiles.blocks(kRows), tiles.threads}, tile_kernel<T>, matrix,
-                rule);
+  return launch(call, "quantize_nvfp4", {tiles.blocks(kRows), tiles.threads}, tile_kernel<T>,
+                matrix, rule);
 }
 
 Status run(const Call& call) {

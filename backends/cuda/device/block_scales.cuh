@@ -1,4 +1,5 @@
-// Block scales on the device: one byte a block, plain rows or the 128 x 4 tiles of formats/swizzle.h.
+// Block scales on the device: one byte a block, plain rows or the 128 x 4 tiles of
+// formats/swizzle.h.
 #pragma once
 
 #include <cstdint>
@@ -11,25 +12,29 @@ namespace pestle::cuda {
 // Row-major without gaps if swizzled, else rows of any distance.
 struct ScaleBytes {
   uint8_t* data = nullptr;
-  int64_t columns = 0;     // of the matrix's scales
-  int64_t row_bytes = 0;   // plain
+  int64_t columns = 0;    // of the matrix's scales
+  int64_t row_bytes = 0;  // plain
   bool swizzled = false;
-  bool wide = false;       // four neighbours may be stored at once
-  int64_t padded_rows = 0;     // entries that exist, padding included
+  bool wide = false;        // four neighbours may be stored at once
+  int64_t padded_rows = 0;  // entries that exist, padding included
   int64_t padded_columns = 0;
 
   // From a tensor whose strides cuda_blocks.h has found fit.
   ScaleBytes(const TensorView& t, int64_t scale_columns, bool is_swizzled)
-      : data(t.as<uint8_t>()), columns(scale_columns), row_bytes(t.strides[0]),
-        swizzled(is_swizzled), padded_rows(t.shape[0]), padded_columns(t.shape[1]) {
+      : data(t.as<uint8_t>()),
+        columns(scale_columns),
+        row_bytes(t.strides[0]),
+        swizzled(is_swizzled),
+        padded_rows(t.shape[0]),
+        padded_columns(t.shape[1]) {
     const auto address = reinterpret_cast<uintptr_t>(data);
     wide = address % 4 == 0 && (swizzled || (row_bytes % 4 == 0 && padded_columns % 4 == 0));
   }
 
 #ifdef __CUDACC__
   __device__ uint8_t* at(int64_t row, int64_t column) const {
-    return data + (swizzled ? formats::swizzle_offset(row, column, columns)
-                            : row * row_bytes + column);
+    return data +
+           (swizzled ? formats::swizzle_offset(row, column, columns) : row * row_bytes + column);
   }
   // Stores the codes of four lanes' neighbouring blocks; lane % 4 == column % 4. Called by whole
   // warps; lanes without an entry say so.

@@ -1,14 +1,15 @@
 // x / scale for many x and one scale: the IEEE f32 quotient, which codes are defined by. For 16-bit
 // x a rounded reciprocal and one fused correction give it in three multiplications, as in
-// backends/cpu/simd/divide-inl.h, whose test tries every significand of x with every one of the scale.
+// backends/cpu/simd/divide-inl.h, whose test tries every significand of x with every one of the
+// scale.
 #pragma once
 
 #include <cstdint>
 
 namespace pestle::cuda {
 
-// Exact while no step over- or underflows: scales in [2^-60, 2^60], |x| up to 2^17 scales; quotients
-// under 2^-40 may differ and stay under 2^-39, which every code takes for 0.
+// Exact while no step over- or underflows: scales in [2^-60, 2^60], |x| up to 2^17 scales;
+// quotients under 2^-40 may differ and stay under 2^-39, which every code takes for 0.
 struct Divider {
   float scale;
   float reciprocal;

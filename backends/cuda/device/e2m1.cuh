@@ -13,7 +13,9 @@ __device__ inline uint32_t swap_all_nibbles(uint32_t w) {
 }
 
 // min(a + b, c) of integers: one instruction from sm_90 on.
-__device__ inline int32_t add_min(int32_t a, int32_t b, int32_t c) { return __viaddmin_s32(a, b, c); }
+__device__ inline int32_t add_min(int32_t a, int32_t b, int32_t c) {
+  return __viaddmin_s32(a, b, c);
+}
 
 // Code magnitude of |v|, not NaN, in the low four bits over 0x4AC00000. E2M1's steps are 0.5 below
 // 2, 1 below 4 and 2 above; adding 1.5 * 2^22, 2^23 or 2^24 rounds to each of them (ties to even in

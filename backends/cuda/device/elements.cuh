@@ -46,8 +46,8 @@ struct Bf16 {
   // formats::abs_bits of the largest, NaN above all.
   __device__ static uint32_t amax(const Raw& raw) {
     const uint32_t m = 0x7FFF7FFFu;
-    const uint32_t a = max_u16x2(max_u16x2(raw.v.x & m, raw.v.y & m),
-                                 max_u16x2(raw.v.z & m, raw.v.w & m));
+    const uint32_t a =
+        max_u16x2(max_u16x2(raw.v.x & m, raw.v.y & m), max_u16x2(raw.v.z & m, raw.v.w & m));
     return max(a << 16, a & 0xFFFF0000u);
   }
   __device__ static void store(void* p, const float (&v)[kUnit]) {
@@ -84,8 +84,8 @@ struct F16 {
   }
   __device__ static uint32_t amax(const Raw& raw) {
     const uint32_t m = 0x7FFF7FFFu;
-    const uint32_t a = max_u16x2(max_u16x2(raw.v.x & m, raw.v.y & m),
-                                 max_u16x2(raw.v.z & m, raw.v.w & m));
+    const uint32_t a =
+        max_u16x2(max_u16x2(raw.v.x & m, raw.v.y & m), max_u16x2(raw.v.z & m, raw.v.w & m));
     const float2 two = pair(a);
     return max(formats::abs_bits(two.x), formats::abs_bits(two.y));
   }

@@ -29,7 +29,8 @@ struct Tiles {
     return t;
   }
   int64_t blocks(int rows_per_block) const {
-    return rows == 0 || units == 0 ? 0 : (rows + rows_per_block - 1) / rows_per_block * column_blocks;
+    return rows == 0 || units == 0 ? 0
+                                   : (rows + rows_per_block - 1) / rows_per_block * column_blocks;
   }
 };
 
