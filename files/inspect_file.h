@@ -1,6 +1,7 @@
 // `pestle inspect`: what is in a model file.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>

@@ -1,6 +1,7 @@
 // The files that a run writes: one, or shards with their index, all or none of them.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>

@@ -2,6 +2,7 @@
 // docs/recipe.md lists the keys.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>

@@ -2,6 +2,7 @@
 // Names no op: everything it knows comes from the table.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>

@@ -2,6 +2,7 @@
 // file that it wrote.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>

@@ -2,6 +2,7 @@
 // every run.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
