@@ -18,7 +18,8 @@ namespace pestle::ops {
 // What a Format has:
 //   static constexpr int kBlock, kCodeBits, kUnitScale: 8 codes' values times kUnitScale are right
 //   static void values(codes, v): of a unit, / kUnitScale;  static bool odd(codes): must go slowly
-//   float factor(scale code): what decoded values are multiplied by (members may hold more scales)
+//   void start(): once a thread, before the others (members may hold more scales)
+//   float factor(scale code): what decoded values are multiplied by
 //   static float value(code): one, exactly
 
 struct CodeMatrix {
@@ -27,8 +28,8 @@ struct CodeMatrix {
   char* out;
   int64_t out_row_bytes;
   int64_t rows;
-  int64_t units;  // of 8 elements in a row
-  int64_t column_blocks;
+  int units;  // of 8 elements in a row
+  cuda::FastDivisor column_blocks;
   bool high_first;
   cuda::ScaleBytes scales;
 };
@@ -45,26 +46,38 @@ __device__ inline uint8_t code_at(uint2 codes, int i) {
   return (i < 4 ? codes.x : codes.y) >> (8 * (i % 4)) & 0xFFu;
 }
 
-template <class T, class Format, int kRows>
-__global__ void __launch_bounds__(384) dequantize_tiles(CodeMatrix m, Format format) {
+// A unit by the scalar rule.
+template <class Format>
+__device__ __noinline__ void slow_values(uint2 codes, float factor, float (&v)[cuda::kUnit]) {
+  for (int i = 0; i < cuda::kUnit; ++i) {
+    v[i] = Format::value(code_at<Format::kCodeBits>(codes, i)) * factor;
+  }
+}
+
+// kWhole: every unit and row of the block exists.
+template <class T, class Format, int kRows, bool kWhole>
+__device__ void dequantize_tile(const CodeMatrix& m, const Format& format,
+                                const cuda::TilePlace& place) {
   constexpr int kUnitBytes = cuda::kUnit * Format::kCodeBits / 8;
   constexpr int kUnitsPerBlock = Format::kBlock / cuda::kUnit;
-  const cuda::TilePlace place = cuda::tile_place(m.column_blocks, kRows, blockIdx.x);
-  if (place.unit >= m.units) return;
+  if (!kWhole && place.unit >= m.units) return;
+  const int rows = kWhole ? kRows : cuda::rows_left(m.rows, place.row, kRows);
+  const char* from = m.codes + place.row * m.code_row_bytes + place.unit * kUnitBytes;
+  char* out = m.out + place.row * m.out_row_bytes + place.unit * (cuda::kUnit * T::kBytes);
+  const uint8_t* scales = m.scales.at(place.row, place.unit / kUnitsPerBlock);
   uint2 codes[kRows];
   uint8_t scale[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const int64_t row = place.row + r;
-    if (row >= m.rows) continue;
-    codes[r] =
-        load_codes<Format::kCodeBits>(m.codes + row * m.code_row_bytes + place.unit * kUnitBytes);
-    scale[r] = __ldg(m.scales.at(row, place.unit / kUnitsPerBlock));
+    if (r >= rows) continue;
+    codes[r] = load_codes<Format::kCodeBits>(from);
+    scale[r] = __ldg(scales);
+    from += m.code_row_bytes;
+    scales += m.scales.row_step();
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const int64_t row = place.row + r;
-    if (row >= m.rows) continue;
+    if (r >= rows) continue;
     if (Format::kCodeBits == 4 && m.high_first) codes[r].x = cuda::swap_all_nibbles(codes[r].x);
     const float factor = format.factor(scale[r]);
     float v[cuda::kUnit];
@@ -76,12 +89,21 @@ __global__ void __launch_bounds__(384) dequantize_tiles(CodeMatrix m, Format for
       const float by = factor * Format::kUnitScale;
       for (int i = 0; i < cuda::kUnit; ++i) v[i] *= by;
     } else {
-      for (int i = 0; i < cuda::kUnit; ++i) {
-        v[i] = Format::value(code_at<Format::kCodeBits>(codes[r], i)) * factor;
-      }
+      slow_values<Format>(codes[r], factor, v);
     }
-    T::store(m.out + row * m.out_row_bytes + place.unit * (cuda::kUnit * T::kBytes), v);
+    T::store(out, v);
+    out += m.out_row_bytes;
   }
+}
+
+template <class T, class Format, int kRows>
+__global__ void __launch_bounds__(384) dequantize_tiles(CodeMatrix m, Format format) {
+  const cuda::TilePlace place = cuda::tile_place(m.column_blocks, kRows, blockIdx.x);
+  format.start();
+  if (cuda::is_whole(place, m.rows, m.units, kRows))
+    dequantize_tile<T, Format, kRows, true>(m, format, place);
+  else
+    dequantize_tile<T, Format, kRows, false>(m, format, place);
 }
 
 template <class Format>
@@ -92,6 +114,7 @@ __global__ void __launch_bounds__(256)
   const int64_t row = index / out.shape[1];
   const int64_t column = index % out.shape[1];
   if (row >= out.shape[0]) return;
+  format.start();
   constexpr int kPerByte = 8 / Format::kCodeBits;
   uint8_t code = static_cast<uint8_t>(*q.at(row, column / kPerByte));
   if (kPerByte == 2) code = (column % 2 == 1) == high_first ? code & 0xFu : code >> 4;
@@ -118,7 +141,7 @@ Status run_dequantize_tiles(const Call& call, const char* name, const Dequantize
                           b.out.as<char>(),
                           cuda::row_distance(b.out),
                           b.out.shape[0],
-                          units,
+                          static_cast<int>(units),
                           tiles.column_blocks,
                           b.high_first,
                           cuda::ScaleBytes(b.scale, b.out.shape[1] / Format::kBlock, b.swizzled)};

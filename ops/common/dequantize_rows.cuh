@@ -43,30 +43,39 @@ struct DecodeMatrix {
   char* out;
   int64_t out_row_bytes;
   int64_t rows;
-  int64_t units;
-  int64_t column_blocks;
+  int units;
+  cuda::FastDivisor column_blocks;
   ScaleMap map;
   const float* scale;
 };
 
-template <class T, class Codes, int kRows>
-__global__ void __launch_bounds__(384) dequantize_rows(DecodeMatrix m) {
-  const cuda::TilePlace place = cuda::tile_place(m.column_blocks, kRows, blockIdx.x);
-  if (place.unit >= m.units) return;
+template <class Codes>
+__device__ __noinline__ void slow_row_values(uint2 codes, float scale, float (&v)[cuda::kUnit]) {
+  for (int i = 0; i < cuda::kUnit; ++i) {
+    v[i] = Codes::value((i < 4 ? codes.x : codes.y) >> (8 * (i % 4)) & 0xFFu) * scale;
+  }
+}
+
+// kWhole: every unit and row of the block exists.
+template <class T, class Codes, int kRows, bool kWhole>
+__device__ void dequantize_row_tile(const DecodeMatrix& m, const cuda::TilePlace& place) {
+  if (!kWhole && place.unit >= m.units) return;
+  const int rows = kWhole ? kRows : cuda::rows_left(m.rows, place.row, kRows);
+  const char* from = m.q + place.row * m.q_row_bytes + place.unit * cuda::kUnit;
+  char* out = m.out + place.row * m.out_row_bytes + place.unit * (cuda::kUnit * T::kBytes);
+  const float* scales = m.scale + m.map.column(place.unit * cuda::kUnit);
   uint2 codes[kRows];
   float scale[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const int64_t row = place.row + r;
-    if (row >= m.rows) continue;
-    codes[r] =
-        __ldg(reinterpret_cast<const uint2*>(m.q + row * m.q_row_bytes + place.unit * cuda::kUnit));
-    scale[r] = __ldg(m.scale + m.map.index(row, place.unit * cuda::kUnit));
+    if (r >= rows) continue;
+    codes[r] = __ldg(reinterpret_cast<const uint2*>(from));
+    from += m.q_row_bytes;
+    scale[r] = __ldg(scales + m.map.row(place.row + r));
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const int64_t row = place.row + r;
-    if (row >= m.rows) continue;
+    if (r >= rows) continue;
     float v[cuda::kUnit];
     const float magnitude = fabsf(scale[r]);
     const bool exact = (magnitude >= 0x1p-100f && magnitude <= 0x1p100f) || magnitude == 0.0f;
@@ -75,13 +84,20 @@ __global__ void __launch_bounds__(384) dequantize_rows(DecodeMatrix m) {
       const float by = scale[r] * Codes::kUnitScale;
       for (int i = 0; i < cuda::kUnit; ++i) v[i] *= by;
     } else {
-      for (int i = 0; i < cuda::kUnit; ++i) {
-        const uint32_t word = i < 4 ? codes[r].x : codes[r].y;
-        v[i] = Codes::value(word >> (8 * (i % 4)) & 0xFFu) * scale[r];
-      }
+      slow_row_values<Codes>(codes[r], scale[r], v);
     }
-    T::store(m.out + row * m.out_row_bytes + place.unit * (cuda::kUnit * T::kBytes), v);
+    T::store(out, v);
+    out += m.out_row_bytes;
   }
+}
+
+template <class T, class Codes, int kRows>
+__global__ void __launch_bounds__(384) dequantize_rows(DecodeMatrix m) {
+  const cuda::TilePlace place = cuda::tile_place(m.column_blocks, kRows, blockIdx.x);
+  if (cuda::is_whole(place, m.rows, m.units, kRows))
+    dequantize_row_tile<T, Codes, kRows, true>(m, place);
+  else
+    dequantize_row_tile<T, Codes, kRows, false>(m, place);
 }
 
 template <class Codes>
@@ -107,9 +123,15 @@ Status run_dequantize_rows(const Call& call, const char* name, const QuantizeRow
   constexpr int kRows = 4;
   const int64_t units = b.columns / cuda::kUnit;
   const cuda::Tiles tiles = cuda::Tiles::over(b.rows, units);
-  const DecodeMatrix m{
-      b.q.as<char>(), cuda::row_distance(b.q), b.x.as<char>(), cuda::row_distance(b.x), b.rows,
-      units,          tiles.column_blocks,     b.map,          b.scale.as<float>()};
+  const DecodeMatrix m{b.q.as<char>(),
+                       cuda::row_distance(b.q),
+                       b.x.as<char>(),
+                       cuda::row_distance(b.x),
+                       b.rows,
+                       static_cast<int>(units),
+                       tiles.column_blocks,
+                       b.map,
+                       b.scale.as<float>()};
   const cuda::Grid grid{tiles.blocks(kRows), tiles.threads};
   switch (b.x.dtype) {
     case DType::kBF16:

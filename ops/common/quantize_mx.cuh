@@ -26,8 +26,8 @@ struct MxMatrix {
   char* q;
   int64_t q_row_bytes;
   int64_t q_rows;
-  int64_t units;  // of 8 elements in a row of q
-  int64_t column_blocks;
+  int units;  // of 8 elements in a row of q
+  cuda::FastDivisor column_blocks;
   cuda::ScaleBytes scales;
 };
 
@@ -42,8 +42,8 @@ inline constexpr int kMxCodeBits = F::kSignShift == 3 ? 4 : 8;
 
 // Codes of a unit by the scalar rule; 4-bit ones in x, the even element in the low nibble.
 template <class F>
-__device__ inline uint2 mx_slow_codes(const float (&v)[cuda::kUnit], const MxRounding& rounding,
-                                      uint64_t element) {
+__device__ __noinline__ uint2 mx_slow_codes(const float (&v)[cuda::kUnit],
+                                            const MxRounding& rounding, uint64_t element) {
   const formats::PhiloxWords random = formats::philox_block(rounding.seed, element / cuda::kUnit);
   constexpr int kBits = kMxCodeBits<F>;
   uint64_t codes = 0;
@@ -56,49 +56,90 @@ __device__ inline uint2 mx_slow_codes(const float (&v)[cuda::kUnit], const MxRou
   return make_uint2(static_cast<uint32_t>(codes), static_cast<uint32_t>(codes >> 32));
 }
 
-template <class T, class F, int kRows>
-__global__ void __launch_bounds__(384) quantize_mx_tiles(MxMatrix m, MxRounding rounding) {
+// The same of a unit of x, where a fast kernel does not trust its own arithmetic.
+template <class T, class F>
+__device__ __noinline__ uint2 mx_slow_unit(typename T::Raw raw, uint8_t e, MxRounding rounding,
+                                           uint64_t element) {
+  float v[cuda::kUnit];
+  T::to_f32(raw, v);
+  const float inverse = formats::e8m0_inverse(e);
+  for (int i = 0; i < cuda::kUnit; ++i) v[i] *= inverse;
+  return mx_slow_codes<F>(v, rounding, element);
+}
+
+// formats::mx_scale without branches: adding what lacks to the next exponent rounds up.
+template <class F>
+__device__ inline uint8_t mx_scale_code(uint32_t amax) {
+  const auto up = static_cast<int32_t>((amax + (0x007FFFFFu - F::kMaxFraction)) >> 23);
+  return amax > formats::kF32Inf ? formats::kE8m0Nan
+                                 : static_cast<uint8_t>(max(up - F::kMaxExponent, 0));
+}
+
+// kWhole: every unit and row of the block exists.
+template <class T, class F, int kRows, bool kWhole>
+__device__ void quantize_mx_tile(const MxMatrix& m, const MxRounding& rounding,
+                                 const cuda::TilePlace& place) {
   constexpr int kCodeBytes = cuda::kUnit * kMxCodeBits<F> / 8;
-  const cuda::TilePlace place = cuda::tile_place(m.column_blocks, kRows, blockIdx.x);
+  const auto rows_of = [&](int64_t rows, bool in_column) {
+    if constexpr (kWhole) return kRows;
+    return in_column ? cuda::rows_left(rows, place.row, kRows) : 0;
+  };
+  const int x_rows = rows_of(m.x_rows, place.unit < m.units);
+  const int q_rows = rows_of(m.q_rows, place.unit < m.units);
+  const int scale_rows = rows_of(m.scales.padded_rows, place.unit / 4 < m.scales.padded_columns);
+  const char* x = m.x + place.row * m.x_row_bytes + place.unit * (cuda::kUnit * T::kBytes);
+  char* q = m.q + place.row * m.q_row_bytes + place.unit * kCodeBytes;
+  uint8_t* scale = m.scales.at(place.row, place.unit / 4);
   typename T::Raw raw[kRows];
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const bool inside = place.row + r < m.x_rows && place.unit < m.units;
-    const char* p = m.x + (place.row + r) * m.x_row_bytes + place.unit * (cuda::kUnit * T::kBytes);
-    raw[r] = inside ? T::load(p) : T::zero();
+  for (int r = 0; r < kRows; ++r, x += m.x_row_bytes) {
+    raw[r] = r < x_rows ? T::load(x) : T::zero();
   }
+  uint32_t amax[kRows];
+  uint8_t e[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const int64_t row = place.row + r;
-    uint32_t amax = T::amax(raw[r]);
-    amax = max(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, 1));
-    amax = max(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, 2));
-    const bool inside = row < m.q_rows && place.unit < m.units;
-    const uint8_t e = formats::mx_scale<F>(amax);
-    m.scales.store_quads(row, place.unit / 4, inside ? e : 0);
-    if (!inside) continue;
+    amax[r] = T::amax(raw[r]);
+    amax[r] = max(amax[r], __shfl_xor_sync(0xFFFFFFFFu, amax[r], 1));
+    amax[r] = max(amax[r], __shfl_xor_sync(0xFFFFFFFFu, amax[r], 2));
+    e[r] = r < q_rows ? mx_scale_code<F>(amax[r]) : 0;
+  }
+  m.scales.template store<4, kRows>(scale, scale_rows, e);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r, q += m.q_row_bytes) {
+    if (r >= q_rows) continue;
     uint2 codes = make_uint2(0, 0);
-    if (amax != 0) {
-      float x[cuda::kUnit];
+    if (rounding.stochastic || amax[r] >= formats::kF32Inf) {
+      const auto unit = static_cast<uint64_t>((place.row + r) * m.units + place.unit);
+      if (amax[r] != 0) codes = mx_slow_unit<T, F>(raw[r], e[r], rounding, unit * cuda::kUnit);
+    } else {
+      float x_values[cuda::kUnit];
       float v[cuda::kUnit];
-      T::to_f32(raw[r], x);
-      const float inverse = formats::e8m0_inverse(e);
-      for (int i = 0; i < cuda::kUnit; ++i) v[i] = x[i] * inverse;
-      const auto element = static_cast<uint64_t>((row * m.units + place.unit) * cuda::kUnit);
-      if (rounding.stochastic || amax >= formats::kF32Inf)
-        codes = mx_slow_codes<F>(v, rounding, element);
-      else if constexpr (kMxCodeBits<F> == 4)
-        codes.x = cuda::e2m1_codes(v, x);
+      T::to_f32(raw[r], x_values);
+      // A finite amax has e <= 253, so this is normal; zeros are +0 whatever their sign was.
+      const float inverse = __uint_as_float(static_cast<uint32_t>(254 - e[r]) << 23);
+      for (int i = 0; i < cuda::kUnit; ++i) v[i] = x_values[i] * inverse;
+      if constexpr (kMxCodeBits<F> == 4)
+        codes.x = cuda::e2m1_codes<false>(v, x_values);
       else
         codes = cuda::fp8_codes<F>(v);
-      if (kMxCodeBits<F> == 4 && rounding.high_first) codes.x = cuda::swap_all_nibbles(codes.x);
+      if (amax[r] == 0) codes = make_uint2(0, 0);
     }
-    char* to = m.q + row * m.q_row_bytes + place.unit * kCodeBytes;
+    if (kMxCodeBits<F> == 4 && rounding.high_first) codes.x = cuda::swap_all_nibbles(codes.x);
     if constexpr (kCodeBytes == 4)
-      cuda::store4(to, codes.x);
+      cuda::store4(q, codes.x);
     else
-      cuda::store8(to, codes);
+      cuda::store8(q, codes);
   }
+}
+
+template <class T, class F, int kRows>
+__global__ void __launch_bounds__(384) quantize_mx_tiles(MxMatrix m, MxRounding rounding) {
+  const cuda::TilePlace place = cuda::tile_place(m.column_blocks, kRows, blockIdx.x);
+  if (cuda::is_whole(place, m.x_rows, m.units, kRows))
+    quantize_mx_tile<T, F, kRows, true>(m, rounding, place);
+  else
+    quantize_mx_tile<T, F, kRows, false>(m, rounding, place);
 }
 
 // A thread a block of the padded matrix, padding of the scales included.
@@ -152,10 +193,15 @@ Status run_quantize_mx_tiles(const Call& call, const char* name, const QuantizeM
   const int64_t units = b.q.shape[1] * (8 / kMxCodeBits<F>) / cuda::kUnit;
   const int64_t covered = std::max(units, b.scale.shape[1] * 4);
   const cuda::Tiles tiles = cuda::Tiles::over(b.scale.shape[0], covered);
-  const MxMatrix matrix{
-      b.x.as<char>(), cuda::row_distance(b.x), b.x.shape[0],
-      b.q.as<char>(), cuda::row_distance(b.q), b.q.shape[0],
-      units,          tiles.column_blocks,     cuda::ScaleBytes(b.scale, units / 4, b.swizzled)};
+  const MxMatrix matrix{b.x.as<char>(),
+                        cuda::row_distance(b.x),
+                        b.x.shape[0],
+                        b.q.as<char>(),
+                        cuda::row_distance(b.q),
+                        b.q.shape[0],
+                        static_cast<int>(units),
+                        tiles.column_blocks,
+                        cuda::ScaleBytes(b.scale, units / 4, b.swizzled)};
   const cuda::Grid grid{tiles.blocks(kRows), tiles.threads};
   switch (b.x.dtype) {
     case DType::kBF16:

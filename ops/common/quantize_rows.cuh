@@ -19,16 +19,20 @@ namespace pestle::ops {
 
 // One scale covers rows x columns elements; scales are row-major in a grid.
 struct ScaleMap {
-  int64_t rows;
+  int64_t rows;  // 1, 128 or all
   int64_t columns;
   int64_t grid_rows;
   int64_t grid_columns;
 
-  __host__ __device__ int64_t index(int64_t i, int64_t j) const {
-    const int64_t r = grid_rows == 1 ? 0 : i / rows;
-    const int64_t c = grid_columns == 1 ? 0 : j / columns;
-    return r * grid_columns + c;
+  // Index of the scale of element (i, j): row(i) + column(j).
+  __host__ __device__ int64_t row(int64_t i) const {
+    if (grid_rows == 1) return 0;
+    return (rows == 1 ? i : i / 128) * grid_columns;
   }
+  __host__ __device__ int64_t column(int64_t j) const {
+    return grid_columns == 1 ? 0 : static_cast<uint32_t>(j) / static_cast<uint32_t>(columns);
+  }
+  __host__ __device__ int64_t index(int64_t i, int64_t j) const { return row(i) + column(j); }
 };
 
 // Rows of whole units. Scales without gaps.
@@ -38,25 +42,52 @@ struct RowMatrix {
   uint8_t* q;
   int64_t q_row_bytes;
   int64_t rows;
-  int64_t units;
-  int64_t column_blocks;
+  int units;
+  cuda::FastDivisor column_blocks;
   ScaleMap map;
   const float* scale;    // given, or
   float* scale_out;      // written; from
   const uint32_t* amax;  // this, for one scale of the whole tensor
   RandomRounding rounding;
 
-  __device__ uint64_t element(int64_t row, int64_t unit) const {
-    return static_cast<uint64_t>((row * units + unit) * cuda::kUnit);
+  __device__ uint64_t element(int64_t row, int unit) const {
+    return static_cast<uint64_t>(row * units + unit) * cuda::kUnit;
   }
 };
 
 template <class T>
-__device__ inline const char* x_at(const RowMatrix& m, int64_t row, int64_t unit) {
+__device__ inline const char* x_at(const RowMatrix& m, int64_t row, int unit) {
   return m.x + row * m.x_row_bytes + unit * (cuda::kUnit * T::kBytes);
 }
-__device__ inline void put(const RowMatrix& m, int64_t row, int64_t unit, uint2 codes) {
+__device__ inline void put(const RowMatrix& m, int64_t row, int unit, uint2 codes) {
   cuda::store8(m.q + row * m.q_row_bytes + unit * cuda::kUnit, codes);
+}
+
+// kWhole: every unit and row of the block exists.
+template <class T, class Code, int kRows, bool kWhole>
+__device__ void quantize_given_tile(const RowMatrix& m, const cuda::TilePlace& place,
+                                    float whole_scale) {
+  if (!kWhole && place.unit >= m.units) return;
+  const int rows = kWhole ? kRows : cuda::rows_left(m.rows, place.row, kRows);
+  const char* x = x_at<T>(m, place.row, place.unit);
+  uint8_t* q = m.q + place.row * m.q_row_bytes + place.unit * cuda::kUnit;
+  const float* scales = m.scale + m.map.column(place.unit * cuda::kUnit);
+  typename T::Raw raw[kRows];
+  float scale[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (r >= rows) continue;
+    raw[r] = T::load(x);
+    scale[r] = m.amax != nullptr ? whole_scale : __ldg(scales + m.map.row(place.row + r));
+    x += m.x_row_bytes;
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (r >= rows) continue;
+    cuda::store8(q, encode_unit<T, Code, false>(raw[r], cuda::Divider::by(scale[r]), m.rounding,
+                                                m.element(place.row + r, place.unit)));
+    q += m.q_row_bytes;
+  }
 }
 
 // Backwards over x when an amax pass has just read it: what that read last is still in the L2.
@@ -67,20 +98,10 @@ __global__ void __launch_bounds__(384) quantize_given(RowMatrix m) {
   const cuda::TilePlace place = cuda::tile_place(m.column_blocks, kRows, block);
   const float whole = after_amax ? Code::scale(*m.amax) : 0.0f;
   if (after_amax && block == 0 && threadIdx.x == 0) *m.scale_out = whole;
-  if (place.unit >= m.units) return;
-  typename T::Raw raw[kRows];
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    if (place.row + r < m.rows) raw[r] = T::load(x_at<T>(m, place.row + r, place.unit));
-  }
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const int64_t row = place.row + r;
-    if (row >= m.rows) continue;
-    const float s = after_amax ? whole : m.scale[m.map.index(row, place.unit * cuda::kUnit)];
-    put(m, row, place.unit,
-        encode_unit<T, Code>(raw[r], cuda::Divider::by(s), m.rounding, m.element(row, place.unit)));
-  }
+  if (cuda::is_whole(place, m.rows, m.units, kRows))
+    quantize_given_tile<T, Code, kRows, true>(m, place, whole);
+  else
+    quantize_given_tile<T, Code, kRows, false>(m, place, whole);
 }
 
 // `lanes`, a power of two, threads share a scale.
@@ -102,9 +123,10 @@ __global__ void __launch_bounds__(384) quantize_lanes(RowMatrix m, int lanes) {
     }
     if (row >= m.rows || place.unit >= m.units) continue;
     const float s = Code::scale(amax);
-    if (place.unit % lanes == 0) m.scale_out[m.map.index(row, place.unit * cuda::kUnit)] = s;
+    if (place.unit % lanes == 0) m.scale_out[row * m.map.grid_columns + place.unit / lanes] = s;
     put(m, row, place.unit,
-        encode_unit<T, Code>(raw[r], cuda::Divider::by(s), m.rounding, m.element(row, place.unit)));
+        encode_unit<T, Code, true>(raw[r], cuda::Divider::by(s), m.rounding,
+                                   m.element(row, place.unit)));
   }
 }
 
@@ -119,13 +141,13 @@ __device__ inline uint32_t block_max(uint32_t value) {
 }
 
 template <class T, class Code, int kPerThread>
-__global__ void __launch_bounds__(1024 / (kPerThread / 4)) quantize_row(RowMatrix m) {
+__global__ void __launch_bounds__(512) quantize_row(RowMatrix m) {
   const int64_t row = blockIdx.x;
   typename T::Raw raw[kPerThread];
   uint32_t amax = 0;
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    const int64_t unit = threadIdx.x + i * blockDim.x;
+    const int unit = threadIdx.x + i * blockDim.x;
     raw[i] = unit < m.units ? T::load(x_at<T>(m, row, unit)) : T::zero();
   }
 #pragma unroll
@@ -135,9 +157,9 @@ __global__ void __launch_bounds__(1024 / (kPerThread / 4)) quantize_row(RowMatri
   const cuda::Divider by = cuda::Divider::by(s);
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    const int64_t unit = threadIdx.x + i * blockDim.x;
+    const int unit = threadIdx.x + i * blockDim.x;
     if (unit < m.units) {
-      put(m, row, unit, encode_unit<T, Code>(raw[i], by, m.rounding, m.element(row, unit)));
+      put(m, row, unit, encode_unit<T, Code, true>(raw[i], by, m.rounding, m.element(row, unit)));
     }
   }
 }
@@ -148,7 +170,7 @@ __global__ void __launch_bounds__(256) quantize_square(RowMatrix m) {
   constexpr int kUnitsAcross = 16, kRowsEach = 8;
   const int64_t tile_row = blockIdx.x / m.map.grid_columns;
   const int64_t tile_column = blockIdx.x % m.map.grid_columns;
-  const int64_t unit = tile_column * kUnitsAcross + threadIdx.x % kUnitsAcross;
+  const int unit = static_cast<int>(tile_column) * kUnitsAcross + threadIdx.x % kUnitsAcross;
   const int64_t first = tile_row * 128 + threadIdx.x / kUnitsAcross;
   typename T::Raw raw[kRowsEach];
   uint32_t amax = 0;
@@ -166,7 +188,7 @@ __global__ void __launch_bounds__(256) quantize_square(RowMatrix m) {
   for (int i = 0; i < kRowsEach; ++i) {
     const int64_t row = first + i * 16;
     if (row < m.rows && unit < m.units) {
-      put(m, row, unit, encode_unit<T, Code>(raw[i], by, m.rounding, m.element(row, unit)));
+      put(m, row, unit, encode_unit<T, Code, true>(raw[i], by, m.rounding, m.element(row, unit)));
     }
   }
 }
@@ -220,6 +242,16 @@ __global__ void __launch_bounds__(kAnyThreads) quantize_any(AnyMatrix m) {
   const int count = static_cast<int>(min(static_cast<int64_t>(kAnyColumns), m.columns - first));
   for (int i = threadIdx.x; i < count; i += kAnyThreads) v[i] = m.x.load(m.x.at(row, first + i));
   if (m.hadamard > 0) rotate_shared(v, count, m.hadamard);
+  if (!kCodes && m.map.column(first) == m.map.column(first + count - 1)) {
+    // One scale for all of them: one addition to memory.
+    uint32_t largest = 0;
+    for (int i = threadIdx.x; i < count; i += kAnyThreads) {
+      largest = max(largest, formats::abs_bits(v[i]));
+    }
+    largest = block_max(largest);
+    if (threadIdx.x == 0) atomicMax(m.amax + m.map.index(row, first), largest);
+    return;
+  }
   for (int i = threadIdx.x; i < count; i += kAnyThreads) {
     const int64_t column = first + i;
     const int64_t index = m.map.index(row, column);
@@ -275,7 +307,7 @@ inline int scale_lanes(const QuantizeRows& b) {
 inline bool square_tiles(const QuantizeRows& b) {
   return b.map.rows == 128 && b.map.columns == 128;
 }
-inline constexpr int64_t kLongestRow = 65536;
+inline constexpr int64_t kLongestRow = 65536;  // of quantize_row: 512 threads, 16 units each
 
 template <class T, class Code>
 Status start_rows(const Call& call, const char* name, const QuantizeRows& b, RowMatrix m) {
@@ -290,8 +322,11 @@ Status start_rows(const Call& call, const char* name, const QuantizeRows& b, Row
     const auto threads = [&](int64_t each) {
       return static_cast<int>(cuda::ceil_div(cuda::ceil_div(m.units, each), 32) * 32);
     };
-    if (m.units <= 4096) {
+    if (m.units <= 1024) {
       return cuda::launch(call, name, {m.rows, threads(4)}, quantize_row<T, Code, 4>, m);
+    }
+    if (m.units <= 4096) {
+      return cuda::launch(call, name, {m.rows, threads(8)}, quantize_row<T, Code, 8>, m);
     }
     return cuda::launch(call, name, {m.rows, threads(16)}, quantize_row<T, Code, 16>, m);
   }
@@ -312,8 +347,8 @@ Status run_quantize_rows(const Call& call, const char* name, const QuantizeRows&
                     b.q.as<uint8_t>(),
                     cuda::row_distance(b.q),
                     b.rows,
-                    b.columns / cuda::kUnit,
-                    1,
+                    static_cast<int>(b.columns / cuda::kUnit),
+                    {},
                     b.map,
                     b.computes ? nullptr : b.scale.as<float>(),
                     b.computes ? b.scale.as<float>() : nullptr,
@@ -352,6 +387,7 @@ Status run_quantize_any(const Call& call, const char* name, const QuantizeRows& 
 inline std::string refuse_quantize_rows(const QuantizeRows& b) {
   if (b.rows == 0 || b.columns == 0) return "the tensor is empty";
   if (b.columns % cuda::kUnit != 0) return "K is no multiple of 8";
+  if (b.columns / cuda::kUnit > cuda::kMostUnits) return "K is beyond 2^30";
   if (b.hadamard > 0) return "it does not rotate";
   if (std::string why = cuda::refuse_unaligned(b.x_name, b.x); !why.empty()) return why;
   if (std::string why = cuda::refuse_unaligned("q", b.q, 8); !why.empty()) return why;

@@ -17,6 +17,7 @@ struct Mxfp4 {
   static constexpr int kCodeBits = 4;
   static constexpr float kUnitScale = cuda::kE2m1Unit;
 
+  __device__ void start() {}
   __device__ float factor(uint8_t code) const { return formats::f32_from_e8m0(code); }
   __device__ static void values(uint2 codes, float (&v)[cuda::kUnit]) {
     cuda::e2m1_values(codes.x, v);

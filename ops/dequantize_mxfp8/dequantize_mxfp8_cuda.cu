@@ -18,6 +18,7 @@ struct Mxfp8 {
   static constexpr int kCodeBits = 8;
   static constexpr float kUnitScale = cuda::kFp8Unit<F>;
 
+  __device__ void start() {}
   __device__ float factor(uint8_t code) const { return formats::f32_from_e8m0(code); }
   __device__ static void values(uint2 codes, float (&v)[cuda::kUnit]) {
     cuda::fp8_values<F>(codes, v);

@@ -18,11 +18,10 @@ struct Nvfp4 {
   static constexpr int kCodeBits = 4;
   static constexpr float kUnitScale = cuda::kE2m1Unit;
   const char* global_scale;  // of any alignment
+  float g;                   // its value
 
-  __device__ float factor(uint8_t code) const {
-    const float g = __uint_as_float(cuda::AnyTensor::bits(global_scale, 4));
-    return cuda::e4m3_value(code) * g;
-  }
+  __device__ void start() { g = __uint_as_float(cuda::AnyTensor::bits(global_scale, 4)); }
+  __device__ float factor(uint8_t code) const { return cuda::e4m3_value(code) * g; }
   __device__ static void values(uint2 codes, float (&v)[cuda::kUnit]) {
     cuda::e2m1_values(codes.x, v);
   }
@@ -34,7 +33,7 @@ DequantizeBlocks blocks_of(const Call& call) {
   return {call.tensor(kQ), call.tensor(kScale), call.tensor(kOut), call.integer(kScaleLayout) == 0,
           call.integer(kNibbles) == 0};
 }
-Nvfp4 format_of(const Call& call) { return {call.tensor(kGlobalScale).as<char>()}; }
+Nvfp4 format_of(const Call& call) { return {call.tensor(kGlobalScale).as<char>(), 0}; }
 
 Status run(const Call& call) {
   return run_dequantize_tiles(call, "dequantize_nvfp4", blocks_of(call), format_of(call));

@@ -33,6 +33,10 @@ constexpr int kSeed = arg_index(spec, "seed");
 
 constexpr int kRows = 2;
 
+// f32 bits of 2^-40 and 2^40: amax between them keeps every quotient in range.
+constexpr uint32_t kSmallest = (127u - 40u) << 23;
+constexpr uint32_t kLargest = (127u + 40u) << 23;
+
 struct Rule {
   const float* given_scale;  // the global scale, or
   const uint32_t* amax;      // what it follows from, and
@@ -57,15 +61,20 @@ struct Matrix {
   uint8_t* q;
   int64_t q_row_bytes;
   int64_t q_rows;
-  int64_t blocks;  // of a row
-  int64_t column_blocks;
+  int blocks;  // of a row
+  FastDivisor column_blocks;
   ScaleBytes scales;
 };
 
-// formats::nvfp4_block_scale for a finite amax above zero.
-__device__ uint8_t block_scale(uint32_t amax, float g) {
-  const float t = __fdiv_rn(__fdiv_rn(__uint_as_float(amax), 6.0f), g);
+// formats::nvfp4_block_scale where every quotient is in the range of short_quotient.
+__device__ uint8_t block_scale(uint32_t amax, float g, float reciprocal) {
+  const float sixth = short_quotient(__uint_as_float(amax), 6.0f, 1.0f / 6.0f);
+  const float t = short_quotient(sixth, g, reciprocal);
   return static_cast<uint8_t>(fp8_pair<formats::E4m3>(t > 448.0f ? 448.0f : t, 0.0f));
+}
+
+__device__ __noinline__ uint8_t slow_block_scale(uint32_t amax, float g) {
+  return formats::nvfp4_block_scale(amax, g);
 }
 
 // Codes of eight elements by the scalar rule. `element` is the first one's index.
@@ -95,8 +104,61 @@ __device__ uint32_t codes_of(const typename T::Raw& raw, const Divider& by, bool
                       by.scale, rule.stochastic, rule.seed, element);
   }
   float v[kUnit];
-  for (int i = 0; i < kUnit; ++i) v[i] = T::kBytes == 2 ? by.shortly(x[i]) : by.exactly(x[i]);
-  return e2m1_codes(v, x);
+  for (int i = 0; i < kUnit; ++i) v[i] = by.shortly(x[i]);
+  return e2m1_codes<true>(v, x);
+}
+
+// kWhole: every block and row of the thread block exists.
+template <class T, bool kWhole>
+__device__ void quantize_tile(const Matrix& m, const Rule& rule, const TilePlace& place, float g) {
+  const auto rows_of = [&](int64_t rows, bool in_column) {
+    if constexpr (kWhole) return kRows;
+    return in_column ? rows_left(rows, place.row, kRows) : 0;
+  };
+  const int x_rows = rows_of(m.x_rows, place.unit < m.blocks);
+  const int q_rows = rows_of(m.q_rows, place.unit < m.blocks);
+  const int scale_rows = rows_of(m.scales.padded_rows, place.unit < m.scales.padded_columns);
+  const char* x = m.x + place.row * m.x_row_bytes + place.unit * (2 * kUnit * T::kBytes);
+  uint8_t* q = m.q + place.row * m.q_row_bytes + place.unit * kUnit;
+  uint8_t* scale = m.scales.at(place.row, place.unit);
+  typename T::Raw raw[kRows][2];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r, x += m.x_row_bytes) {
+    raw[r][0] = r < x_rows ? T::load(x) : T::zero();
+    raw[r][1] = r < x_rows ? T::load(x + kUnit * T::kBytes) : T::zero();
+  }
+  const bool plain_g = g >= 0x1p-40f && g <= 0x1p40f;
+  const float reciprocal = short_reciprocal(g);
+  uint32_t amax[kRows];
+  uint8_t code[kRows];
+  bool plain[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    amax[r] = max(T::amax(raw[r][0]), T::amax(raw[r][1]));
+    // NaN, Inf and odd sizes go by the scalar rule, which is rare.
+    plain[r] = plain_g && amax[r] - kSmallest <= kLargest - kSmallest;
+    code[r] = plain[r] ? block_scale(amax[r], g, reciprocal) : slow_block_scale(amax[r], g);
+    if (r >= q_rows) code[r] = 0;
+  }
+  m.scales.store<1, kRows>(scale, scale_rows, code);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r, q += m.q_row_bytes) {
+    if (r >= q_rows) continue;
+    uint2 words = make_uint2(0, 0);
+    const float factor = e4m3_value(code[r]) * g;
+    if (code[r] != 0 && factor != 0.0f) {
+      const Divider by = Divider::by(factor);
+      const bool fast = plain[r] && !rule.stochastic && by.is_short(__uint_as_float(amax[r]));
+      const auto element =
+          static_cast<uint64_t>((place.row + r) * m.blocks + place.unit) * (2 * kUnit);
+      words.x = codes_of<T>(raw[r][0], by, fast, rule, element);
+      words.y = codes_of<T>(raw[r][1], by, fast, rule, element + kUnit);
+      if (rule.high_first) {
+        words = make_uint2(swap_all_nibbles(words.x), swap_all_nibbles(words.y));
+      }
+    }
+    store8(q, words);
+  }
 }
 
 template <class T>
@@ -104,38 +166,10 @@ __global__ void __launch_bounds__(384) tile_kernel(Matrix m, Rule rule) {
   const TilePlace place = tile_place(m.column_blocks, kRows, blockIdx.x);
   rule.store_global_scale();
   const float g = rule.global_scale();
-  typename T::Raw raw[kRows][2];
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const bool inside = place.row + r < m.x_rows && place.unit < m.blocks;
-    const char* p = m.x + (place.row + r) * m.x_row_bytes + place.unit * (2 * kUnit * T::kBytes);
-    raw[r][0] = inside ? T::load(p) : T::zero();
-    raw[r][1] = inside ? T::load(p + kUnit * T::kBytes) : T::zero();
-  }
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const int64_t row = place.row + r;
-    const uint32_t amax = max(T::amax(raw[r][0]), T::amax(raw[r][1]));
-    // NaN, Inf and odd global scales go by the scalar rule, which is rare.
-    const bool plain = amax < formats::kF32Inf && g >= 0x1p-60f && g <= 0x1p60f;
-    uint8_t code = 0;
-    if (amax != 0) code = plain ? block_scale(amax, g) : formats::nvfp4_block_scale(amax, g);
-    m.scales.store(row, place.unit, row < m.q_rows && place.unit < m.blocks ? code : 0);
-    if (row >= m.q_rows || place.unit >= m.blocks) continue;
-    uint2 words = make_uint2(0, 0);
-    const float factor = e4m3_value(code) * g;
-    if (code != 0 && factor != 0.0f) {
-      const Divider by = Divider::by(factor);
-      const bool fast = plain && !rule.stochastic && by.is_short(__uint_as_float(amax));
-      const auto element = static_cast<uint64_t>((row * m.blocks + place.unit) * 2 * kUnit);
-      words.x = codes_of<T>(raw[r][0], by, fast, rule, element);
-      words.y = codes_of<T>(raw[r][1], by, fast, rule, element + kUnit);
-      if (rule.high_first) {
-        words = make_uint2(swap_all_nibbles(words.x), swap_all_nibbles(words.y));
-      }
-    }
-    store8(m.q + row * m.q_row_bytes + place.unit * kUnit, words);
-  }
+  if (is_whole(place, m.x_rows, m.blocks, kRows))
+    quantize_tile<T, true>(m, rule, place, g);
+  else
+    quantize_tile<T, false>(m, rule, place, g);
 }
 
 // A thread a block of 16 of the padded matrix, padding of the scales included.
@@ -198,7 +232,7 @@ Status run_tiles(const Call& call, const Rule& rule) {
                       q.as<uint8_t>(),
                       row_distance(q),
                       q.shape[0],
-                      blocks,
+                      static_cast<int>(blocks),
                       tiles.column_blocks,
                       ScaleBytes(call.tensor(kScaleOut), blocks, is_swizzled(call))};
   if (tiles.blocks(kRows) == 0) {

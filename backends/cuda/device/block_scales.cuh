@@ -36,31 +36,43 @@ struct ScaleBytes {
     return data +
            (swizzled ? formats::swizzle_offset(row, column, columns) : row * row_bytes + column);
   }
-  // Stores the codes of four lanes' neighbouring blocks; lane % 4 == column % 4. Called by whole
-  // warps; lanes without an entry say so.
-  __device__ void store(int64_t row, int64_t column, uint8_t code) const {
-    const bool inside = row < padded_rows && column < padded_columns;
+  // From a scale to the one below it, within 32 rows that begin at a multiple of 32.
+  __device__ int64_t row_step() const { return swizzled ? 16 : row_bytes; }
+  // Stores the codes of kRows rows from `to` on: `rows` of them have an entry in this column, and
+  // codes[r] is row r's. kLanes neighbouring threads share a column and all hold its codes; columns
+  // are neighbours across threads, the first of a warp a multiple of 4. Called by whole warps.
+  template <int kLanes, int kRows>
+  __device__ void store(uint8_t* to, int rows, const uint8_t (&codes)[kRows]) const {
+    static_assert(kLanes == 1 || kLanes == kRows, "each lane of a column stores a row");
+    const int lane = threadIdx.x % (4 * kLanes);
     if (!wide) {
-      if (inside) *at(row, column) = code;
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        if (r < rows && lane % kLanes == r % kLanes) to[r * row_step()] = codes[r];
+      }
       return;
     }
-    uint32_t word = static_cast<uint32_t>(inside ? code : 0) << (8 * (threadIdx.x & 3));
-    word |= __shfl_xor_sync(0xFFFFFFFFu, word, 1);
-    word |= __shfl_xor_sync(0xFFFFFFFFu, word, 2);
-    if (inside && (threadIdx.x & 3) == 0) *reinterpret_cast<uint32_t*>(at(row, column)) = word;
+    if constexpr (kLanes == 1) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) store_four<1>(to + r * row_step(), r < rows, codes[r]);
+    } else {
+      const int mine = lane % kLanes;
+      uint8_t code = codes[0];
+#pragma unroll
+      for (int r = 1; r < kRows; ++r) code = mine == r ? codes[r] : code;
+      store_four<kLanes>(to + mine * row_step(), mine < rows, code);
+    }
   }
-  // The same when four lanes share a block: the codes of 16 lanes' four blocks.
-  __device__ void store_quads(int64_t row, int64_t column, uint8_t code) const {
-    const bool inside = row < padded_rows && column < padded_columns;
-    if (!wide) {
-      if (inside && (threadIdx.x & 3) == 0) *at(row, column) = code;
-      return;
-    }
-    const int place = threadIdx.x >> 2 & 3;
-    uint32_t word = static_cast<uint32_t>(inside ? code : 0) << (8 * place);
-    word |= __shfl_xor_sync(0xFFFFFFFFu, word, 4);
-    word |= __shfl_xor_sync(0xFFFFFFFFu, word, 8);
-    if (inside && (threadIdx.x & 15) == 0) *reinterpret_cast<uint32_t*>(at(row, column)) = word;
+
+ private:
+  // One word of four columns' codes, by the first of them.
+  template <int kLanes>
+  __device__ static void store_four(uint8_t* to, bool inside, uint8_t code) {
+    const unsigned column = threadIdx.x / kLanes % 4;
+    uint32_t word = static_cast<uint32_t>(inside ? code : 0) << (8 * column);
+    word |= __shfl_xor_sync(0xFFFFFFFFu, word, kLanes);
+    word |= __shfl_xor_sync(0xFFFFFFFFu, word, 2 * kLanes);
+    if (inside && column == 0) *reinterpret_cast<uint32_t*>(to) = word;
   }
 #endif
 };

@@ -1,30 +1,41 @@
-// x / scale for many x and one scale: the IEEE f32 quotient, which codes are defined by. For 16-bit
-// x a rounded reciprocal and one fused correction give it in three multiplications, as in
-// backends/cpu/simd/divide-inl.h, whose test tries every significand of x with every one of the
-// scale.
+// x / scale for many x and one scale: the IEEE f32 quotient, which codes are defined by. A
+// correctly rounded reciprocal and one fused correction give it in three multiplications
+// (Markstein's theorem: the first quotient is within an ulp); tests/simd/divide_test.cpp tries
+// every 16-bit significand of x with every one of the scale.
 #pragma once
 
 #include <cstdint>
 
 namespace pestle::cuda {
 
+// The correctly rounded 1 / x for x in [2^-100, 2^100]: one Newton step from the approximation.
+__device__ inline float short_reciprocal(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return __fmaf_rn(__fmaf_rn(-x, r, 1.0f), r, r);
+}
+
+// a / b for any f32 a and b with quotient in [2^-100, 2^100], by the correctly rounded reciprocal
+// of b: two corrections, the second of a quotient that is already within an ulp.
+__device__ inline float short_quotient(float a, float b, float reciprocal) {
+  float q = a * reciprocal;
+  q = __fmaf_rn(__fmaf_rn(-q, b, a), reciprocal, q);
+  return __fmaf_rn(__fmaf_rn(-q, b, a), reciprocal, q);
+}
+
 // Exact while no step over- or underflows: scales in [2^-60, 2^60], |x| up to 2^17 scales;
 // quotients under 2^-40 may differ and stay under 2^-39, which every code takes for 0.
 struct Divider {
   float scale;
-  float reciprocal;
+  float reciprocal;  // of no use unless is_short()
 
-  __device__ static Divider by(float scale) { return {scale, __frcp_rn(scale)}; }
+  __device__ static Divider by(float scale) { return {scale, short_reciprocal(scale)}; }
 
-  // Is the short form exact for 16-bit x with magnitudes up to `largest`?
+  // Is the short form exact for x with magnitudes up to `largest`?
   __device__ bool is_short(float largest) const {
     return scale >= 0x1p-60f && scale <= 0x1p60f && largest <= scale * 0x1p17f;
   }
-  __device__ float shortly(float x) const {
-    const float q = x * reciprocal;
-    return __fmaf_rn(__fmaf_rn(-q, scale, x), reciprocal, q);
-  }
-  __device__ float exactly(float x) const { return __fdiv_rn(x, scale); }
+  __device__ float shortly(float x) const { return short_quotient(x, scale, reciprocal); }
 };
 
 }  // namespace pestle::cuda
