@@ -46,12 +46,17 @@ __device__ inline uint8_t code_at(uint2 codes, int i) {
   return (i < 4 ? codes.x : codes.y) >> (8 * (i % 4)) & 0xFFu;
 }
 
-// A unit by the scalar rule.
+// A unit by the scalar rule, by value: an array that a call may write would live in memory.
+struct UnitValues {
+  float v[cuda::kUnit];
+};
 template <class Format>
-__device__ __noinline__ void slow_values(uint2 codes, float factor, float (&v)[cuda::kUnit]) {
+__device__ __noinline__ UnitValues slow_values(uint2 codes, float factor) {
+  UnitValues values;
   for (int i = 0; i < cuda::kUnit; ++i) {
-    v[i] = Format::value(code_at<Format::kCodeBits>(codes, i)) * factor;
+    values.v[i] = Format::value(code_at<Format::kCodeBits>(codes, i)) * factor;
   }
+  return values;
 }
 
 // kWhole: every unit and row of the block exists.
@@ -89,7 +94,8 @@ __device__ void dequantize_tile(const CodeMatrix& m, const Format& format,
       const float by = factor * Format::kUnitScale;
       for (int i = 0; i < cuda::kUnit; ++i) v[i] *= by;
     } else {
-      slow_values<Format>(codes[r], factor, v);
+      const UnitValues slow = slow_values<Format>(codes[r], factor);
+      for (int i = 0; i < cuda::kUnit; ++i) v[i] = slow.v[i];
     }
     T::store(out, v);
     out += m.out_row_bytes;

@@ -49,11 +49,17 @@ struct DecodeMatrix {
   const float* scale;
 };
 
+// A unit by the scalar rule, by value: an array that a call may write would live in memory.
+struct RowValues {
+  float v[cuda::kUnit];
+};
 template <class Codes>
-__device__ __noinline__ void slow_row_values(uint2 codes, float scale, float (&v)[cuda::kUnit]) {
+__device__ __noinline__ RowValues slow_row_values(uint2 codes, float scale) {
+  RowValues values;
   for (int i = 0; i < cuda::kUnit; ++i) {
-    v[i] = Codes::value((i < 4 ? codes.x : codes.y) >> (8 * (i % 4)) & 0xFFu) * scale;
+    values.v[i] = Codes::value((i < 4 ? codes.x : codes.y) >> (8 * (i % 4)) & 0xFFu) * scale;
   }
+  return values;
 }
 
 // kWhole: every unit and row of the block exists.
@@ -84,7 +90,8 @@ __device__ void dequantize_row_tile(const DecodeMatrix& m, const cuda::TilePlace
       const float by = scale[r] * Codes::kUnitScale;
       for (int i = 0; i < cuda::kUnit; ++i) v[i] *= by;
     } else {
-      slow_row_values<Codes>(codes[r], scale[r], v);
+      const RowValues slow = slow_row_values<Codes>(codes[r], scale[r]);
+      for (int i = 0; i < cuda::kUnit; ++i) v[i] = slow.v[i];
     }
     T::store(out, v);
     out += m.out_row_bytes;

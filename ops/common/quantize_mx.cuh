@@ -120,7 +120,7 @@ __device__ void quantize_mx_tile(const MxMatrix& m, const MxRounding& rounding,
       const float inverse = __uint_as_float(static_cast<uint32_t>(254 - e[r]) << 23);
       for (int i = 0; i < cuda::kUnit; ++i) v[i] = x_values[i] * inverse;
       if constexpr (kMxCodeBits<F> == 4)
-        codes.x = cuda::e2m1_codes<false>(v, x_values);
+        codes.x = cuda::e2m1_codes(v, x_values);
       else
         codes = cuda::fp8_codes<F>(v);
       if (amax[r] == 0) codes = make_uint2(0, 0);

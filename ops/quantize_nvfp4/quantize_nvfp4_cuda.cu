@@ -38,19 +38,21 @@ constexpr uint32_t kSmallest = (127u - 40u) << 23;
 constexpr uint32_t kLargest = (127u + 40u) << 23;
 
 struct Rule {
-  const float* given_scale;  // the global scale, or
-  const uint32_t* amax;      // what it follows from, and
-  float* scale_out;          // where it is then stored
+  const char* given_scale;  // the global scale, of any alignment, or
+  const uint32_t* amax;     // what it follows from, and
+  char* scale_out;          // where it is then stored
   bool high_first;
   bool stochastic;
   uint64_t seed;
 
   __device__ float global_scale() const {
-    return given_scale != nullptr ? *given_scale : formats::nvfp4_global_scale(*amax);
+    if (given_scale != nullptr) return __uint_as_float(AnyTensor::bits(given_scale, 4));
+    return formats::nvfp4_global_scale(*amax);
   }
   // By one thread of the grid.
   __device__ void store_global_scale() const {
-    if (given_scale == nullptr && blockIdx.x == 0 && threadIdx.x == 0) *scale_out = global_scale();
+    if (given_scale != nullptr || blockIdx.x != 0 || threadIdx.x != 0) return;
+    AnyTensor::put(scale_out, __float_as_uint(global_scale()), 4);
   }
 };
 
@@ -105,7 +107,7 @@ __device__ uint32_t codes_of(const typename T::Raw& raw, const Divider& by, bool
   }
   float v[kUnit];
   for (int i = 0; i < kUnit; ++i) v[i] = by.shortly(x[i]);
-  return e2m1_codes<true>(v, x);
+  return e2m1_codes(v, x);
 }
 
 // kWhole: every block and row of the thread block exists.
@@ -148,7 +150,9 @@ __device__ void quantize_tile(const Matrix& m, const Rule& rule, const TilePlace
     const float factor = e4m3_value(code[r]) * g;
     if (code[r] != 0 && factor != 0.0f) {
       const Divider by = Divider::by(factor);
-      const bool fast = plain[r] && !rule.stochastic && by.is_short(__uint_as_float(amax[r]));
+      // Quotients of 7 and more, under the smallest and saturated block scales, need a clamp.
+      const bool fast = plain[r] && !rule.stochastic && by.is_short(0.0f) &&
+                        __uint_as_float(amax[r]) <= factor * 6.9f;
       const auto element =
           static_cast<uint64_t>((place.row + r) * m.blocks + place.unit) * (2 * kUnit);
       words.x = codes_of<T>(raw[r][0], by, fast, rule, element);
@@ -205,12 +209,12 @@ Status prepare(const Call& call, Rule& rule) {
   rule.stochastic = call.integer(kRounding) == 1;
   rule.seed = static_cast<uint64_t>(call.integer(kSeed));
   if (call.has(kGlobalScale)) {
-    rule.given_scale = call.tensor(kGlobalScale).as<float>();
+    rule.given_scale = call.tensor(kGlobalScale).as<char>();
     return {};
   }
   auto* amax = static_cast<uint32_t*>(call.workspace);
   rule.amax = amax;
-  rule.scale_out = call.tensor(kGlobalScaleOut).as<float>();
+  rule.scale_out = call.tensor(kGlobalScaleOut).as<char>();
   return tensor_amax(call, call.tensor(kX), amax);
 }
 

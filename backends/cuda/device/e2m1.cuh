@@ -17,11 +17,10 @@ __device__ inline int32_t add_min(int32_t a, int32_t b, int32_t c) {
   return __viaddmin_s32(a, b, c);
 }
 
-// Code magnitude of |v|, not NaN and, unless kClamp, below 7, in the low four bits over 0x4AC00000.
+// Code magnitude of |v|, below 7 and not NaN, in the low four bits over 0x4AC00000.
 // E2M1's steps are 0.5 below 2, 1 below 4 and 2 above; adding 1.5 * 2^22, 2^23 or 2^24 rounds to
 // each of them (ties to even in the sum are ties to even in the code), and the least of the three
 // counts is the code.
-template <bool kClamp>
 __device__ inline int32_t e2m1_round(float v) {
   const float abs = fabsf(v);
   const int32_t halves = __float_as_int(abs + 0x1.8p22f);
@@ -29,8 +28,7 @@ __device__ inline int32_t e2m1_round(float v) {
   const int32_t twos = __float_as_int(abs + 0x1.8p24f);
   constexpr int32_t kHalves = 0x4AC00000, kOnes = 0x4B400000, kTwos = 0x4BC00000;
   const int32_t low = add_min(ones, kHalves - kOnes + 2, halves);
-  const int32_t code = add_min(twos, kHalves - kTwos + 4, low);
-  return kClamp ? min(code, kHalves + 7) : code;
+  return add_min(twos, kHalves - kTwos + 4, low);
 }
 
 // Signs of eight floats at bits 3, 7, ... 31.
@@ -43,13 +41,11 @@ __device__ inline uint32_t sign_nibbles(const float (&x)[kUnit]) {
   return (even >> 4 & 0x08080808u) | (odd & 0x80808080u);
 }
 
-// Codes of `quotients`, whose signs are those of `x`; no NaN among them, and none of 7 and more
-// unless kClamp.
-template <bool kClamp>
+// Codes of `quotients`, magnitudes below 7 and no NaN among them, whose signs are those of `x`.
 __device__ inline uint32_t e2m1_codes(const float (&quotients)[kUnit], const float (&x)[kUnit]) {
   uint32_t word = 0u - 0xB6C00000u;  // what the upper bits of the eight counts add up to
   for (int i = 0; i < kUnit; ++i) {
-    word += static_cast<uint32_t>(e2m1_round<kClamp>(quotients[i])) << (4 * i);
+    word += static_cast<uint32_t>(e2m1_round(quotients[i])) << (4 * i);
   }
   return word | sign_nibbles(x);
 }
