@@ -59,6 +59,7 @@ inline constexpr Case cases[] = {
     {"M=65537 K=65537 granularity=row", kHuge},
 };
 
+// As in quantize_fp8: a scale computed for a large tensor counts two passes over x.
 inline constexpr OpSpec spec{
     .name = "quantize_int8",
     .doc =
@@ -68,6 +69,9 @@ inline constexpr OpSpec spec{
     .constraints = constraints,
     .cases = cases,
     .flops = "2*M*K",
+    .bytes =
+        "M*K*bytes(x)*if(!has(scale) && granularity == tensor && M*K*bytes(x) >= 1073741824, 2, 1)"
+        " + M*K + 4*if(has(scale), numel(scale), numel(scale_out))",
     .backward = {.why_not = "codes are piecewise constant: the gradient is zero almost everywhere"},
 };
 

@@ -150,9 +150,7 @@ __device__ void quantize_tile(const Matrix& m, const Rule& rule, const TilePlace
     const float factor = e4m3_value(code[r]) * g;
     if (code[r] != 0 && factor != 0.0f) {
       const Divider by = Divider::by(factor);
-      // Quotients of 7 and more, under the smallest and saturated block scales, need a clamp.
-      const bool fast = plain[r] && !rule.stochastic && by.is_short(0.0f) &&
-                        __uint_as_float(amax[r]) <= factor * 6.9f;
+      const bool fast = plain[r] && !rule.stochastic && by.is_short(__uint_as_float(amax[r]));
       const auto element =
           static_cast<uint64_t>((place.row + r) * m.blocks + place.unit) * (2 * kUnit);
       words.x = codes_of<T>(raw[r][0], by, fast, rule, element);

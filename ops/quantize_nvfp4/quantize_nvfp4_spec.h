@@ -57,6 +57,7 @@ inline constexpr Case cases[] = {
     {"M=65537 K=65552 global_scale=f32 global_scale_out=none", kHuge},
 };
 
+// As in quantize_fp8: a global scale computed for a large tensor counts two passes over x.
 inline constexpr OpSpec spec{
     .name = "quantize_nvfp4",
     .doc = "Quantises to NVFP4: E2M1 codes, an E4M3 scale per 16 elements, one global scale.",
@@ -65,6 +66,9 @@ inline constexpr OpSpec spec{
     .constraints = constraints,
     .cases = cases,
     .flops = "3*M*K",
+    .bytes =
+        "M*K*bytes(x)*if(!has(global_scale) && M*K*bytes(x) >= 1073741824, 2, 1)"
+        " + numel(q) + numel(scale_out) + 4",
     .backward = {.why_not = "codes are piecewise constant: the gradient is zero almost everywhere"},
 };
 
