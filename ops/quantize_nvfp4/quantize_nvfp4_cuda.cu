@@ -79,33 +79,43 @@ __device__ __noinline__ uint8_t slow_block_scale(uint32_t amax, float g) {
   return formats::nvfp4_block_scale(amax, g);
 }
 
-// Codes of eight elements by the scalar rule. `element` is the first one's index.
-__device__ __noinline__ uint32_t slow_codes(float4 low, float4 high, float factor, bool stochastic,
-                                            uint64_t seed, uint64_t element) {
-  const float x[kUnit] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  const formats::PhiloxWords random =
-      stochastic ? formats::philox_block(seed, element / kUnit) : formats::PhiloxWords{};
-  uint32_t word = 0;
-  for (int i = 0; i < kUnit; ++i) {
-    const float v = __fdiv_rn(x[i], factor);
-    const uint32_t code =
-        stochastic ? formats::code_stochastic<formats::E2m1>(v, formats::philox_lane(random, i))
-                   : formats::e2m1_from_f32(v);
-    word |= code << (4 * i);
+// Where a block lies among all, for its random bits: computed only where they are drawn.
+struct BlockIndex {
+  int64_t row;
+  int unit;
+  int blocks;  // of a row
+};
+
+// Codes of a block by the scalar rule.
+template <class T>
+__device__ __noinline__ uint2 slow_codes(typename T::Raw first, typename T::Raw second,
+                                         float factor, bool stochastic, uint64_t seed,
+                                         BlockIndex index) {
+  const auto block = static_cast<uint64_t>(index.row * index.blocks + index.unit);
+  uint32_t words[2];
+#pragma unroll 1
+  for (int half = 0; half < 2; ++half) {
+    float x[kUnit];
+    T::to_f32(half == 0 ? first : second, x);
+    const formats::PhiloxWords random = formats::philox_block(seed, 2 * block + half);
+    uint32_t word = 0;
+    for (int i = 0; i < kUnit; ++i) {
+      const float v = __fdiv_rn(x[i], factor);
+      const uint32_t code =
+          stochastic ? formats::code_stochastic<formats::E2m1>(v, formats::philox_lane(random, i))
+                     : formats::e2m1_from_f32(v);
+      word |= code << (4 * i);
+    }
+    (half == 0 ? words[0] : words[1]) = word;
   }
-  return word;
+  return make_uint2(words[0], words[1]);
 }
 
 template <class T>
-__device__ uint32_t codes_of(const typename T::Raw& raw, const Divider& by, bool fast,
-                             const Rule& rule, uint64_t element) {
+__device__ uint32_t fast_codes(const typename T::Raw& raw, const Divider& by) {
   float x[kUnit];
-  T::to_f32(raw, x);
-  if (!fast) {
-    return slow_codes(make_float4(x[0], x[1], x[2], x[3]), make_float4(x[4], x[5], x[6], x[7]),
-                      by.scale, rule.stochastic, rule.seed, element);
-  }
   float v[kUnit];
+  T::to_f32(raw, x);
   for (int i = 0; i < kUnit; ++i) v[i] = by.shortly(x[i]);
   return e2m1_codes(v, x);
 }
@@ -151,10 +161,12 @@ __device__ void quantize_tile(const Matrix& m, const Rule& rule, const TilePlace
     if (code[r] != 0 && factor != 0.0f) {
       const Divider by = Divider::by(factor);
       const bool fast = plain[r] && !rule.stochastic && by.is_short(__uint_as_float(amax[r]));
-      const auto element =
-          static_cast<uint64_t>((place.row + r) * m.blocks + place.unit) * (2 * kUnit);
-      words.x = codes_of<T>(raw[r][0], by, fast, rule, element);
-      words.y = codes_of<T>(raw[r][1], by, fast, rule, element + kUnit);
+      if (fast) {
+        words = make_uint2(fast_codes<T>(raw[r][0], by), fast_codes<T>(raw[r][1], by));
+      } else {
+        words = slow_codes<T>(raw[r][0], raw[r][1], factor, rule.stochastic, rule.seed,
+                              {place.row + r, place.unit, m.blocks});
+      }
       if (rule.high_first) {
         words = make_uint2(swap_all_nibbles(words.x), swap_all_nibbles(words.y));
       }
@@ -164,7 +176,7 @@ __device__ void quantize_tile(const Matrix& m, const Rule& rule, const TilePlace
 }
 
 template <class T>
-__global__ void __launch_bounds__(384) tile_kernel(Matrix m, Rule rule) {
+__global__ void __launch_bounds__(384, 3) tile_kernel(Matrix m, Rule rule) {
   const TilePlace place = tile_place(m.column_blocks, kRows, blockIdx.x);
   rule.store_global_scale();
   const float g = rule.global_scale();
