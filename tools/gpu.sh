@@ -10,13 +10,13 @@
 #   --tags-check T    (smoke,edge,bar)    --tags-bench T  (bar)
 #   --device D        (cuda)
 #   --peers           time PyTorch on the same cases, before and after ours (python3 needs torch)
-#   --done FOLDER     results of earlier runs, besides the output folder: what is there is not done
-#                     again
+#   --done FOLDER     an earlier run's results: what is done there is not done again
 #   --sanitizer       the smoke and edge checks under compute-sanitizer's four tools instead
 #
-# Results go to $OUT, or else to results/: check.jsonl, mutants.jsonl, bench.jsonl, host.jsonl (copy
-# them to bench/results/), log.txt, and done/ with a mark for each finished step. A failing step is
-# named at the end, makes the exit status 1, and is tried again by the next run.
+# Results lie in build/gpu-results/HASH-OF-THE-PROGRAM, so that the same command goes on where it
+# stopped, and are copied to $OUT if that is set: check.jsonl, mutants.jsonl, bench.jsonl, host.jsonl
+# (copy them to bench/results/), log.txt, and done/ with a mark for each finished step. A failing step
+# is named at the end, makes the exit status 1, and is tried again by the next run.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -43,6 +43,8 @@ pack() {
 
 find_pestle() {
   local folder
+  pestle=${PESTLE_BIN:-}
+  [ -z "$pestle" ] || return
   for folder in build/gpu build/cuda .; do
     if [ -x $folder/bin/pestle ]; then
       pestle=$folder/bin/pestle
@@ -134,9 +136,10 @@ run() {
     esac
     shift
   done
-  out=${OUT:-results}
-  mkdir -p "$out/done"
   find_pestle
+  out=build/gpu-results/$(sha256sum "$pestle" | cut -c1-12)
+  mkdir -p "$out/done"
+  [ -z "${OUT:-}" ] || trap 'cp -r "$out/." "$OUT/"' EXIT
   skipped=0 unfinished=0 passed=0 failed=()
   "$pestle" env | tee -a "$out/log.txt"
   local ops
@@ -171,5 +174,8 @@ run() {
 case ${1:-} in
   pack) pack ;;
   run) shift; run "$@" ;;
-  *) sed -n '2,/^set -/p' "$0" | sed '$d; s/^# \{0,1\}//'; exit 2 ;;
+  *)
+    sed -n '2,/^set -/p' "$0" | sed '$d; s/^# \{0,1\}//'
+    exit 2
+    ;;
 esac

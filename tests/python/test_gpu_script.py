@@ -1,0 +1,70 @@
+"""tools/gpu.sh run: steps once each, resumed, sharded, failing when one fails. On the CPU here."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PESTLE = Path(os.environ.get("PESTLE_BIN", ROOT / "build/bin/pestle"))
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A tree of its own, so that no earlier run's results are there."""
+    (tmp_path / "tools").mkdir()
+    shutil.copy(ROOT / "tools/gpu.sh", tmp_path / "tools/gpu.sh")
+    return tmp_path
+
+
+def run(tree, *arguments, pestle=PESTLE):
+    out = tree / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    environment = {**os.environ, "OUT": str(out), "PESTLE_BIN": str(pestle)}
+    smoke = ["--device", "cpu", "--tags-check", "smoke", "--tags-bench", "smoke"]
+    result = subprocess.run(
+        [tree / "tools/gpu.sh", "run", *arguments, *smoke],
+        env=environment, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    return result, out
+
+
+def test_steps_run_once_and_their_lines_come_back(tree):
+    result, out = run(tree, "swap_nibbles", "hadamard", "--only", "check")
+    assert result.returncode == 0, result.stdout + result.stderr
+    lines = [json.loads(line) for line in (out / "check.jsonl").read_text().splitlines()]
+    assert [line["op"] for line in lines] == ["swap_nibbles", "hadamard"]
+    assert all(line["ok"] and line["tags"]["smoke"]["run"] > 0 for line in lines)
+    again, out = run(tree, "swap_nibbles", "hadamard", "--only", "check")
+    assert "0 passed, 0 failed, 2 done before" in again.stdout
+    assert len((out / "check.jsonl").read_text().splitlines()) == 2
+
+
+def test_shards_split_the_ops(tree):
+    first, _ = run(tree, "swap_nibbles", "hadamard", "--only", "check", "--shard", "1/2")
+    assert "1 passed" in first.stdout
+    assert "hadamard" not in first.stdout
+    second, out = run(tree, "swap_nibbles", "hadamard", "--only", "check", "--shard", "2/2")
+    assert "1 passed" in second.stdout
+    assert len((out / "check.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_run_without_time_says_what_is_left(tree):
+    result, _ = run(tree, "swap_nibbles", "--only", "check", "--minutes", "0")
+    assert result.returncode == 75
+    assert "1 still to do" in result.stdout
+
+
+def test_a_failing_step_fails_the_run_and_is_tried_again(tree):
+    broken = tree / "pestle"
+    broken.write_text(f'#!/bin/sh\n[ "$1" != check ] || exit 1\nexec {PESTLE} "$@"\n')
+    broken.chmod(0o755)
+    result, _ = run(tree, "swap_nibbles", "--only", "check", pestle=broken)
+    assert result.returncode == 1
+    assert "FAILED: check.swap_nibbles.smoke" in result.stdout
+    again, _ = run(tree, "swap_nibbles", "--only", "check", pestle=broken)
+    assert "1 failed, 0 done before" in again.stdout
