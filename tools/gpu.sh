@@ -16,13 +16,16 @@
 # Results lie in build/gpu-results/HASH-OF-THE-PROGRAM, so that the same command goes on where it
 # stopped, and are copied to $OUT if that is set: check.jsonl, mutants.jsonl, bench.jsonl, host.jsonl
 # (copy them to bench/results/), log.txt, and done/ with a mark for each finished step. A failing step
-# is named at the end, makes the exit status 1, and is tried again by the next run.
+# is named at the end, makes the exit status 1, and is tried again by the next run; its lines are in
+# failed.jsonl.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 die() { echo "gpu.sh: $*" >&2; exit 2; }
 
 pack() {
+  [ -z "$(git status --porcelain 2>/dev/null)" ] ||
+    echo "gpu.sh: the tree is edited: tools/performance.py will reject these results" >&2
   tools/setup.sh cuda || exit 1
   tools/build.sh cuda pestle_cli pestle || exit 1
   local out=build/gpu library
@@ -57,7 +60,7 @@ find_pestle() {
 
 # step NAME COMMAND...: once, unless the time is up; its lines reach the results only if it ended.
 step() {
-  local name=$1 left status
+  local name=$1 left status lines
   shift
   if [ -e "$out/done/$name" ] || { [ -n "$done_folder" ] && [ -e "$done_folder/done/$name" ]; }; then
     skipped=$((skipped + 1))
@@ -78,7 +81,9 @@ step() {
     echo "=== $name: ran out of time" | tee -a "$out/log.txt"
     unfinished=$((unfinished + 1))
   else
-    [ -e "$out/part.jsonl" ] && cat "$out/part.jsonl" >>"$out/${name%%.*}.jsonl"
+    lines=$out/${name%%.*}.jsonl
+    [ $status -eq 0 ] || lines=$out/failed.jsonl
+    [ -e "$out/part.jsonl" ] && cat "$out/part.jsonl" >>"$lines"
     if [ $status -eq 0 ]; then
       touch "$out/done/$name"
       passed=$((passed + 1))

@@ -61,10 +61,12 @@ def test_a_run_without_time_says_what_is_left(tree):
 
 def test_a_failing_step_fails_the_run_and_is_tried_again(tree):
     broken = tree / "pestle"
-    broken.write_text(f'#!/bin/sh\n[ "$1" != check ] || exit 1\nexec {PESTLE} "$@"\n')
+    broken.write_text(f'#!/bin/sh\n{PESTLE} "$@"\n[ "$1" != check ]\n')
     broken.chmod(0o755)
-    result, _ = run(tree, "swap_nibbles", "--only", "check", pestle=broken)
+    result, out = run(tree, "swap_nibbles", "--only", "check", pestle=broken)
     assert result.returncode == 1
+    assert (out / "failed.jsonl").exists()
+    assert not (out / "check.jsonl").exists()
     assert "FAILED: check.swap_nibbles.smoke" in result.stdout
     again, _ = run(tree, "swap_nibbles", "--only", "check", pestle=broken)
     assert "1 failed, 0 done before" in again.stdout
