@@ -1,5 +1,8 @@
 # The CUDA backend: backends/cuda/*.cu and ops/*/*.cu, linked with the static runtime. The compiler
 # may be the one of PyPI's wheels, which has lib/ where CMake and nvcc look for lib64/.
+if(NOT CMAKE_CUDA_COMPILER)
+  find_program(CMAKE_CUDA_COMPILER nvcc HINTS /usr/local/cuda/bin REQUIRED)
+endif()
 get_filename_component(cuda_root ${CMAKE_CUDA_COMPILER} REALPATH)
 get_filename_component(cuda_root ${cuda_root} DIRECTORY)
 get_filename_component(cuda_root ${cuda_root} DIRECTORY)

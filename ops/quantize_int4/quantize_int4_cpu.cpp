@@ -206,7 +206,7 @@ HWY_INLINE void encode_stochastic(const float* x, int64_t count, const formats::
       std::memcpy(few, x + i, left * sizeof(float));
       const Pairs v = load_pairs<F32>(reinterpret_cast<const uint8_t*>(few));
       VU both;
-      std::memcpy(&both, bits, sizeof(both));
+      std::memcpy(static_cast<void*>(&both), bits, sizeof(both));
       const VU even = codes_stochastic<kAsymmetric>(v.even, scale, lowest, zero,
                                                     hn::And(both, hn::Set(DU(), 0xFFFFu)));
       const VU odd =

@@ -33,7 +33,7 @@ HWY_INLINE void add_sums(VF a, VF b, VF c, VF e, float* HWY_RESTRICT out) {
   const auto high = hn::InterleaveUpper(d64, hn::BitCast(d64, ab), hn::BitCast(d64, ce));
   const VF blocks = hn::Add(hn::BitCast(d, low), hn::BitCast(d, high));
   const hn::Full128<float> d4;
-  const hn::Half<DF> dh;
+  [[maybe_unused]] const hn::Half<DF> dh;
 #if HWY_TARGET <= HWY_AVX3
   const auto half = hn::Add(hn::LowerHalf(dh, blocks), hn::UpperHalf(dh, blocks));
   const auto sums = hn::Add(hn::LowerHalf(d4, half), hn::UpperHalf(d4, half));
