@@ -7,6 +7,7 @@ the one becomes the other.
 import torch as _torch
 
 from . import _autograd, _fakes, _functions, _library
+from ._files import dequantize_file, diff, inspect, quantize_file
 from ._why import Verdict, Why, list_ops, overloads, why
 from .errors import (
     CorruptFileError,
@@ -41,8 +42,12 @@ __all__ = [
     "UnsupportedError",
     "Verdict",
     "Why",
+    "dequantize_file",
+    "diff",
+    "inspect",
     "list_ops",
     "overloads",
+    "quantize_file",
     "why",
     *_functions.names(),
 ]

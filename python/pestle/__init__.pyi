@@ -1,4 +1,6 @@
 # Made from the table by tools/python_stub.sh: do not edit.
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -6,6 +8,7 @@ import torch
 from torch import Tensor
 
 __version__: str
+Progress = Callable[[str, int, int], object]
 
 @dataclass(frozen=True)
 class Verdict:
@@ -34,6 +37,21 @@ class FileError(PestleError, OSError): ...
 class CorruptFileError(PestleError, ValueError): ...
 class InterruptedByCallerError(PestleError): ...
 class NoGradientError(PestleError, NotImplementedError): ...
+
+def quantize_file(input: str | os.PathLike, output: str | os.PathLike, format: str | None = None, *, layers: dict[str, str] | list[str] | None = None, keep: list[str] | None = None, default_keep: bool | None = None, target_error: float | None = None, scale_search: str | None = None, layout: str | None = None, recipe: str | os.PathLike | None = None, html: str | os.PathLike | None = None, dry_run: bool | None = None, force: bool | None = None, resume: bool | None = None, max_shard_bytes: int | None = None, progress: bool | Progress | None = None) -> dict:
+    """Quantises a safetensors file, index or folder as `pestle quantize` does; returns its report.
+
+    `layers` maps patterns to formats; the first that matches wins. `progress` is True for a bar, or
+    f(stage, done_bytes, total_bytes), which stops the job by returning True."""
+
+def dequantize_file(input: str | os.PathLike, output: str | os.PathLike, *, dtype: str | None = None, force: bool | None = None, max_shard_bytes: int | None = None, progress: bool | Progress | None = None) -> dict:
+    """Writes the decoded weights of a quantised file; `dtype` is bf16, f16 or f32."""
+
+def inspect(input: str | os.PathLike, *, progress: bool | Progress | None = None) -> dict:
+    """What is in a file: container, formats, layers, bytes, metadata."""
+
+def diff(a: str | os.PathLike, b: str | os.PathLike, *, progress: bool | Progress | None = None) -> dict:
+    """The error of each layer of `b` against `a`, whatever their formats; the worst first."""
 
 def quantize_fp8(
     x: Tensor, scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, q_dtype: torch.dtype | None = None

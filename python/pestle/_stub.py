@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from . import _contract, _source, errors
+import inspect
+
+from . import _contract, _files, _source, errors
 from ._forms import forms_of
 from ._functions import names
 
 _HEAD = """# Made from the table by tools/python_stub.sh: do not edit.
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +18,7 @@ import torch
 from torch import Tensor
 
 __version__: str
+Progress = Callable[[str, int, int], object]
 
 @dataclass(frozen=True)
 class Verdict:
@@ -41,6 +46,12 @@ def _errors() -> list[str]:
     ]
 
 
+def _file_function(function) -> str:
+    doc = inspect.getdoc(function).replace("\n", "\n    ")
+    parameters = str(inspect.signature(function)).replace("'", "")
+    return f'def {function.__name__}{parameters}:\n    """{doc}"""'
+
+
 def _function(name: str) -> str:
     in_place = name.endswith("_")
     op = _contract.op(name[:-1] if in_place else name)
@@ -53,6 +64,8 @@ def _function(name: str) -> str:
 
 def text() -> str:
     parts = [_HEAD, "\n".join(_errors())]
+    files = (_files.quantize_file, _files.dequantize_file, _files.inspect, _files.diff)
+    parts += [_file_function(function) for function in files]
     parts += [_function(name) for name in names()]
     lines = "\n\n".join(parts).split("\n")
     return "\n".join(line.rstrip() for line in lines) + "\n"
