@@ -4,6 +4,8 @@
 //          and writing 16 or 32; the 2 or 4 threads of a block read the same scale byte.
 //          _any: a thread an element, any strides and offsets.
 // Traffic  codes and scales once, out once.
+// Measured 16384 x 32768 to bf16 on an H200: nvfp4 4.05, mxfp8 4.09, mxfp4 4.07 TB/s; 99-100 % of
+// the copy.
 #pragma once
 
 #include "backends/cuda/device/block_scales.cuh"

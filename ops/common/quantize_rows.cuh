@@ -6,6 +6,10 @@
 //          any     a thread block 1024 columns of a row, in shared memory; one pass for the amax of
 //                  every scale, one for the codes; any strides; rotates first if asked
 // Traffic  x once and q once; x twice for `any` and for a computed scale of the whole tensor.
+// Measured 32768 x 16384 bf16 on an H200: 4.37-4.39 TB/s row-wise and with the scale
+// given, 4.36-4.44 with
+//          one computed scale (two reads counted); all above the copy's rate. int8 rotated by
+//          `any`: 0.135 TB/s.
 #pragma once
 
 #include "backends/cuda/device/any_tensor.cuh"
