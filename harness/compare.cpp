@@ -45,7 +45,9 @@ bool nan_equals_nan(DType dtype) {
 // Steps between two values of a sign-magnitude dtype; of integers, their difference.
 int64_t ulps_between(DType dtype, uint64_t a, uint64_t b) {
   if (!dtype_info(dtype).is_float || dtype == DType::kE8M0) {
-    return std::llabs(static_cast<long long>(value_of(dtype, a) - value_of(dtype, b)));
+    const double difference = std::fabs(value_of(dtype, a) - value_of(dtype, b));
+    // E8M0 has a NaN and reaches 2^127.
+    return difference < 0x1p62 ? static_cast<int64_t>(difference) : INT64_MAX;
   }
   const int bits = dtype_bytes(dtype) * 8;
   const auto ordered = [&](uint64_t word) {
