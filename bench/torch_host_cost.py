@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Host cost of a call through torch, beside torch's own ops: prints microseconds, best of many.
-Run by an interpreter that has the wheel: build/wheel-venv/bin/python bench/torch_host_cost.py"""
+Needs an interpreter that has the wheel: build/wheel-venv/bin/python bench/torch_host_cost.py [cuda]
+"""
 
 import subprocess
 import sys
@@ -9,13 +10,16 @@ import time
 import pestle
 import torch
 
-X, Y, SCALE = torch.randn(1, 16), torch.randn(1, 16), torch.ones(1)
-CODES = torch.zeros(1, 16, dtype=torch.uint8)
+DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cpu"
+X, Y = torch.randn(2, 1, 16, device=DEVICE)
+SCALE = torch.ones(1, device=DEVICE)
+CODES = torch.zeros(1, 16, dtype=torch.uint8, device=DEVICE)
 OPS = torch.ops.pestle
 CALLS = {
     "torch.add": lambda: torch.add(X, Y),
     "torch.ops.aten.add.Tensor": lambda: torch.ops.aten.add.Tensor(X, Y),
     "torch.ops.pestle.swap_nibbles": lambda: OPS.swap_nibbles.default(CODES),
+    "torch.ops.pestle.hadamard": lambda: OPS.hadamard.default(X, hadamard=16),
     "torch.ops.pestle.quantize_fp8.scale": lambda: OPS.quantize_fp8.scale(X, SCALE),
     "torch.ops.pestle.quantize_fp8": lambda: OPS.quantize_fp8.default(X),
     "torch.std_mean": lambda: torch.std_mean(X),
@@ -31,6 +35,8 @@ def best(call, rounds: int = 40, count: int = 2000) -> float:
         start = time.perf_counter()
         for _ in range(count):
             call()
+        if DEVICE != "cpu":
+            torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     return min(times) / count * 1e6
 
@@ -48,7 +54,10 @@ def main() -> None:
     for title, mode in (("inference mode", torch.inference_mode), ("no_grad", torch.no_grad)):
         with mode():
             for name, call in CALLS.items():
-                print(f"{title:16} {name:40} {best(call):6.2f} us")
+                try:
+                    print(f"{title:16} {name:40} {best(call):6.2f} us")
+                except RuntimeError as error:
+                    print(f"{title:16} {name:40} {str(error).splitlines()[0]}")
     print(f"import pestle beyond torch: {import_ms():.0f} ms")
 
 

@@ -88,6 +88,10 @@ class DeviceScope {
     if (guard_ != nullptr) torch_abi().aoti_torch_delete_device_guard(guard_);
   }
   bool enter(int32_t device_index) {
+    int32_t current = -1;  // asking is cheaper than a guard
+    if (torch_abi().aoti_torch_get_current_device_index(&current) == 0 && current == device_index) {
+      return true;
+    }
     return torch_abi().aoti_torch_create_device_guard(device_index, &guard_) == 0;
   }
 

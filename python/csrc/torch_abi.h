@@ -46,6 +46,7 @@ inline constexpr uint64_t kTargetVersion = 0x020b000000000000;  // 2.11.0
   X(Error, torch_string_length, (StringHandle, size_t*))                                           \
   X(Error, torch_string_c_str, (StringHandle, const char**))                                       \
   X(Error, torch_delete_string, (StringHandle))                                                    \
+  X(Error, aoti_torch_get_current_device_index, (int32_t*))                                        \
   X(Error, aoti_torch_create_device_guard, (int32_t, GuardHandle*))                                \
   X(Error, aoti_torch_delete_device_guard, (GuardHandle))                                          \
   X(int32_t, aoti_torch_layout_strided, ())                                                        \

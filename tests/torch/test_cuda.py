@@ -1,0 +1,106 @@
+"""On a machine with a GPU: the CUDA implementations through torch, against the CPU's."""
+
+import cases
+import pestle
+import pytest
+import torch
+from pestle import _contract
+from pestle._library import contracts
+
+if not torch.cuda.is_available():
+    pytest.skip("no GPU", allow_module_level=True)
+
+
+def has_cuda(name: str) -> bool:
+    return any(i["device"] == "cuda" for i in contracts()[name]["implementations"])
+
+
+def run(case: cases.Case, device: str) -> dict[str, torch.Tensor]:
+    form = case.form()
+    args, kwargs = case.arguments(form, **{n: t.to(device) for n, t in case.call.tensors.items()})
+    with torch.inference_mode():
+        result = form.overload(*args, **kwargs)
+    outputs = result if isinstance(result, tuple) else (result,)
+    return dict(zip(form.outputs, outputs, strict=True))
+
+
+@pytest.mark.parametrize(("name", "case"), cases.all_cases(), ids=cases.case_id)
+def test_same_as_the_cpu(name, case):
+    case = cases.make(_contract.op(name), case)
+    expected = run(case, "cpu")
+    if not has_cuda(name):
+        with pytest.raises(RuntimeError, match="no implementation takes this call"):
+            run(case, "cuda")
+        return
+    got = run(case, "cuda")
+    bounds = {arg["name"]: arg.get("bound") for arg in contracts()[name]["args"]}
+    for output, tensor in expected.items():
+        assert got[output].device.type == "cuda"
+        mine = got[output].cpu()
+        if bounds[output] == "exact":
+            same = cases.bits(mine) == cases.bits(tensor)
+            if tensor.dtype.itemsize > 1 and tensor.is_floating_point():
+                same |= mine.isnan() & tensor.isnan()  # a NaN's sign is the processor's
+            assert same.all(), output
+        else:
+            torch.testing.assert_close(
+                mine.float(), tensor.float(), rtol=2e-2, atol=2e-2, equal_nan=True
+            )
+
+
+@pytest.fixture
+def x():
+    return torch.randn(256, 1024, device="cuda")
+
+
+def test_a_graph_replays(x):
+    with torch.inference_mode():
+        pestle.quantize_fp8(x, granularity="row")
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            q, scale = pestle.quantize_fp8(x, granularity="row")
+        x.normal_()
+        graph.replay()
+        fresh, fresh_scale = pestle.quantize_fp8(x, granularity="row")
+    assert torch.equal(scale, fresh_scale)
+    assert torch.equal(q.view(torch.uint8), fresh.view(torch.uint8))
+
+
+def test_the_current_stream_is_used(x):
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream), torch.inference_mode():
+        torch.cuda._sleep(200_000_000)
+        x.mul_(2)
+        q, scale = pestle.quantize_fp8(x)
+    stream.synchronize()
+    expected, expected_scale = pestle.quantize_fp8(x.cpu())
+    assert torch.equal(scale.cpu(), expected_scale)
+    assert torch.equal(q.cpu().view(torch.uint8), expected.view(torch.uint8))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_another_device_than_the_current_one():
+    x = torch.randn(64, 512, device="cuda:1")
+    q, _ = pestle.quantize_fp8(x)
+    assert q.device == x.device and torch.cuda.current_device() == 0
+
+
+def test_compile_with_cuda_graphs(x):
+    def round_trip(x):
+        q, scale = pestle.quantize_fp8(x + 1, granularity="row")
+        return pestle.dequantize_fp8(q, scale, granularity="row", out_dtype=torch.float32) * 2
+
+    torch._dynamo.reset()
+    compiled = torch.compile(round_trip, fullgraph=True, mode="reduce-overhead")
+    with torch.inference_mode():
+        for _ in range(3):
+            got = compiled(x).clone()
+    torch.testing.assert_close(got, round_trip(x))
+
+
+def test_why_names_the_cuda_implementation(x):
+    why = pestle.why("quantize_fp8", x)
+    assert why.chosen.startswith("cuda/")
+    assert any("CUDA device" in verdict.refusal for verdict in why.verdicts)
