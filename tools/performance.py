@@ -129,10 +129,15 @@ def machine_name(line):
 
 
 def best_peer(line):
-    peers = line.get("peers") or {}
-    if not peers:
+    """Of the peers that do the op's work; a plain copy is what the share beside it is of."""
+    times = {
+        name: peer["us"] if isinstance(peer, dict) else peer
+        for name, peer in (line.get("peers") or {}).items()
+        if not name.endswith("_copy")
+    }
+    if not times:
         return ""
-    name, us = min(peers.items(), key=lambda item: item[1])
+    name, us = min(times.items(), key=lambda item: item[1])
     return f"{us / line['us']:.2f} x {name}"
 
 

@@ -33,7 +33,7 @@ stage build tools/build.sh release || exit 1
 stage lint tools/lint.sh
 stage asan-ubsan sanitizer asan-ubsan
 stage tsan sanitizer tsan
-stage cuda tools/build.sh cuda
+stage cuda tools/build.sh cuda pestle_cli pestle pestle_cuda_formats
 stage ctest run_ctest build
 stage pytest run_pytest
 stage wheel tools/test_wheel.sh
