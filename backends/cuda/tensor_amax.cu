@@ -23,8 +23,8 @@ __device__ void add_block_max(uint32_t value, uint32_t* amax) {
   if (threadIdx.x == 0 && value != 0) atomicMax(amax, value);
 }
 
-// Contiguous x of `units` units of eight. The last pass over x reads backwards in its second half,
-// see quantisers: what is read last here stays in the L2 for them.
+// Contiguous x of `units` units of eight. What is read last here stays in the L2 for a quantiser
+// that goes over x backwards.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     flat_kernel(const char* x, int64_t units, uint32_t* amax) {

@@ -292,7 +292,6 @@ std::string refuses(const Call& call, const Machine&) {
   return refuse_scale_strides("scale_out", call.tensor(kScaleOut), is_swizzled(call));
 }
 
-// A given global scale is read as one float, wherever it lies.
 constexpr Impl kImpls[] = {
     {.id = "cuda/quantize_nvfp4",
      .device = DeviceType::kCuda,

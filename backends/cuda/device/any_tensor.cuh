@@ -66,9 +66,6 @@ struct AnyTensor {
   __device__ static void put(char* p, uint32_t value, int count) {
     for (int i = 0; i < count; ++i) p[i] = static_cast<char>(value >> (8 * i));
   }
-  __device__ float load_f32(int64_t row, int64_t column) const {
-    return __uint_as_float(bits(at(row, column), 4));
-  }
 #endif
 };
 
