@@ -53,8 +53,12 @@ void print_contract(const Op& op) {
     std::printf("  %s\n    %s\n", c.sentence, c.condition);
   std::printf("\ncost\n  flops %s\n  bytes %s\n", spec.flops,
               spec.bytes[0] ? spec.bytes : "every present tensor once");
-  std::printf("\nbackward\n  %s%s%s\n", spec.backward.op[0] ? spec.backward.op : "none: ",
-              spec.backward.op[0] ? ", saves " : spec.backward.why_not, spec.backward.saves);
+  if (spec.backward.op[0]) {
+    std::printf("\nbackward\n  %s(%s)\n  gives %s\n", spec.backward.op, spec.backward.call,
+                spec.backward.gives);
+  } else {
+    std::printf("\nbackward\n  none: %s\n", spec.backward.why_not);
+  }
   std::printf("\nimplementations, best first\n");
   for (const Impl& impl : op.impls) {
     std::printf("  %s (%s%s)\n", impl.id, impl.device == DeviceType::kCpu ? "cpu" : "cuda",

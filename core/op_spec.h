@@ -136,9 +136,17 @@ struct Case {
   Dist dist = Dist::kNormal;
 };
 
+// The gradients of an op's inputs: one call of another op of the table (or the same one).
+// call   "d_out=grad(out), y=out, x=x, inverse=!inverse": what each argument of the backward op
+//        is: the gradient of an output, an argument of the forward call (then kept for it), or for
+//        an attribute an expression over the forward's. Attributes that both have are handed
+//        on unnamed. What is absent in the forward call is absent in the backward call.
+// gives  "x=d_x, weight=d_weight": which output of the backward op is the gradient of which input.
+//        Inputs that are not named have none.
 struct Backward {
-  const char* op = "";       // the op that computes it
-  const char* saves = "";    // arguments that must be kept for it, comma separated
+  const char* op = "";
+  const char* call = "";
+  const char* gives = "";
   const char* why_not = "";  // when op is empty: the reason, a sentence
 };
 

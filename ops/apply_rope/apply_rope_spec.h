@@ -47,7 +47,7 @@ inline constexpr OpSpec spec{
     .constraints = constraints,
     .cases = cases,
     .flops = "3*(numel(x) + if(has(x2), numel(x2), 0))",
-    .backward = {.op = "apply_rope", .saves = "freqs"},
+    .backward = {.why_not = "the op can not rotate back yet"},
 };
 
 }  // namespace pestle::ops::apply_rope

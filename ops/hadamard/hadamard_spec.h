@@ -44,7 +44,7 @@ inline constexpr OpSpec spec{
     .flops =
         "M*K*(1 + 3*if(hadamard == 4, 1, if(hadamard == 16, 2, if(hadamard == 64, 3, "
         "if(hadamard == 256, 4, 5)))))",
-    .backward = {.op = "hadamard"},
+    .backward = {.op = "hadamard", .call = "x=grad(out)", .gives = "x=out"},
 };
 
 }  // namespace pestle::ops::hadamard
