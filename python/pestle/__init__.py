@@ -7,6 +7,15 @@ the one becomes the other.
 import torch as _torch
 
 from . import _autograd, _fakes, _functions, _library
+from ._backends import (
+    Backend,
+    disable_backend,
+    enable_backend,
+    implements,
+    list_backends,
+    set_backend_priority,
+    use_backend,
+)
 from ._files import dequantize_file, diff, inspect, quantize_file
 from ._why import Verdict, Why, list_ops, overloads, why
 from .errors import (
@@ -15,6 +24,7 @@ from .errors import (
     FileError,
     InterruptedByCallerError,
     InvalidArgumentError,
+    NoCapableBackendError,
     NoGradientError,
     NotCompiledError,
     OutOfMemoryError,
@@ -30,11 +40,13 @@ _fakes.register(_torch_library)
 _autograd.register(_torch_library)
 
 __all__ = [
+    "Backend",
     "CorruptFileError",
     "DeviceError",
     "FileError",
     "InterruptedByCallerError",
     "InvalidArgumentError",
+    "NoCapableBackendError",
     "NoGradientError",
     "NotCompiledError",
     "OutOfMemoryError",
@@ -44,10 +56,16 @@ __all__ = [
     "Why",
     "dequantize_file",
     "diff",
+    "disable_backend",
+    "enable_backend",
+    "implements",
     "inspect",
+    "list_backends",
     "list_ops",
     "overloads",
     "quantize_file",
+    "set_backend_priority",
+    "use_backend",
     "why",
     *_functions.names(),
 ]

@@ -1,6 +1,7 @@
 # Made from the table by tools/python_stub.sh: do not edit.
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,7 +23,21 @@ class Why:
     @property
     def chosen(self) -> str | None: ...
 
-def why(op: str, *args, **kwargs) -> Why: ...
+@dataclass(frozen=True)
+class Backend:
+    name: str
+    available: bool
+    disabled: bool
+    reason: str
+    ops: tuple[str, ...]
+
+def why(op: str, *args, backend: str | tuple[str, ...] | None = None, **kwargs) -> Why: ...
+def use_backend(*names: str) -> AbstractContextManager[None]: ...
+def set_backend_priority(*names: str) -> None: ...
+def enable_backend(name: str) -> None: ...
+def disable_backend(name: str) -> None: ...
+def list_backends() -> list[Backend]: ...
+def implements(op: str, *, backend: str, refuses: Callable | None = None) -> Callable: ...
 def list_ops() -> list[str]: ...
 def overloads(op: str) -> list: ...
 
@@ -31,6 +46,7 @@ class PestleError(RuntimeError): ...
 class InvalidArgumentError(PestleError, ValueError): ...
 class UnsupportedError(PestleError, NotImplementedError): ...
 class NotCompiledError(UnsupportedError): ...
+class NoCapableBackendError(UnsupportedError): ...
 class OutOfMemoryError(PestleError, MemoryError): ...
 class DeviceError(PestleError): ...
 class FileError(PestleError, OSError): ...
@@ -54,7 +70,7 @@ def diff(a: str | os.PathLike, b: str | os.PathLike, *, progress: bool | Progres
     """The error of each layer of `b` against `a`, whatever their formats; the worst first."""
 
 def quantize_fp8(
-    x: Tensor, scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, q_dtype: torch.dtype | None = None
+    x: Tensor, scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, q_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> tuple[Tensor, Tensor] | Tensor:
     """Quantises to FP8 with a decode scale per tensor, row, column or block.
 
@@ -65,6 +81,7 @@ def quantize_fp8(
         rounding (nearest|stochastic): nearest: ties to even; stochastic: by Philox bits
         seed: Philox seed of stochastic rounding
         q_dtype: dtype of q
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         q: codes
@@ -74,7 +91,7 @@ def quantize_fp8(
     """
 
 def dequantize_fp8(
-    q: Tensor, scale: Tensor, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", out_dtype: torch.dtype | None = None
+    q: Tensor, scale: Tensor, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Decodes FP8 with a scale per tensor, row, column or block.
 
@@ -83,6 +100,7 @@ def dequantize_fp8(
         scale (f32 tensor: [1]; row: [*M, 1]; column: [1, K]; block_1x128: [*M, cdiv(K,128)]; block_128x128: [cdiv(M,128), cdiv(K,128)]): decode scale: a code stands for code * scale
         granularity (tensor|row|column|block_1x128|block_128x128): which elements share a scale
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: code * scale: one f32 product, one rounding
@@ -91,7 +109,7 @@ def dequantize_fp8(
     """
 
 def stochastic_round_fp8(
-    x: Tensor, rng: Tensor, *, q_dtype: torch.dtype | None = None
+    x: Tensor, rng: Tensor, *, q_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Rounds to FP8 stochastically by given random bytes, without a scale.
 
@@ -99,6 +117,7 @@ def stochastic_round_fp8(
         x (bf16|f16|f32 [*M, K]): values to round; taken to f16 first
         rng (u8 [*M, K]): one random byte an element
         q_dtype: dtype of q
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         q: codes
@@ -107,7 +126,7 @@ def stochastic_round_fp8(
     """
 
 def quantize_int8(
-    x: Tensor, scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "group"] = "tensor", group_size: int = 128, hadamard: int = 0, rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0
+    x: Tensor, scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "group"] = "tensor", group_size: int = 128, hadamard: int = 0, rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, backend: str | tuple[str, ...] | None = None
 ) -> tuple[Tensor, Tensor] | Tensor:
     """Quantises to INT8 with a decode scale per tensor, row or group, rotated first if asked.
 
@@ -119,6 +138,7 @@ def quantize_int8(
         hadamard: elements along K that are rotated together: 4, 16, 64, 256 or 1024; 0: no rotation
         rounding (nearest|stochastic): nearest: ties to even; stochastic: by Philox bits
         seed: Philox seed of stochastic rounding
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         q: codes, -128..127
@@ -133,7 +153,7 @@ def quantize_int8(
     """
 
 def dequantize_int8(
-    q: Tensor, scale: Tensor, *, granularity: Literal["tensor", "row", "group"] = "tensor", group_size: int = 128, hadamard: int = 0, out_dtype: torch.dtype | None = None
+    q: Tensor, scale: Tensor, *, granularity: Literal["tensor", "row", "group"] = "tensor", group_size: int = 128, hadamard: int = 0, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Decodes INT8 with a scale per tensor, row or group, and undoes the rotation if asked.
 
@@ -144,6 +164,7 @@ def dequantize_int8(
         group_size: elements along K that share a scale, granularity=group
         hadamard: elements along K that are rotated together: 4, 16, 64, 256 or 1024; 0: no rotation
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: code * scale, one f32 product; rotated back if asked; one rounding
@@ -157,7 +178,7 @@ def dequantize_int8(
     """
 
 def hadamard(
-    x: Tensor, *, hadamard: int = 256, out_dtype: torch.dtype | None = None
+    x: Tensor, *, hadamard: int = 256, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Rotates groups along K by the regular Hadamard matrix; applied twice it is the identity.
 
@@ -165,6 +186,7 @@ def hadamard(
         x (bf16|f16|f32 [*M, K]): values to rotate along K
         hadamard: elements that are rotated together: 4, 16, 64, 256 or 1024
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: rotated x: f32, one rounding
@@ -177,7 +199,7 @@ def hadamard(
     """
 
 def scaled_mm_fp8(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row", "block"] = "tensor", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row", "block"] = "tensor", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Product of two FP8 matrices with decode scales, f32 accumulation and an epilogue.
 
@@ -192,6 +214,7 @@ def scaled_mm_fp8(
         granularity (tensor|row|block): row: one scale per row of a and of b; block: 1x128 of a with 128x128 of b
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: epilogue(a_decoded @ b_decoded^T)
@@ -200,7 +223,7 @@ def scaled_mm_fp8(
     """
 
 def scaled_mm_int8(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row"] = "tensor", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row"] = "tensor", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Product of two INT8 matrices with decode scales, exact integer sums and an epilogue.
 
@@ -215,6 +238,7 @@ def scaled_mm_int8(
         granularity (tensor|row): row: one scale per row of a and of b
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: epilogue(a_decoded @ b_decoded^T)
@@ -223,7 +247,7 @@ def scaled_mm_int8(
     """
 
 def scaled_mm_nvfp4(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, global_scale_a: Tensor, global_scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, global_scale_a: Tensor, global_scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Product of two NVFP4 matrices with all their scales, f32 accumulation and an epilogue.
 
@@ -241,6 +265,7 @@ def scaled_mm_nvfp4(
         scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: epilogue(a_decoded @ b_decoded^T)
@@ -252,7 +277,7 @@ def scaled_mm_nvfp4(
     """
 
 def scaled_mm_mxfp8(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Product of two MXFP8 matrices with their scales, f32 accumulation and an epilogue.
 
@@ -267,6 +292,7 @@ def scaled_mm_mxfp8(
         scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: epilogue(a_decoded @ b_decoded^T)
@@ -278,7 +304,7 @@ def scaled_mm_mxfp8(
     """
 
 def linear_fp8(
-    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with an FP8 weight: epilogue(x @ W^T).
 
@@ -292,6 +318,7 @@ def linear_fp8(
         granularity (tensor|row|column|block_1x128|block_128x128): which elements of the weight share a scale
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: epilogue(x @ W^T), W the decoded weight
@@ -300,7 +327,7 @@ def linear_fp8(
     """
 
 def linear_nvfp4(
-    x: Tensor, weight: Tensor, scale: Tensor, global_scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, global_scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with an NVFP4 weight: epilogue(x @ W^T).
 
@@ -316,6 +343,7 @@ def linear_nvfp4(
         scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: epilogue(x @ W^T), W the decoded weight
@@ -327,7 +355,7 @@ def linear_nvfp4(
     """
 
 def linear_mxfp8(
-    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with an MXFP8 weight: epilogue(x @ W^T).
 
@@ -341,6 +369,7 @@ def linear_mxfp8(
         scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: epilogue(x @ W^T), W the decoded weight
@@ -352,7 +381,7 @@ def linear_mxfp8(
     """
 
 def linear_mxfp4(
-    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, nibbles: Literal["low_first", "high_first"] = "low_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, nibbles: Literal["low_first", "high_first"] = "low_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with an MXFP4 weight: epilogue(x @ W^T).
 
@@ -367,6 +396,7 @@ def linear_mxfp4(
         scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: epilogue(x @ W^T), W the decoded weight
@@ -378,7 +408,7 @@ def linear_mxfp4(
     """
 
 def linear_int8(
-    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row", "group"] = "tensor", group_size: int = 128, hadamard: int = 0, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row", "group"] = "tensor", group_size: int = 128, hadamard: int = 0, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with an INT8 weight, rotated or not: epilogue(x @ W^T).
 
@@ -394,6 +424,7 @@ def linear_int8(
         hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: epilogue(x @ W^T), W the decoded weight
@@ -406,7 +437,7 @@ def linear_int8(
     """
 
 def linear_int4(
-    x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, group_size: int = 0, mode: Literal["symmetric", "asymmetric"] = "symmetric", hadamard: int = 0, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, group_size: int = 0, mode: Literal["symmetric", "asymmetric"] = "symmetric", hadamard: int = 0, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with an INT4 weight in groups, rotated or not: epilogue(x @ W^T).
 
@@ -423,6 +454,7 @@ def linear_int4(
         hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: epilogue(x @ W^T), W the decoded weight
@@ -435,7 +467,7 @@ def linear_int4(
     """
 
 def linear_w4a8(
-    x: Tensor, weight: Tensor, scale_rel: Tensor, scale_channel: Tensor, codebook: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, hadamard: int = 256, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None
+    x: Tensor, weight: Tensor, scale_rel: Tensor, scale_channel: Tensor, codebook: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, hadamard: int = 256, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with a W4A8 weight (codebook indices that decode to int8): epilogue(x @ W^T).
 
@@ -451,6 +483,7 @@ def linear_w4a8(
         hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: epilogue(x @ W^T), W the decoded weight
@@ -463,7 +496,7 @@ def linear_w4a8(
     """
 
 def apply_rope(
-    x: Tensor, freqs: Tensor, x2: Tensor | None = None, *, pairs: Literal["interleaved", "split_half"] = "interleaved"
+    x: Tensor, freqs: Tensor, x2: Tensor | None = None, *, pairs: Literal["interleaved", "split_half"] = "interleaved", backend: str | tuple[str, ...] | None = None
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Rotary position embedding of one tensor, or of queries and keys together.
 
@@ -472,6 +505,7 @@ def apply_rope(
         freqs (f32|bf16|f16 [FB, FH, FS, D/2, 2, 2]): rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1
         x2 (bf16|f16|f32 [B2, H2, S2, D], optional): a second tensor for the same freqs, e.g. keys
         pairs (interleaved|split_half): rotate (2i, 2i+1), or (i, i + D/2)
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: rotated x
@@ -486,7 +520,7 @@ def apply_rope(
     """
 
 def quantize_nvfp4(
-    x: Tensor, global_scale: Tensor | None = None, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", pad: bool = False, rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0
+    x: Tensor, global_scale: Tensor | None = None, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", pad: bool = False, rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, backend: str | tuple[str, ...] | None = None
 ) -> tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor]:
     """Quantises to NVFP4: E2M1 codes, an E4M3 scale per 16 elements, one global scale.
 
@@ -498,6 +532,7 @@ def quantize_nvfp4(
         pad: pad rows and columns with zeros to multiples of 16
         rounding (nearest|stochastic): nearest: ties to even; stochastic: by Philox bits of the element's row-major index in q
         seed: Philox seed of stochastic rounding
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         q: E2M1 codes, two a byte
@@ -511,7 +546,7 @@ def quantize_nvfp4(
     """
 
 def dequantize_nvfp4(
-    q: Tensor, scale: Tensor, global_scale: Tensor, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None
+    q: Tensor, scale: Tensor, global_scale: Tensor, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """NVFP4 back to floating point: code * (scale * global_scale).
 
@@ -522,6 +557,7 @@ def dequantize_nvfp4(
         nibbles (high_first|low_first): which nibble of a byte holds the even element
         scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: code * (scale * global_scale), rounded once
@@ -533,7 +569,7 @@ def dequantize_nvfp4(
     """
 
 def quantize_mxfp8(
-    x: Tensor, *, scale_layout: Literal["swizzled", "plain"] = "swizzled", pad: bool = False, rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, q_dtype: torch.dtype | None = None
+    x: Tensor, *, scale_layout: Literal["swizzled", "plain"] = "swizzled", pad: bool = False, rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, q_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Quantises to MXFP8: E4M3 or E5M2 codes and an E8M0 scale per 32 elements.
 
@@ -544,6 +580,7 @@ def quantize_mxfp8(
         rounding (nearest|stochastic): nearest: ties to even; stochastic: by Philox bits of the element's row-major index in q
         seed: Philox seed of stochastic rounding
         q_dtype: dtype of q
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         q: E4M3 or E5M2 codes
@@ -556,7 +593,7 @@ def quantize_mxfp8(
     """
 
 def dequantize_mxfp8(
-    q: Tensor, scale: Tensor, *, scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None
+    q: Tensor, scale: Tensor, *, scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """MXFP8 back to floating point: code * 2^(scale - 127).
 
@@ -565,6 +602,7 @@ def dequantize_mxfp8(
         scale (e8m0|u8 swizzled: [round_up(M,128), round_up(K/32,4)]; plain: [M, K/32]): decode scale of each block of 32, E8M0 codes also when they come as bytes
         scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: code * 2^(scale - 127), rounded once
@@ -576,7 +614,7 @@ def dequantize_mxfp8(
     """
 
 def quantize_mxfp4(
-    x: Tensor, *, nibbles: Literal["low_first", "high_first"] = "low_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", pad: bool = False, rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0
+    x: Tensor, *, nibbles: Literal["low_first", "high_first"] = "low_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", pad: bool = False, rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, backend: str | tuple[str, ...] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Quantises to MXFP4: E2M1 codes and an E8M0 scale per 32 elements.
 
@@ -587,6 +625,7 @@ def quantize_mxfp4(
         pad: pad rows and columns with zeros to multiples of 32
         rounding (nearest|stochastic): nearest: ties to even; stochastic: by Philox bits of the element's row-major index in q
         seed: Philox seed of stochastic rounding
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         q: E2M1 codes, two a byte
@@ -599,7 +638,7 @@ def quantize_mxfp4(
     """
 
 def dequantize_mxfp4(
-    q: Tensor, scale: Tensor, *, nibbles: Literal["low_first", "high_first"] = "low_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None
+    q: Tensor, scale: Tensor, *, nibbles: Literal["low_first", "high_first"] = "low_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """MXFP4 back to floating point: code * 2^(scale - 127).
 
@@ -609,6 +648,7 @@ def dequantize_mxfp4(
         nibbles (low_first|high_first): which nibble of a byte holds the even element
         scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: code * 2^(scale - 127), rounded once
@@ -620,12 +660,13 @@ def dequantize_mxfp4(
     """
 
 def swizzle_scales(
-    scale: Tensor
+    scale: Tensor, *, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Block scales from row-major order to the 128 x 4 tile order that cuBLAS reads.
 
     Args:
         scale (e4m3|e8m0|u8 [M, C]): block scales in row-major order
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: the scales in 128 x 4 tiles; padding entries are 0
@@ -634,7 +675,7 @@ def swizzle_scales(
     """
 
 def unswizzle_scales(
-    scale: Tensor, *, rows: int = 0, columns: int = 0
+    scale: Tensor, *, rows: int = 0, columns: int = 0, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Block scales from the 128 x 4 tile order of cuBLAS back to row-major order.
 
@@ -642,6 +683,7 @@ def unswizzle_scales(
         scale (e4m3|e8m0|u8 [round_up(rows,128), round_up(columns,4)]): block scales in 128 x 4 tiles
         rows: rows of the matrix of scales
         columns: scales in a row, K / block size
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: the scales in row-major order, padding dropped
@@ -653,12 +695,13 @@ def unswizzle_scales(
     """
 
 def swap_nibbles(
-    q: Tensor
+    q: Tensor, *, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Exchanges the nibbles of every byte: high-first packing to low-first and back.
 
     Args:
         q (u8 [*M, K]): bytes of two 4-bit codes
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: the same with the nibbles of each byte exchanged
@@ -667,7 +710,7 @@ def swap_nibbles(
     """
 
 def quantize_int4(
-    x: Tensor, *, group_size: int = 0, mode: Literal["symmetric", "asymmetric"] = "symmetric", hadamard: int = 0, rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0
+    x: Tensor, *, group_size: int = 0, mode: Literal["symmetric", "asymmetric"] = "symmetric", hadamard: int = 0, rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, backend: str | tuple[str, ...] | None = None
 ) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
     """Quantises rows to INT4 with a decode scale (and a zero point) per group of columns.
 
@@ -678,6 +721,7 @@ def quantize_int4(
         hadamard: rotate groups of this many columns first; 0: no rotation
         rounding (nearest|stochastic): nearest: ties to even; stochastic: by Philox bits
         seed: Philox seed of stochastic rounding
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         q: codes, two a byte: the even column in the low nibble
@@ -693,7 +737,7 @@ def quantize_int4(
     """
 
 def dequantize_int4(
-    q: Tensor, scale: Tensor, zero: Tensor | None = None, *, group_size: int = 0, mode: Literal["symmetric", "asymmetric"] = "symmetric", hadamard: int = 0, out_dtype: torch.dtype | None = None
+    q: Tensor, scale: Tensor, zero: Tensor | None = None, *, group_size: int = 0, mode: Literal["symmetric", "asymmetric"] = "symmetric", hadamard: int = 0, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Turns INT4 codes with a scale (and a zero point) per group of columns into values.
 
@@ -705,6 +749,7 @@ def dequantize_int4(
         mode (symmetric|asymmetric): symmetric: two's complement codes; asymmetric: codes 0..15 and zero
         hadamard: columns were rotated in groups of this many; 0: no rotation
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: code * scale, or (code - zero) * scale, rotated back
@@ -717,7 +762,7 @@ def dequantize_int4(
     """
 
 def repack_int4(
-    q: Tensor, *, from_packing: Literal["plain", "plain_unsigned", "kaio", "gptq", "awq"] = "plain", to_packing: Literal["plain", "plain_unsigned", "kaio", "gptq", "awq"] = "plain"
+    q: Tensor, *, from_packing: Literal["plain", "plain_unsigned", "kaio", "gptq", "awq"] = "plain", to_packing: Literal["plain", "plain_unsigned", "kaio", "gptq", "awq"] = "plain", backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Rewrites INT4 codes from one packing to another; zero points go by repack_zeros.
 
@@ -725,6 +770,7 @@ def repack_int4(
         q (plain: u8; plain_unsigned: u8; kaio: u32; gptq: i32; awq: i32 plain: [N, K/2]; plain_unsigned: [N, K/2]; kaio: [N, K/8]; gptq: [K/8, N]; awq: [K, N/8]): codes of an N x K weight
         from_packing (plain|plain_unsigned|kaio|gptq|awq): plain: u8, even column low, two's complement; plain_unsigned: the same places, codes 0..15; kaio: u32 along K, two's complement; gptq: i32 along K, transposed, 0..15; awq: i32 along N in the order 0 2 4 6 1 3 5 7, transposed, 0..15
         to_packing (plain|plain_unsigned|kaio|gptq|awq): from signed to unsigned codes every code moves up by 8, which is then the zero point
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: the same codes in the other packing
@@ -738,7 +784,7 @@ def repack_int4(
     """
 
 def repack_zeros(
-    zero: Tensor, *, from_packing: Literal["plain", "gptq", "gptq_v2", "awq"] = "plain", to_packing: Literal["plain", "gptq", "gptq_v2", "awq"] = "plain"
+    zero: Tensor, *, from_packing: Literal["plain", "gptq", "gptq_v2", "awq"] = "plain", to_packing: Literal["plain", "gptq", "gptq_v2", "awq"] = "plain", backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Rewrites the zero points that belong to INT4 codes from one packing to another.
 
@@ -746,6 +792,7 @@ def repack_zeros(
         zero (plain: u8; gptq: i32; gptq_v2: i32; awq: i32 plain: [N, G]; gptq: [G, N/8]; gptq_v2: [G, N/8]; awq: [G, N/8]): zero points, 0..15, of N rows of G groups
         from_packing (plain|gptq|gptq_v2|awq): plain: a byte each; gptq: zero - 1, eight a word, transposed; gptq_v2: the same without the -1; awq: words in the order 0 2 4 6 1 3 5 7
         to_packing (plain|gptq|gptq_v2|awq): likewise; only the low four bits of a zero point are kept
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         zero_out: the same zero points in the other packing
@@ -757,7 +804,7 @@ def repack_zeros(
     """
 
 def quantize_w4a8(
-    x: Tensor, codebook: Tensor | None = None, *, hadamard: int = 256
+    x: Tensor, codebook: Tensor | None = None, *, hadamard: int = 256, backend: str | tuple[str, ...] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Quantises a rotated weight to codebook indices with a scale per 16 columns and row.
 
@@ -765,6 +812,7 @@ def quantize_w4a8(
         x (bf16|f16|f32 [N, K]): weight to quantise, one row per output of the linear
         codebook (f32 [16], optional): ascending values; the fixed table of the format when absent
         hadamard: rotate groups of this many columns first; 0: no rotation
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         q: indices into the codebook, two a byte: the even column low
@@ -779,7 +827,7 @@ def quantize_w4a8(
     """
 
 def dequantize_w4a8(
-    q: Tensor, scale_rel: Tensor, scale_channel: Tensor, codebook: Tensor | None = None, *, hadamard: int = 256, out_dtype: torch.dtype | None = None
+    q: Tensor, scale_rel: Tensor, scale_channel: Tensor, codebook: Tensor | None = None, *, hadamard: int = 256, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Turns codebook indices with a scale per 16 columns and row into values.
 
@@ -790,6 +838,7 @@ def dequantize_w4a8(
         codebook (f32 [16], optional): values of the indices; the fixed table when absent
         hadamard: columns were rotated in groups of this many; 0: no rotation
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: int8(codebook[q] * scale_rel) * scale_channel, rotated back
@@ -802,7 +851,7 @@ def dequantize_w4a8(
     """
 
 def dequantize_gguf(
-    q: Tensor, *, type: Literal["q8_0", "q4_0", "q4_k", "q6_k"] = "q8_0", out_dtype: torch.dtype | None = None
+    q: Tensor, *, type: Literal["q8_0", "q4_0", "q4_k", "q6_k"] = "q8_0", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Turns GGUF blocks Q8_0, Q4_0, Q4_K and Q6_K into values.
 
@@ -810,6 +859,7 @@ def dequantize_gguf(
         q (u8 [N, B]): rows of whole blocks, as the bytes lie in the file
         type (q8_0|q4_0|q4_k|q6_k): which blocks
         out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: the values: what llama.cpp computes in f32, rounded once
@@ -821,7 +871,7 @@ def dequantize_gguf(
     """
 
 def stochastic_round_fp8_(
-    x: Tensor, rng: Tensor, *, q_dtype: torch.dtype | None = None
+    x: Tensor, rng: Tensor, *, q_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Rounds to FP8 stochastically by given random bytes, without a scale.
 
@@ -831,6 +881,7 @@ def stochastic_round_fp8_(
         x (bf16|f16|f32 [*M, K]): values to round; taken to f16 first
         rng (u8 [*M, K]): one random byte an element
         q_dtype: dtype of q
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         q: codes
@@ -839,7 +890,7 @@ def stochastic_round_fp8_(
     """
 
 def hadamard_(
-    x: Tensor, *, hadamard: int = 256
+    x: Tensor, *, hadamard: int = 256, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Rotates groups along K by the regular Hadamard matrix; applied twice it is the identity.
 
@@ -848,6 +899,7 @@ def hadamard_(
     Args:
         x (bf16|f16|f32 [*M, K]): values to rotate along K
         hadamard: elements that are rotated together: 4, 16, 64, 256 or 1024
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: rotated x: f32, one rounding
@@ -860,7 +912,7 @@ def hadamard_(
     """
 
 def apply_rope_(
-    x: Tensor, freqs: Tensor, x2: Tensor | None = None, *, pairs: Literal["interleaved", "split_half"] = "interleaved"
+    x: Tensor, freqs: Tensor, x2: Tensor | None = None, *, pairs: Literal["interleaved", "split_half"] = "interleaved", backend: str | tuple[str, ...] | None = None
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Rotary position embedding of one tensor, or of queries and keys together.
 
@@ -871,6 +923,7 @@ def apply_rope_(
         freqs (f32|bf16|f16 [FB, FH, FS, D/2, 2, 2]): rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1
         x2 (bf16|f16|f32 [B2, H2, S2, D], optional): a second tensor for the same freqs, e.g. keys
         pairs (interleaved|split_half): rotate (2i, 2i+1), or (i, i + D/2)
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: rotated x
@@ -885,7 +938,7 @@ def apply_rope_(
     """
 
 def swap_nibbles_(
-    q: Tensor
+    q: Tensor, *, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Exchanges the nibbles of every byte: high-first packing to low-first and back.
 
@@ -893,6 +946,7 @@ def swap_nibbles_(
 
     Args:
         q (u8 [*M, K]): bytes of two 4-bit codes
+        backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: the same with the nibbles of each byte exchanged

@@ -27,8 +27,7 @@ def _no_gradient(form: Form):
     return backward
 
 
-def _guard_written_memory(form: Form):
-    overload = form.overload
+def _guard_written_memory(form: Form, overload: torch._ops.OpOverload):
     written = [i for i, name in enumerate(form.keywords()) if name in form.written]
     names = form.keywords()
 
@@ -49,9 +48,17 @@ def _guard_written_memory(form: Form):
     return guard
 
 
+def register_form(
+    form: Form, overload: torch._ops.OpOverload, library: torch.library.Library, backend: str = ""
+) -> None:
+    """Gradients of one overload that computes a form: the library's, or a Python backend's."""
+    if form.kind == "functional":
+        torch.library.register_autograd(overload, _no_gradient(form), lib=library)
+    else:
+        guard = _guard_written_memory(form, overload)
+        library.impl(form.name, guard, "Autograd", with_keyset=True)
+
+
 def register(library: torch.library.Library) -> None:
     for form in all_forms():
-        if form.kind == "functional":
-            torch.library.register_autograd(form.qualified_name, _no_gradient(form), lib=library)
-        else:
-            library.impl(form.name, _guard_written_memory(form), "Autograd", with_keyset=True)
+        register_form(form, form.overload, library)

@@ -31,6 +31,10 @@ def _fake_of(form: Form):
     return fake
 
 
+def register_form(form: Form, qualified_name: str, library: torch.library.Library) -> None:
+    torch.library.register_fake(qualified_name, _fake_of(form), lib=library)
+
+
 def register(library: torch.library.Library) -> None:
     for form in all_forms():
-        torch.library.register_fake(form.qualified_name, _fake_of(form), lib=library)
+        register_form(form, form.qualified_name, library)

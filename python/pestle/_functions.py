@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from . import _contract, _generated, _library, _source
+import torch
+
+from . import _backends, _contract, _dispatch, _generated, _library, _python_ops, _source
 from ._forms import forms_of
-from .errors import UnsupportedError, typed
+from .errors import UnsupportedError
+
+_SCOPE = {
+    "_after": _dispatch.after,
+    "_choose": _dispatch.choose,
+    "_compiling": torch.compiler.is_compiling,
+    "_debug": _backends.logger.isEnabledFor,
+    "_dtypes": _contract.DTYPES,
+    "_selected": _backends.selected,
+    "_settings": _backends.settings,
+    "_traced": _dispatch.traced,
+}
 
 
 def names() -> list[str]:
@@ -27,8 +40,8 @@ def function(name: str) -> Callable:
     source, targets = _source.source(op, in_place)
     # A module of its own, with names of their own: torch.compile looks globals up by module name.
     scope = vars(_generated)
-    scope |= {target: form.overload for target, form in targets.items()}
-    scope |= {"_typed": typed, "_dtypes": _contract.DTYPES}
+    scope |= {target: _python_ops.overloads(form) for target, form in targets.items()}
+    scope |= _SCOPE
     exec(compile(source, f"<pestle.{name}>", "exec"), scope)
     made = scope[name]
     made.__doc__ = _source.docstring(op, in_place)

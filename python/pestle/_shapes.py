@@ -103,6 +103,12 @@ class Call:
             raise self.error(arg, f"has dtype {DTYPE_NAMES.get(asked, asked)}, expected {text}")
         return asked
 
+    def allowed_dtypes(self, arg: Arg) -> list[torch.dtype]:
+        text = arg.dtype_text(self.attributes)
+        if text.startswith("="):
+            return [self.dtype_of(self.op.by_name[text[1:]])]
+        return [DTYPES[name] for name in text.split("|")]
+
     def dtype_of(self, arg: Arg) -> torch.dtype:
         dtype = self.tensors[arg.name].dtype
         if dtype == torch.uint8 and arg.bytes_stand_for is not None:

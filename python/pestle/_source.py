@@ -38,14 +38,14 @@ def signature(op: Op, typed: bool = False, in_place: bool = False) -> str:
         parts.append(arg.name + (optional if arg.optional else note("Tensor")))
     attributes = op.of_role("attribute")
     dtypes = sorted({name for form in forms for kind, name, _ in form.arguments if kind == "dtype"})
-    if attributes or dtypes:
-        parts.append("*")
+    parts.append("*")
     for arg in attributes:
         labels = f"Literal[{', '.join(map(repr, arg.choices))}]".replace("'", '"')
         kind = _CONSTANT_TYPES.get(arg.kind, labels)
         default = f'"{arg.default}"' if arg.kind == "choice" else repr(arg.default)
         parts.append(arg.name + note(kind) + equals + default)
     parts += [f"{name}_dtype{note('torch.dtype | None')}{equals}None" for name in dtypes]
+    parts.append(f"backend{note('str | tuple[str, ...] | None')}{equals}None")
     return ", ".join(parts)
 
 
@@ -87,26 +87,51 @@ def _call(form: Form, target: str) -> str:
     return f"{target}({', '.join(arguments)})"
 
 
+# Where a call goes: as _dispatch.py says, but the usual case is decided here, at once.
+_CHOICE = """\
+    if _compiling():
+        _space = _traced({op!r}, backend, {first}.device.type)
+    elif backend is None and _selected() is None and not _settings.special and not _debug(10):
+        _space = "pestle"
+    else:
+        _space = _choose({op!r}, backend, {inputs})
+    while True:
+        try:"""
+_AFTER = """\
+        except RuntimeError as error:
+            _space = _after(error, _space, {op!r}, backend, ({inputs},), {{{options}}})"""
+
+
 def source(op: Op, in_place: bool = False) -> tuple[str, dict[str, Form]]:
     """Source of the function, and the forms that the names it calls stand for."""
     forms = forms_of(op.name, "in_place" if in_place else "functional")
     name = op.name + ("_" if in_place else "")
-    lines = [f"def {name}({signature(op, in_place=in_place)}):", "    try:"]
+    used = {name for form in forms for _, name, _ in form.arguments}
+    inputs = [arg.name if arg.name in used else "None" for arg in _inputs(op)]
+    options = [arg.name for arg in op.of_role("attribute")]
+    options += [f"{output}_dtype" for output in _dtype_options(forms)]
+    words = {
+        "op": op.name,
+        "first": inputs[0],
+        "inputs": ", ".join(inputs),
+        "options": ", ".join(f"{option!r}: {option}" for option in options),
+    }
+    lines = [f"def {name}({signature(op, in_place=in_place)}):", _CHOICE.format(**words)]
     targets = {}
     for index, (condition, form) in enumerate(_switches(op, forms)):
         target = f"_{name}_{index}"
         targets[target] = form
-        indent = "        "
+        indent = " " * 12
         if condition:
             lines.append(f"{indent}if {condition}:")
             indent += "    "
-        call = _call(form, target)
+        call = _call(form, f"{target}[_space]")
         if in_place:
             views = ", ".join(_written_view(op, form, i) for i in range(len(form.aliases)))
             lines += [f"{indent}{call}", f"{indent}return {views}"]
         else:
             lines.append(f"{indent}return {call}")
-    lines += ["    except RuntimeError as error:", "        raise _typed(error) from None"]
+    lines.append(_AFTER.format(**words))
     return "\n".join(lines), targets
 
 
@@ -134,6 +159,7 @@ def docstring(op: Op, in_place: bool = False) -> str:
             kind = f"{dtypes} {rule}" + (", optional" if arg.optional else "")
         text.append(f"    {arg.name}{f' ({kind})' if kind else ''}: {arg.doc}")
     text += [f"    {name}_dtype: dtype of {name}" for name in _dtype_options(forms)]
+    text.append("    backend: the only one to use, or several in order; None: as selected")
     text += ["", "Returns:"]
     for arg in op.of_role("output"):
         when = f", when {arg.present_if}" if arg.present_if else ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from . import _contract, _library
+from . import _backends, _contract, _library
 from ._forms import Form, forms_of
 from ._shapes import Call
 from .errors import InvalidArgumentError, PestleError
@@ -148,35 +148,88 @@ def _bind_python(op: _contract.Op, args: tuple, kwargs: dict) -> tuple[Call, dic
     return Call(op, {a.name: values.get(a.name) for a in inputs}, attributes), asked
 
 
-def why(op: str, *args, **kwargs) -> Why:
-    """Asks every implementation of `op` whether it takes this call, which is not run.
-
-    The arguments are those of the Python function; tensors may be on the meta device.
-    InvalidArgumentError if the call breaks the op's contract.
-    """
-    name = getattr(op, "__name__", op)
-    if name not in _library.contracts():
-        raise InvalidArgumentError(f"no op {name!r}; pestle.list_ops() names them")
-    contract = _contract.op(name)
-    call, asked = _bind_python(contract, args, kwargs)
+def _ask_library(call: Call, asked: dict, implementation: str | None = None) -> None:
+    """Raises what the library says to a call that is not run; None: any implementation."""
     keep: list = []
     c_args = _c_arguments(call, asked, keep)
     library = _library.LIBRARY
     library.pestle_find_op.restype = ctypes.c_void_p
-    handle = ctypes.c_void_p(library.pestle_find_op(name.encode()))
+    handle = ctypes.c_void_p(library.pestle_find_op(call.op.name.encode()))
+    options = _Options(
+        ctypes.sizeof(_Options), impl=implementation.encode() if implementation else None
+    )
+    _library.check(library.pestle_choose(
+        handle, c_args, len(c_args), ctypes.byref(options), None, None
+    ))  # fmt: skip
+
+
+def check_contract(call: Call, asked: dict) -> None:
+    """InvalidArgumentError, in the library's words, if the call breaks the op's contract."""
+    try:
+        _ask_library(call, asked)
+    except InvalidArgumentError:
+        raise
+    except PestleError:
+        return  # no implementation of the library takes it, which is not the question
+
+
+def _library_verdicts(name: str, call: Call, asked: dict) -> list[Verdict]:
     verdicts = []
-    for implementation in contract.implementations:
-        options = _Options(ctypes.sizeof(_Options), impl=implementation["id"].encode())
+    for implementation in call.op.implementations:
+        if implementation["device"] != name:
+            continue
         refusal = ""
         try:
-            _library.check(library.pestle_choose(
-                handle, c_args, len(c_args), ctypes.byref(options), None, None
-            ))  # fmt: skip
+            _ask_library(call, asked, implementation["id"])
         except InvalidArgumentError:
             raise
         except PestleError as error:
             refusal = str(error).rpartition(f"{implementation['id']}: ")[2]
         verdicts.append(Verdict(implementation["id"], refusal))
+    return verdicts
+
+
+def _python_verdict(name: str, call: Call, asked: dict) -> Verdict:
+    from . import _python_ops  # which asks check_contract above
+
+    op = call.op
+    wanted = tuple(arg.name for arg in op.of_role("output") if call.wants(arg))
+    form = next(form for form in forms_of(op.name) if form.outputs == wanted)
+    args, kwargs = [], {}
+    for kind, argument, keyword in form.arguments:
+        if kind in ("tensor", "optional_tensor"):
+            args.append(call.tensors.get(argument))
+        else:
+            value = asked.get(argument) if kind == "dtype" else call.attributes[argument]
+            kwargs[keyword] = value
+    implementation = _backends.implementation(name, op.name)
+    refusal = _python_ops.refusal(form, implementation, tuple(args), kwargs)
+    return Verdict(implementation.id, refusal)
+
+
+def why(op: str, *args, backend: str | tuple[str, ...] | None = None, **kwargs) -> Why:
+    """Asks every implementation of `op` whether it takes this call, which is not run.
+
+    The arguments are those of the Python function; tensors may be on the meta device. Backends come
+    in the order in which they would be tried. InvalidArgumentError if the call breaks the op's
+    contract.
+    """
+    name = getattr(op, "__name__", op)
+    if name not in _library.contracts():
+        raise InvalidArgumentError(f"no op {name!r}; pestle.list_ops() names them")
+    call, asked = _bind_python(_contract.op(name), args, kwargs)
+    check_contract(call, asked)
+    device = next(iter(call.tensors.values())).device
+    verdicts: list[Verdict] = []
+    for candidate in _backends.order(backend):
+        refusal = _backends.refusal(candidate, name, device)
+        if candidate in _backends.LIBRARY and candidate not in _backends.settings.disabled:
+            found = _library_verdicts(candidate, call, asked)
+            verdicts += found or [Verdict(candidate, refusal)]
+        elif refusal:
+            verdicts.append(Verdict(candidate, refusal))
+        else:
+            verdicts.append(_python_verdict(candidate, call, asked))
     return Why(name, tuple(verdicts))
 
 

@@ -19,6 +19,10 @@ class NotCompiledError(UnsupportedError):
     """This build lacks the backend."""
 
 
+class NoCapableBackendError(UnsupportedError):
+    """No backend that may be used takes the call; every candidate's reason is given."""
+
+
 class OutOfMemoryError(PestleError, MemoryError):
     """Memory for an output or a workspace could not be had."""
 

@@ -1,0 +1,93 @@
+"""Where a call goes. The functions of _functions.py call the library's op at once when the caller
+selected nothing; all other cases, refusals and torch.compile come here.
+
+A candidate is tried, and the next one when it refuses: that costs nothing where the first takes
+the call, and a refusal is always raised before anything is written.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from . import _backends, _python_ops, _why
+from ._backends import LIBRARY, logger
+from .errors import NoCapableBackendError, UnsupportedError, typed
+
+COMPILED = "pestle"  # the namespace of the library's ops
+
+
+def _space(name: str) -> str:
+    return COMPILED if name in LIBRARY else _python_ops.namespace(name)
+
+
+def _device(args: tuple) -> torch.device | None:
+    return next((a.device for a in args if isinstance(a, torch.Tensor)), None)
+
+
+def choose(op: str, backend, *inputs) -> str:
+    """The namespace of the first candidate that may take this call."""
+    device = _device(inputs)
+    for name in _backends.order(backend):
+        if not _backends.refusal(name, op, device):
+            logger.debug("%s on %s: %s", op, device, name)
+            return _space(name)
+    raise _nobody(op, backend, inputs, {})
+
+
+def after(error: RuntimeError, space: str, op: str, backend, inputs: tuple, options: dict) -> str:
+    """The namespace to try after one that failed with this error; raises what the caller sees."""
+    failed = typed(error)
+    if not isinstance(failed, UnsupportedError):
+        raise failed from None
+    device, passed = _device(inputs), False
+    for name in _backends.order(backend):
+        may_take = not _backends.refusal(name, op, device)
+        if passed and may_take:
+            logger.debug("%s: %s; goes to %s", op, failed, name)
+            return _space(name)
+        passed = passed or (may_take and _space(name) == space)
+    raise _nobody(op, backend, inputs, options) from None
+
+
+def _nobody(op: str, backend, inputs: tuple, options: dict) -> Exception:
+    """The error with every candidate's reason; or the contract's, if the call breaks that."""
+    given = {name: value for name, value in options.items() if value is not None}
+    candidates = _backends.order(backend)
+    verdicts = _why.why(op, *inputs, **given, backend=candidates).verdicts
+    reasons = [f"  {v.implementation}: {v.refusal or 'takes it'}" for v in verdicts]
+    return NoCapableBackendError("\n".join([f"{op}: no backend takes this call", *reasons]))
+
+
+def traced(op: str, backend, device_type: str) -> str:
+    """What choose() answers, for torch.compile: a constant of the graph, guarded by the selection.
+
+    A refusal that depends on more than op and device is an error when the graph runs.
+    """
+    _guard_selection()
+    device = torch.device(device_type)
+    for name in _backends.order(backend):
+        if not _backends.refusal(name, op, device):
+            return _space(name)
+    candidates = _backends.order(backend)
+    reasons = [f"  {name}: {_backends.refusal(name, op, device)}" for name in candidates]
+    raise NoCapableBackendError("\n".join([f"{op}: no backend takes this call", *reasons]))
+
+
+# What torch.compiler.assume_constant_result does, without importing dynamo.
+traced._dynamo_marked_constant = True
+
+
+def _guard_selection() -> None:
+    """Makes dynamo compile again when _backends.state() gives another answer."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    try:
+        translator = InstructionTranslator.current_tx()
+    except AttributeError:  # torch.export without dynamo: nothing is kept that could be stale
+        return
+    from torch._dynamo.guards import GuardBuilder, install_guard
+    from torch._dynamo.source import AttrSource, CallFunctionNoArgsSource
+
+    module = translator.import_source(_backends.__name__)
+    source = CallFunctionNoArgsSource(AttrSource(module, "state"))
+    install_guard(source.make_guard(GuardBuilder.EQUALS_MATCH))

@@ -1,0 +1,191 @@
+"""Backends: the choice between them, and the same results from all that run here."""
+
+import asyncio
+import logging
+import threading
+
+import cases
+import pestle
+import pytest
+import torch
+from pestle import _backends, _contract, _python_ops
+from pestle._library import contracts
+
+X = torch.randn(4, 64, generator=torch.Generator().manual_seed(1))
+
+
+def python_cases():
+    """(backend, op, case) of every case of each op that a Python backend has and runs here."""
+    result = []
+    for name in _backends.PYTHON:
+        for op, case in cases.all_cases():
+            if not _backends.refusal(name, op, torch.device("cpu")):
+                result.append((name, op, case))
+    return result
+
+
+def run(name: str, case: cases.Case, kind: str = "functional", **replaced):
+    form = case.form(kind)
+    args, kwargs = case.arguments(form, **replaced)
+    result = _python_ops.overloads(form)[_python_ops.namespace(name)](*args, **kwargs)
+    outputs = result if isinstance(result, tuple) else (result,)
+    return dict(zip(form.outputs, outputs, strict=True)) if kind == "functional" else None
+
+
+def assert_near(op: str, got: dict, expected: dict) -> None:
+    """Equal where the contract says exact (any NaN for a NaN); else as near as two may be."""
+    bounds = {arg["name"]: arg["bound"] for arg in contracts()[op]["args"] if "bound" in arg}
+    assert got.keys() == expected.keys()
+    for name, tensor in expected.items():
+        mine = got[name]
+        assert (mine.dtype, mine.shape) == (tensor.dtype, tensor.shape), name
+        if bounds[name] != "exact":
+            tolerance = 2e-2 if tensor.dtype == torch.bfloat16 else 5e-3
+            torch.testing.assert_close(
+                mine.float(), tensor.float(), rtol=tolerance, atol=tolerance, equal_nan=True
+            )
+        elif tensor.dtype in (torch.float32, torch.float16, torch.bfloat16):
+            torch.testing.assert_close(mine, tensor, rtol=0, atol=0, equal_nan=True)
+        else:
+            assert torch.equal(cases.bits(mine), cases.bits(tensor)), name
+
+
+every_python_case = pytest.mark.parametrize(
+    ("name", "op", "case"), python_cases(), ids=cases.case_id
+)
+
+
+@every_python_case
+def test_python_backends_give_the_librarys_results(name, op, case):
+    case = cases.make(_contract.op(op), case)
+    expected = case.expected()
+    before = {n: t.clone() for n, t in case.call.tensors.items()}
+    assert_near(op, run(name, case), expected)
+    for argument, tensor in before.items():
+        assert torch.equal(cases.bits(case.call.tensors[argument]), cases.bits(tensor))
+    given = case.empty_outputs()
+    run(name, case, "out", **given)
+    assert_near(op, given, expected)
+
+
+def test_the_choice():
+    with torch.no_grad():
+        q, _ = pestle.quantize_fp8(X, backend="eager")
+        assert torch.equal(cases.bits(q), cases.bits(pestle.quantize_fp8(X)[0]))
+    with pytest.raises(pestle.InvalidArgumentError, match="no backend 'gpu'"):
+        pestle.quantize_fp8(X, backend="gpu")
+    with pytest.raises(pestle.NoCapableBackendError, match="cuda: the tensors lie on cpu"):
+        pestle.quantize_fp8(X, backend="cuda")
+    assert pestle.quantize_fp8(X, backend=("cuda", "eager"))[0].dtype == torch.float8_e4m3fn
+
+
+def chosen() -> str:
+    return pestle.why("quantize_fp8", X).chosen
+
+
+def test_use_backend_is_of_the_thread_and_the_task():
+    seen = {}
+
+    async def task(name):
+        with pestle.use_backend(name):
+            await asyncio.sleep(0.01)
+            seen[name] = chosen()
+
+    async def both():
+        await asyncio.gather(task("eager"), task("cpu"))
+
+    with pestle.use_backend("eager"):
+        worker = threading.Thread(target=lambda: seen.update(thread=chosen()))
+        worker.start()
+        worker.join()
+        assert chosen() == "eager/quantize_fp8"
+        with pestle.use_backend("cuda", "cpu"):
+            assert chosen() == "cpu/quantize_fp8_simd"
+    asyncio.run(both())
+    assert seen == {
+        "thread": "cpu/quantize_fp8_simd",
+        "eager": "eager/quantize_fp8",
+        "cpu": "cpu/quantize_fp8_simd",
+    }
+    assert chosen() == "cpu/quantize_fp8_simd"
+
+
+def test_priority_and_disabling():
+    try:
+        pestle.set_backend_priority("eager")
+        assert chosen() == "eager/quantize_fp8"
+        assert pestle.list_backends()[0].name == "eager"
+        pestle.disable_backend("eager")
+        assert chosen() == "cpu/quantize_fp8_simd"
+        with pytest.raises(pestle.NoCapableBackendError, match="eager: is disabled"):
+            pestle.quantize_fp8(X, backend="eager")
+    finally:
+        pestle.enable_backend("eager")
+        pestle.set_backend_priority()
+    assert not _backends.settings.special
+
+
+def test_backends_are_listed():
+    found = {backend.name: backend for backend in pestle.list_backends()}
+    assert list(found) == ["cuda", "triton", "cpu", "eager"]
+    assert found["eager"].available and "apply_rope" in found["eager"].ops
+    assert found["cpu"].ops == tuple(contracts())
+    assert found["cuda"].available == (torch.cuda.is_available() and bool(found["cuda"].ops))
+
+
+def test_contracts_are_checked_first_and_in_the_same_words():
+    scale = torch.ones(3)
+    with pytest.raises(pestle.InvalidArgumentError) as library:
+        pestle.quantize_fp8(X, scale, granularity="row")
+    with pytest.raises(pestle.InvalidArgumentError) as eager:
+        pestle.quantize_fp8(X, scale, granularity="row", backend="eager")
+    assert str(eager.value) == str(library.value)
+
+
+def test_refusals_go_to_the_next_backend(monkeypatch):
+    pestle.quantize_fp8(X, backend="eager")
+    implementation = _backends.implementation("eager", "dequantize_fp8")
+    refusing = _backends.Implementation(
+        "dequantize_fp8", "eager", implementation.function, lambda *a, **k: "not today", False
+    )
+    monkeypatch.setitem(_backends._implementations["eager"], "dequantize_fp8", refusing)
+    for known in _python_ops.kernels("eager", "dequantize_fp8"):
+        monkeypatch.setattr(known, "implementation", refusing)
+        known.plans.clear()
+    q, scale = pestle.quantize_fp8(X)
+    with pytest.raises(pestle.NoCapableBackendError, match="eager/dequantize_fp8: not today"):
+        pestle.dequantize_fp8(q, scale, backend="eager")
+    with pestle.use_backend("eager", "cpu"):
+        out = pestle.dequantize_fp8(q, scale)
+    assert torch.equal(out, pestle.dequantize_fp8(q, scale))
+
+
+def test_dispatch_is_logged(caplog):
+    with caplog.at_level(logging.DEBUG, "pestle.dispatch"):
+        pestle.quantize_fp8(X)
+        pestle.quantize_fp8(X, backend="eager")
+    assert [record.args[-1] for record in caplog.records] == ["cpu", "eager"]
+
+
+def test_compiled_code_follows_the_selection():
+    torch._dynamo.reset()
+    graphs = []
+
+    def keep(graph, inputs):
+        graphs.append([str(n.target) for n in graph.graph.nodes if n.op == "call_function"])
+        return graph
+
+    def round_trip(x):
+        return pestle.dequantize_fp8(*pestle.quantize_fp8(x, granularity="row"), granularity="row")
+
+    compiled = torch.compile(round_trip, fullgraph=True, backend=keep)
+    for _ in range(2):
+        assert torch.equal(compiled(X), round_trip(X))
+        with pestle.use_backend("eager"):
+            assert torch.equal(compiled(X), round_trip(X))
+    assert len(graphs) == 2
+    assert any("pestle.quantize_fp8" in target for target in graphs[0])
+    assert any("pestle_eager.quantize_fp8" in target for target in graphs[1])
+    named = torch.compile(lambda x: pestle.quantize_fp8(x, backend="eager")[0], fullgraph=True)
+    with torch.no_grad():
+        assert torch.equal(cases.bits(named(X)), cases.bits(pestle.quantize_fp8(X)[0]))
