@@ -26,7 +26,31 @@ struct Grid {
   int64_t blocks = 0;
   int threads = 256;
   size_t shared_bytes = 0;
+  int cluster = 1;  // neighbouring blocks that form a cluster; more than 1 from sm_90 on
 };
+
+// Starts blocks in clusters. More than 8 blocks are allowed to kernels that say so.
+inline cudaError_t launch_clusters(const void* kernel, const Grid& grid, void** arguments,
+                                   cudaStream_t stream) {
+  if (grid.cluster > 8) {
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    if (error != cudaSuccess) return error;
+  }
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = static_cast<unsigned>(grid.cluster);
+  attribute.val.clusterDim.y = 1;
+  attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(grid.blocks));
+  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
+  config.dynamicSmemBytes = grid.shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelExC(&config, kernel, arguments);
+}
 
 // Starts `kernel`; nothing to do for an empty grid. `name` is what an error calls it.
 template <class... Parameters, class... Arguments>
@@ -39,6 +63,11 @@ Status launch(const Call& call, const char* name, const Grid& grid, void (*kerne
   PESTLE_ON_DEVICE(device_index(call));
   return [&](Parameters... values) {
     void* pointers[] = {&values...};
+    if (grid.cluster > 1) {
+      return from_cuda(launch_clusters(reinterpret_cast<const void*>(kernel), grid, pointers,
+                                       static_cast<cudaStream_t>(call.stream)),
+                       name);
+    }
     return from_cuda(cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
                                       dim3(static_cast<unsigned>(grid.blocks)),
                                       dim3(static_cast<unsigned>(grid.threads)), pointers,
