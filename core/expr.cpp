@@ -112,12 +112,29 @@ class ExprParser {
 
   Status function(std::string_view name) {
     for (auto [word, op] :
-         {std::pair{"has", Op::kHas}, {"bytes", Op::kBytes}, {"numel", Op::kNumel}}) {
+         {std::pair{"has", Op::kHas}, {"bytes", Op::kBytes}, {"numel", Op::kNumel},
+          {"rank", Op::kRank}}) {
       if (name != word) continue;
-      const std::string_view arg = identifier();
-      const int index = find_arg(*names_.spec, arg);
-      if (index < 0) return error("no argument '" + std::string(arg) + "'");
+      int index = 0;
+      PESTLE_TRY(argument(index));
       expr_->code_.push_back({op, index});
+      return expect(")");
+    }
+    if (name == "size") {
+      int index = 0;
+      PESTLE_TRY(argument(index));
+      PESTLE_TRY(expect(","));
+      PESTLE_TRY(binary(0));
+      expr_->code_.push_back({Op::kSize, index});
+      return expect(")");
+    }
+    if (name == "broadcasts") {
+      int from = 0;
+      int to = 0;
+      PESTLE_TRY(argument(from));
+      PESTLE_TRY(expect(","));
+      PESTLE_TRY(argument(to));
+      expr_->code_.push_back({Op::kBroadcasts, from * kMaxArgs + to});
       return expect(")");
     }
     for (auto [word, op] : {std::pair{"cdiv", Op::kCdiv},
@@ -134,6 +151,12 @@ class ExprParser {
       return expect(")");
     }
     return error("no function '" + std::string(name) + "'");
+  }
+
+  Status argument(int& index) {
+    const std::string_view arg = identifier();
+    index = find_arg(*names_.spec, arg);
+    return index >= 0 ? Status() : error("no argument '" + std::string(arg) + "'");
   }
 
   // A choice argument may be compared with one of its labels: "granularity == row".
@@ -224,7 +247,10 @@ int Expr::arity(Op op) {
     case Op::kSymbol:
     case Op::kHas:
     case Op::kBytes:
-    case Op::kNumel: return 0;
+    case Op::kNumel:
+    case Op::kRank:
+    case Op::kBroadcasts: return 0;
+    case Op::kSize:
     case Op::kNot:
     case Op::kNeg: return 1;
     case Op::kIf: return 3;
@@ -270,6 +296,21 @@ bool Expr::apply(Op op, const int64_t* v, int64_t& r) {
   }
 }
 
+bool Expr::size_of(const TensorView& tensor, int64_t dim, int64_t& result) {
+  const int64_t d = dim < 0 ? dim + tensor.rank : dim;
+  if (d < 0 || d >= tensor.rank) return false;
+  result = tensor.shape[d];
+  return true;
+}
+
+bool Expr::broadcasts(const TensorView& from, const TensorView& to) {
+  for (int i = 1; i <= from.rank; ++i) {
+    const int64_t extent = from.shape[from.rank - i];
+    if (i > to.rank || (extent != 1 && extent != to.shape[to.rank - i])) return false;
+  }
+  return true;
+}
+
 // Operands that have no value (an unbound symbol) do not matter where the others decide: so a
 // condition may say "!has(bias) || N == L".
 bool Expr::decide(Op op, const int64_t* v, const bool* known, int64_t& result) {
@@ -304,6 +345,15 @@ bool Expr::eval(const Scope& scope, int64_t& result) const {
       case Op::kHas: value = scope.args[instr.operand].present; break;
       case Op::kBytes: value = dtype_bytes(scope.args[instr.operand].tensor.dtype); break;
       case Op::kNumel: value = numel(scope.args[instr.operand].tensor); break;
+      case Op::kRank: value = scope.args[instr.operand].tensor.rank; break;
+      case Op::kSize:
+        is_known =
+            known[depth] && size_of(scope.args[instr.operand].tensor, stack[depth], value);
+        break;
+      case Op::kBroadcasts:
+        value = broadcasts(scope.args[instr.operand / kMaxArgs].tensor,
+                           scope.args[instr.operand % kMaxArgs].tensor);
+        break;
       default: {
         const int64_t* v = stack + depth;
         const bool all =

@@ -3,6 +3,8 @@
 //   cdiv(a,b)   ceil of a/b            round_up(a,b)     next multiple of b
 //   min max     if(c,a,b)              has(x)            1 if argument x is present
 //   bytes(x)    bytes of one element   numel(x)          elements of tensor x
+//   rank(x)     dimensions of tensor x size(x,d)         extent of x's dimension d; -1 is the last
+//   broadcasts(a,b)   1 if a's dimensions, counted from the last, are 1 or b's
 #pragma once
 
 #include <cstdint>
@@ -54,6 +56,9 @@ class Expr {
     kHas,
     kBytes,
     kNumel,
+    kRank,
+    kSize,
+    kBroadcasts,
     kAdd,
     kSub,
     kMul,
@@ -80,6 +85,8 @@ class Expr {
     int64_t operand;
   };
   static bool apply(Op op, const int64_t* operands, int64_t& result);
+  static bool size_of(const TensorView& tensor, int64_t dim, int64_t& result);
+  static bool broadcasts(const TensorView& from, const TensorView& to);
   static bool decide(Op op, const int64_t* operands, const bool* known, int64_t& result);
   static int arity(Op op);
 

@@ -141,6 +141,7 @@ class Filler {
       case Meaning::kZeroPoints: return is_float_ ? encode(dtype_, float(random % 16)) : random;
       case Meaning::kCodebook:
       case Meaning::kCodes: return code(random);
+      case Meaning::kIndices: return index(random);
       case Meaning::kValues: return value(random, place);
     }
     return 0;
@@ -157,6 +158,15 @@ class Filler {
     if (dist_ == Dist::kZeros) return 0;
     if (is_float_ && (dist_ != Dist::kSpecial || flavour_ == 3)) return finite_code(dtype_, random);
     return random;
+  }
+
+  // Of every magnitude up to 2^16, so that small and large vocabularies meet some of theirs; now and
+  // then -100, and among the specials what no vocabulary has.
+  uint64_t index(uint64_t random) const {
+    if (dist_ == Dist::kZeros) return 0;
+    if ((random >> 40) % 16 == 0) return static_cast<uint64_t>(int64_t{-100});
+    if (dist_ == Dist::kSpecial && (random >> 44) % 8 == 0) return random | uint64_t{1} << 30;
+    return (random & 0xFFFF) >> (random >> 48) % 16;
   }
 
   uint64_t scale(uint64_t random) const {
@@ -233,6 +243,7 @@ Meaning meaning_of(const Arg& arg, DType dtype) {
   const std::string_view name = arg.name;
   if (name.find("scale") != std::string_view::npos) return Meaning::kScales;
   if (name.find("codebook") != std::string_view::npos) return Meaning::kCodebook;
+  if (name.find("target") != std::string_view::npos) return Meaning::kIndices;
   if (name.find("zero") != std::string_view::npos) return Meaning::kZeroPoints;
   const bool small_float = dtype == DType::kE4M3 || dtype == DType::kE5M2 || dtype == DType::kE8M0;
   return dtype_info(dtype).is_float && !small_float ? Meaning::kValues : Meaning::kCodes;

@@ -33,9 +33,11 @@ std::vector<Symbols> symbols_of(const std::string& text) {
     const size_t equals = item.find('=');
     if (equals == std::string_view::npos) continue;
     const std::string_view value = item.substr(equals + 1);
+    // Of several leading dimensions ("S=32760x5120") the first.
+    const std::string_view first = value.substr(0, value.find('x'));
     int64_t number = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-    if (error != std::errc() || end != value.data() + value.size()) continue;
+    const auto [end, error] = std::from_chars(first.data(), first.data() + first.size(), number);
+    if (error != std::errc() || end != first.data() + first.size()) continue;
     symbols.push_back({{std::string(item.substr(0, equals))}, number});
   }
   const size_t single = symbols.size();
@@ -59,7 +61,9 @@ std::string with_symbols(const std::string& text, const std::vector<std::string>
     if (!changed.empty()) changed += ' ';
     const std::string name(item.substr(0, item.find('=')));
     const bool among = std::find(names.begin(), names.end(), name) != names.end();
-    changed += among ? name + "=" + std::to_string(value) : std::string(item);
+    const size_t more = std::min(item.find('x', name.size()), item.size());
+    changed += among ? name + "=" + std::to_string(value) + std::string(item.substr(more))
+                     : std::string(item);
   }
   return changed;
 }

@@ -140,9 +140,10 @@ class Op:
 
     @cache  # noqa: B019 (ops live as long as the module)
     def expression(self, text: str) -> Callable:
-        """f(v, present, tensors): `present` holds names; `tensors` what bytes() and numel() ask."""
+        """f(v, present, tensors): `present` holds names; `tensors` what bytes() and others ask."""
         body = to_python(text, self.python_name, lambda name: f"({name!r} in present)")
-        body = body.replace("_bytes(", "tensors.bytes(").replace("_numel(", "tensors.numel(")
+        for function in ("bytes", "numel", "rank", "size", "broadcasts"):
+            body = body.replace(f"_{function}(", f"tensors.{function}(")
         scope = {"_min": torch.sym_min, "_max": torch.sym_max}
         return eval(f"lambda v, present, tensors=None: {body}", scope)
 

@@ -51,7 +51,13 @@ class _Translator:
 
     def call(self, function: str) -> str:
         self.take("(")
-        if function in ("has", "bytes", "numel"):
+        if function in ("size", "broadcasts"):
+            tensor = self.take()
+            self.take(",")
+            other = self.level() if function == "size" else repr(self.take())
+            self.take(")")
+            return f"_{function}({tensor!r}, {other})"
+        if function in ("has", "bytes", "numel", "rank"):
             argument = self.take()
             self.take(")")
             return self.has(argument) if function == "has" else f"_{function}({argument!r})"

@@ -26,6 +26,20 @@ class _Tensors:
     def numel(self, name: str):
         return self._tensors[name].numel()
 
+    def rank(self, name: str) -> int:
+        return self._tensors[name].ndim
+
+    def size(self, name: str, dim: int):
+        return self._tensors[name].shape[dim]
+
+    def broadcasts(self, name: str, to: str) -> bool:
+        """Each dimension, counted from the last, is 1 or the other tensor's."""
+        a, b = self._tensors[name].shape, self._tensors[to].shape
+        if len(a) > len(b):
+            return False
+        pairs = zip(reversed(a), reversed(b), strict=False)
+        return all(bool(one == 1) or bool(one == other) for one, other in pairs)
+
 
 class Call:
     """One call of an op: tensors by argument, attributes by name, and the symbols they bind."""

@@ -60,6 +60,13 @@ TEST(Expr, Values) {
       {"mode != b", 0},
       {"bytes(x)", 2},
       {"numel(x)", 231},
+      {"rank(x)", 2},
+      {"size(x, 0)", 7},
+      {"size(x, -1) + 1", 34},
+      {"size(x, 1 - 2)", 33},
+      {"broadcasts(x, x)", 1},
+      {"broadcasts(scale, x)", 1},
+      {"broadcasts(x, scale)", 0},
       {"-M + 1", -6},
       {"group*2", 64},
       {"1 < 2 == 1", 1},
@@ -76,13 +83,15 @@ TEST(Expr, Values) {
 
 TEST(Expr, RefusesWhatItCannotRead) {
   for (const char* text :
-       {"", "1 +", "(1", "Q", "cdiv(1)", "has(nothing)", "mode == d", "f(1)", "1 2", "M..K"}) {
+       {"", "1 +", "(1", "Q", "cdiv(1)", "has(nothing)", "mode == d", "f(1)", "1 2", "M..K",
+        "size(x)", "size(1, 0)", "broadcasts(x)", "rank()"}) {
     EXPECT_FALSE(evaluate(text).parsed) << text;
   }
 }
 
 TEST(Expr, UnboundSymbolsAndZeroDivisorsHaveNoValue) {
-  for (const char* text : {"unbound", "M / (K - 33)", "M % 0", "cdiv(M,0)"}) {
+  for (const char* text : {"unbound", "M / (K - 33)", "M % 0", "cdiv(M,0)", "size(x, 2)",
+                           "size(x, -3)", "size(x, unbound)"}) {
     EXPECT_TRUE(evaluate(text).parsed) << text;
     EXPECT_FALSE(evaluate(text).evaluated) << text;
   }
