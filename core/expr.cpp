@@ -111,9 +111,10 @@ class ExprParser {
   }
 
   Status function(std::string_view name) {
-    for (auto [word, op] :
-         {std::pair{"has", Op::kHas}, {"bytes", Op::kBytes}, {"numel", Op::kNumel},
-          {"rank", Op::kRank}}) {
+    for (auto [word, op] : {std::pair{"has", Op::kHas},
+                            {"bytes", Op::kBytes},
+                            {"numel", Op::kNumel},
+                            {"rank", Op::kRank}}) {
       if (name != word) continue;
       int index = 0;
       PESTLE_TRY(argument(index));
@@ -347,8 +348,7 @@ bool Expr::eval(const Scope& scope, int64_t& result) const {
       case Op::kNumel: value = numel(scope.args[instr.operand].tensor); break;
       case Op::kRank: value = scope.args[instr.operand].tensor.rank; break;
       case Op::kSize:
-        is_known =
-            known[depth] && size_of(scope.args[instr.operand].tensor, stack[depth], value);
+        is_known = known[depth] && size_of(scope.args[instr.operand].tensor, stack[depth], value);
         break;
       case Op::kBroadcasts:
         value = broadcasts(scope.args[instr.operand / kMaxArgs].tensor,

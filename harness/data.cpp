@@ -160,8 +160,8 @@ class Filler {
     return random;
   }
 
-  // Of every magnitude up to 2^16, so that small and large vocabularies meet some of theirs; now and
-  // then -100, and among the specials what no vocabulary has.
+  // Of every magnitude up to 2^16, so that small and large vocabularies meet some of theirs; now
+  // and then -100, and among the specials what no vocabulary has.
   uint64_t index(uint64_t random) const {
     if (dist_ == Dist::kZeros) return 0;
     if ((random >> 40) % 16 == 0) return static_cast<uint64_t>(int64_t{-100});

@@ -1048,6 +1048,153 @@ static inline pestle_status pestle_dequantize_gguf(
   return pestle_call(pestle_find_op("dequantize_gguf"), args, 3, options);
 }
 
+/* Softmax along one dimension, with scale and additive mask (softmax_online).
+ *   x: bf16|f16|f32 [*S] logits of any shape
+ *   mask: f32|bf16|f16 [*B] (may be NULL) added to scale * x, e.g. 0 and -inf; each of its dimensions, counted from the last, is x's or 1
+ *   out: =x [*S] (output) probabilities along dim; NaN where all of a row is -inf
+ *   dim: the dimension whose elements add up to 1
+ *   scale: what x is multiplied by first, e.g. 1 / temperature
+ */
+static inline pestle_status pestle_softmax(
+    const pestle_tensor* x,
+    const pestle_tensor* mask,
+    const pestle_tensor* out,
+    int64_t dim,
+    double scale,
+    const pestle_call_options* options) {
+  pestle_arg args[5];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(mask);
+  args[2] = pestle_tensor_arg(out);
+  args[3] = pestle_int_arg(dim);
+  args[4] = pestle_float_arg(scale);
+  return pestle_call(pestle_find_op("softmax"), args, 5, options);
+}
+
+/* Gradient of softmax from its result.
+ *   d_out: bf16|f16|f32 [*S] gradient of softmax's result
+ *   out: =d_out [*S] softmax's result
+ *   d_x: =d_out [*S] (output) gradient of softmax's x
+ *   dim: the dimension that softmax went along
+ *   scale: what softmax multiplied x by
+ */
+static inline pestle_status pestle_softmax_backward(
+    const pestle_tensor* d_out,
+    const pestle_tensor* out,
+    const pestle_tensor* d_x,
+    int64_t dim,
+    double scale,
+    const pestle_call_options* options) {
+  pestle_arg args[5];
+  args[0] = pestle_tensor_arg(d_out);
+  args[1] = pestle_tensor_arg(out);
+  args[2] = pestle_tensor_arg(d_x);
+  args[3] = pestle_int_arg(dim);
+  args[4] = pestle_float_arg(scale);
+  return pestle_call(pestle_find_op("softmax_backward"), args, 5, options);
+}
+
+/* Logarithm of softmax along one dimension, with scale and additive mask.
+ *   x: bf16|f16|f32 [*S] logits of any shape
+ *   mask: f32|bf16|f16 [*B] (may be NULL) added to scale * x, e.g. 0 and -inf; each of its dimensions, counted from the last, is x's or 1
+ *   out: =x [*S] (output) logarithms of the probabilities along dim
+ *   dim: the dimension whose probabilities add up to 1
+ *   scale: what x is multiplied by first, e.g. 1 / temperature
+ */
+static inline pestle_status pestle_log_softmax(
+    const pestle_tensor* x,
+    const pestle_tensor* mask,
+    const pestle_tensor* out,
+    int64_t dim,
+    double scale,
+    const pestle_call_options* options) {
+  pestle_arg args[5];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(mask);
+  args[2] = pestle_tensor_arg(out);
+  args[3] = pestle_int_arg(dim);
+  args[4] = pestle_float_arg(scale);
+  return pestle_call(pestle_find_op("log_softmax"), args, 5, options);
+}
+
+/* Gradient of log_softmax from its result.
+ *   d_out: bf16|f16|f32 [*S] gradient of log_softmax's result
+ *   out: =d_out [*S] log_softmax's result
+ *   d_x: =d_out [*S] (output) gradient of log_softmax's x
+ *   dim: the dimension that log_softmax went along
+ *   scale: what log_softmax multiplied x by
+ */
+static inline pestle_status pestle_log_softmax_backward(
+    const pestle_tensor* d_out,
+    const pestle_tensor* out,
+    const pestle_tensor* d_x,
+    int64_t dim,
+    double scale,
+    const pestle_call_options* options) {
+  pestle_arg args[5];
+  args[0] = pestle_tensor_arg(d_out);
+  args[1] = pestle_tensor_arg(out);
+  args[2] = pestle_tensor_arg(d_x);
+  args[3] = pestle_int_arg(dim);
+  args[4] = pestle_float_arg(scale);
+  return pestle_call(pestle_find_op("log_softmax_backward"), args, 5, options);
+}
+
+/* Cross entropy of each row of logits with its target class, without averaging.
+ *   logits: bf16|f16|f32 [*M, N] M rows of N classes
+ *   target: i64|i32 [*M] the class of each row, or ignore_index
+ *   loss: f32 [*M] (output) -log of the target's probability; 0 for ignored rows, NaN for a target that is no class
+ *   lse: f32 [*M] (output) log of the sum of exp(logits), kept for the backward op
+ *   ignore_index: target of rows that do not count
+ *   label_smoothing: part of the target that all classes share evenly
+ */
+static inline pestle_status pestle_cross_entropy(
+    const pestle_tensor* logits,
+    const pestle_tensor* target,
+    const pestle_tensor* loss,
+    const pestle_tensor* lse,
+    int64_t ignore_index,
+    double label_smoothing,
+    const pestle_call_options* options) {
+  pestle_arg args[6];
+  args[0] = pestle_tensor_arg(logits);
+  args[1] = pestle_tensor_arg(target);
+  args[2] = pestle_tensor_arg(loss);
+  args[3] = pestle_tensor_arg(lse);
+  args[4] = pestle_int_arg(ignore_index);
+  args[5] = pestle_float_arg(label_smoothing);
+  return pestle_call(pestle_find_op("cross_entropy"), args, 6, options);
+}
+
+/* Gradient of cross_entropy's logits from its lse.
+ *   d_loss: f32 [*M] gradient of each row's loss
+ *   logits: bf16|f16|f32 [*M, N] cross_entropy's logits
+ *   target: i64|i32 [*M] the class of each row, or ignore_index
+ *   lse: f32 [*M] cross_entropy's lse
+ *   d_logits: =logits [*M, N] (output) gradient of logits; 0 in ignored rows, NaN in those with a target that is no class
+ *   ignore_index: target of rows that do not count
+ *   label_smoothing: part of the target that all classes share evenly
+ */
+static inline pestle_status pestle_cross_entropy_backward(
+    const pestle_tensor* d_loss,
+    const pestle_tensor* logits,
+    const pestle_tensor* target,
+    const pestle_tensor* lse,
+    const pestle_tensor* d_logits,
+    int64_t ignore_index,
+    double label_smoothing,
+    const pestle_call_options* options) {
+  pestle_arg args[7];
+  args[0] = pestle_tensor_arg(d_loss);
+  args[1] = pestle_tensor_arg(logits);
+  args[2] = pestle_tensor_arg(target);
+  args[3] = pestle_tensor_arg(lse);
+  args[4] = pestle_tensor_arg(d_logits);
+  args[5] = pestle_int_arg(ignore_index);
+  args[6] = pestle_float_arg(label_smoothing);
+  return pestle_call(pestle_find_op("cross_entropy_backward"), args, 7, options);
+}
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

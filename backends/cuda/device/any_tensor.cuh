@@ -40,6 +40,17 @@ struct AnyTensor {
   __device__ char* at(int64_t row, int64_t column) const {
     return row_at(row) + (rank == 0 ? 0 : column * strides[rank - 1]);
   }
+  // An element by its number in row-major order.
+  __device__ char* element_at(int64_t index) const {
+    if (rank == 0) return data;
+    return at(index / shape[rank - 1], index % shape[rank - 1]);
+  }
+  // Of i32 and i64.
+  __device__ int64_t load_integer(const char* p) const {
+    const uint32_t low = bits(p, 4);
+    if (dtype == DType::kI32) return static_cast<int32_t>(low);
+    return static_cast<int64_t>(static_cast<uint64_t>(bits(p + 4, 4)) << 32 | low);
+  }
   __device__ float load(const char* p) const {
     switch (dtype) {
       case DType::kBF16: return formats::f32_from_bf16(static_cast<uint16_t>(bits(p, 2)));

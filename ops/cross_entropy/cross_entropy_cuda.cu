@@ -1,0 +1,51 @@
+// cross_entropy on CUDA; the kernels are ops/common/softmax_rows.cuh's.
+// Map      a row to a few lanes of a warp, a block or a cluster, as softmax; nothing of the row is
+//          written, and one thread finishes it. _any: elements one by one, any strides.
+// Traffic  logits once, whatever their number; one logit of each row again, from the cache.
+// Numerics f32; lse = largest + log(sum of e^(logit - largest)), sums as trees in a fixed order.
+// Measured not yet run on a GPU.
+#include "ops/common/softmax_rows.cuh"
+#include "ops/cross_entropy/cross_entropy_spec.h"
+
+namespace pestle::ops::cross_entropy {
+namespace {
+
+constexpr int kLogits = arg_index(spec, "logits");
+constexpr int kTarget = arg_index(spec, "target");
+constexpr int kLoss = arg_index(spec, "loss");
+constexpr int kLse = arg_index(spec, "lse");
+constexpr int kIgnore = arg_index(spec, "ignore_index");
+constexpr int kSmoothing = arg_index(spec, "label_smoothing");
+
+Status start(const Call& call, bool any) {
+  const TensorView& logits = call.tensor(kLogits);
+  SoftmaxJob job = softmax_job(logits, {}, logits, -1, 1);
+  job.loss = {cuda::AnyTensor(call.tensor(kTarget)), cuda::AnyTensor(call.tensor(kLoss)),
+              cuda::AnyTensor(call.tensor(kLse)), call.integer(kIgnore), call.number(kSmoothing)};
+  return run_softmax<SoftmaxKind::kLoss>(call, any ? "cross_entropy_any" : "cross_entropy", job,
+                                         any);
+}
+Status run(const Call& call) { return start(call, false); }
+Status run_any(const Call& call) { return start(call, true); }
+
+std::string refuses(const Call& call, const Machine&) {
+  return refuse_rows_along("logits", call.tensor(kLogits), -1);
+}
+
+constexpr Impl kImpls[] = {
+    {.id = "cuda/cross_entropy",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses,
+     .run = run},
+    {.id = "cuda/cross_entropy_any",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .run = run_any},
+};
+
+}  // namespace
+
+std::span<const Impl> cuda() { return kImpls; }
+
+}  // namespace pestle::ops::cross_entropy

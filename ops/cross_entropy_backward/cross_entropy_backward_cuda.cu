@@ -1,0 +1,113 @@
+// cross_entropy_backward on CUDA.
+// Map      four units of 8 neighbours a thread, a block 4,096 elements of a row. _any: elements one
+//          by one, any strides.
+// Traffic  logits and d_logits once; three numbers a row.
+// Numerics f32: d_loss * (e^(logit - lse) - (1 - s) * [class is the target] - s / N), in this
+// order. Measured not yet run on a GPU.
+#include "ops/common/softmax_rows.cuh"
+#include "ops/cross_entropy_backward/cross_entropy_backward_spec.h"
+
+namespace pestle::ops::cross_entropy_backward {
+namespace {
+
+using namespace pestle::cuda;
+
+constexpr int kGrad = arg_index(spec, "d_loss");
+constexpr int kLogits = arg_index(spec, "logits");
+constexpr int kTarget = arg_index(spec, "target");
+constexpr int kLse = arg_index(spec, "lse");
+constexpr int kDlogits = arg_index(spec, "d_logits");
+constexpr int kIgnore = arg_index(spec, "ignore_index");
+constexpr int kSmoothing = arg_index(spec, "label_smoothing");
+
+constexpr int kThreads = 128;
+
+struct Job {
+  RowGroups groups;
+  RowTensor logits, d_logits;
+  AnyTensor d_loss, target, lse;
+  int64_t ignore_index;
+  float own, shared;  // what the target's class loses, and every class
+};
+
+template <class Access>
+__global__ void __launch_bounds__(kThreads) gradient_kernel(Job job) {
+  const RowPlace place = row_place(job.groups);
+  const Access x(job.logits, place);
+  typename Access::Raw raw[kRowChunks];
+#pragma unroll
+  for (int c = 0; c < kRowChunks; ++c) raw[c] = x.load(c);
+  const int64_t target = job.target.load_integer(job.target.element_at(place.row));
+  const float lse = job.lse.load(job.lse.element_at(place.row));
+  float d_loss = job.d_loss.load(job.d_loss.element_at(place.row));
+  const bool is_ignored = target == job.ignore_index;
+  if (!is_ignored && (target < 0 || target >= job.logits.count)) {
+    d_loss = __uint_as_float(formats::kF32Nan);
+  }
+  const int64_t here = target - place.first * kUnit;  // the target among the block's elements
+  const Access to(job.d_logits, place);
+#pragma unroll
+  for (int c = 0; c < kRowChunks; ++c) {
+    float v[kUnit];
+    Access::values(raw[c], v);
+    for (int i = 0; i < kUnit; ++i) {
+      float p = softmax_device::exp_of(v[i] - lse);
+      if (x.element(c, i) == here) p -= job.own;
+      v[i] = is_ignored ? 0.0f : d_loss * (p - job.shared);
+    }
+    to.store(c, v);
+  }
+}
+
+Status start(const Call& call, bool any) {
+  const TensorView& logits = call.tensor(kLogits);
+  const TensorView& d_logits = call.tensor(kDlogits);
+  const float smoothing = call.number(kSmoothing);
+  Job job;
+  job.logits = RowTensor(logits, row_distance(logits));
+  job.d_logits = RowTensor(d_logits, row_distance(d_logits));
+  job.d_loss = AnyTensor(call.tensor(kGrad));
+  job.target = AnyTensor(call.tensor(kTarget));
+  job.lse = AnyTensor(call.tensor(kLse));
+  job.ignore_index = call.integer(kIgnore);
+  job.own = 1 - smoothing;
+  job.shared = smoothing / static_cast<float>(job.logits.count);
+  job.groups = RowGroups::sliced(numel(logits) / job.logits.count,
+                                 ceil_div(job.logits.count, kUnit), kThreads);
+  const char* name = any ? "cross_entropy_backward_any" : "cross_entropy_backward";
+  const Grid grid{job.groups.blocks(), kThreads};
+  const auto start = [&]<class T>(T) {
+    return any ? launch(call, name, grid, gradient_kernel<Elements<T>>, job)
+               : launch(call, name, grid, gradient_kernel<Vectors<T>>, job);
+  };
+  switch (logits.dtype) {
+    case DType::kBF16: return start(Bf16{});
+    case DType::kF16: return start(F16{});
+    default: return start(F32{});
+  }
+}
+Status run(const Call& call) { return start(call, false); }
+Status run_any(const Call& call) { return start(call, true); }
+
+std::string refuses(const Call& call, const Machine&) {
+  std::string why = refuse_rows_along("logits", call.tensor(kLogits), -1);
+  return why.empty() ? refuse_rows_along("d_logits", call.tensor(kDlogits), -1) : why;
+}
+
+constexpr Impl kImpls[] = {
+    {.id = "cuda/cross_entropy_backward",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses,
+     .run = run},
+    {.id = "cuda/cross_entropy_backward_any",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .run = run_any},
+};
+
+}  // namespace
+
+std::span<const Impl> cuda() { return kImpls; }
+
+}  // namespace pestle::ops::cross_entropy_backward

@@ -1,0 +1,56 @@
+// log_softmax on CUDA; the kernels are ops/common/softmax_rows.cuh's.
+// Map      cuda/log_softmax: a row to a few lanes of a warp (up to 1,024 elements), a block (16k)
+// or a
+//          cluster of 2 to 16 blocks (256k), 32 elements a thread in registers; longer rows are
+//          read twice by a cluster. _any: elements one by one, any strides; rows that lie side by
+//          side go a thread a row.
+// Traffic  x and out once; x twice beyond 256k elements (16k without clusters) and in _any.
+// Numerics f32: t = fma(x, scale, mask); e^y as ex2.approx(y * log2 e), 2 ulp; sums as trees, the
+//          same order in every run. out = (t - largest) - log(sum).
+// Measured not yet run on a GPU.
+#include "ops/common/softmax_rows.cuh"
+#include "ops/log_softmax/log_softmax_spec.h"
+
+namespace pestle::ops::log_softmax {
+namespace {
+
+constexpr int kX = arg_index(spec, "x");
+constexpr int kMask = arg_index(spec, "mask");
+constexpr int kOut = arg_index(spec, "out");
+constexpr int kDim = arg_index(spec, "dim");
+constexpr int kScale = arg_index(spec, "scale");
+
+Status start(const Call& call, bool any) {
+  const TensorView mask = call.has(kMask) ? call.tensor(kMask) : TensorView();
+  SoftmaxJob job = softmax_job(call.tensor(kX), mask, call.tensor(kOut), call.integer(kDim),
+                               call.number(kScale));
+  return run_softmax<SoftmaxKind::kLogSoftmax>(call, any ? "log_softmax_any" : "log_softmax", job,
+                                               any);
+}
+Status run(const Call& call) { return start(call, false); }
+Status run_any(const Call& call) { return start(call, true); }
+
+std::string refuses(const Call& call, const Machine&) {
+  const int64_t dim = call.integer(kDim);
+  if (std::string why = refuse_rows_along("x", call.tensor(kX), dim); !why.empty()) return why;
+  if (std::string why = refuse_rows_along("out", call.tensor(kOut), dim); !why.empty()) return why;
+  return call.has(kMask) ? refuse_mask(call.tensor(kMask), call.tensor(kX), dim) : "";
+}
+
+constexpr Impl kImpls[] = {
+    {.id = "cuda/log_softmax",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses,
+     .run = run},
+    {.id = "cuda/log_softmax_any",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .run = run_any},
+};
+
+}  // namespace
+
+std::span<const Impl> cuda() { return kImpls; }
+
+}  // namespace pestle::ops::log_softmax
