@@ -63,7 +63,7 @@ def traced(op: str, backend, device_type: str) -> str:
 
     A refusal that depends on more than op and device is an error when the graph runs.
     """
-    _guard_selection()
+    guard_result(_backends.__name__, "state")
     device = torch.device(device_type)
     for name in _backends.order(backend):
         if not _backends.refusal(name, op, device):
@@ -77,8 +77,8 @@ def traced(op: str, backend, device_type: str) -> str:
 traced._dynamo_marked_constant = True
 
 
-def _guard_selection() -> None:
-    """Makes dynamo compile again when _backends.state() gives another answer."""
+def guard_result(module: str, function: str) -> None:
+    """Makes dynamo compile again when this function without arguments gives another answer."""
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
     try:
@@ -88,6 +88,5 @@ def _guard_selection() -> None:
     from torch._dynamo.guards import GuardBuilder, install_guard
     from torch._dynamo.source import AttrSource, CallFunctionNoArgsSource
 
-    module = translator.import_source(_backends.__name__)
-    source = CallFunctionNoArgsSource(AttrSource(module, "state"))
+    source = CallFunctionNoArgsSource(AttrSource(translator.import_source(module), function))
     install_guard(source.make_guard(GuardBuilder.EQUALS_MATCH))

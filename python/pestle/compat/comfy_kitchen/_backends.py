@@ -1,0 +1,47 @@
+"""Pestle's backends as backends of a registry of comfy-kitchen's kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pestle
+
+from . import _linears, _norms, _quantizers, _ropes  # noqa: F401  (they fill ADAPTERS)
+from ._serve import ADAPTERS, Adapter
+
+
+class OnBackend:
+    """Pestle's functions with `backend` filled in."""
+
+    def __init__(self, backend: str):
+        self._backend = backend
+
+    def __getattr__(self, name: str) -> Callable:
+        made = partial(getattr(pestle, name), backend=self._backend)
+        setattr(self, name, made)
+        return made
+
+
+class Backend:
+    """What the registry is given as a backend's module."""
+
+    def __init__(self, name: str, served: dict[str, Adapter]):
+        functions = OnBackend(name)
+        for function, found in served.items():
+            setattr(self, function, partial(found.function, functions))
+
+
+def register_all(registry) -> None:
+    """Registers Pestle's backends, each with what it has implementations for."""
+    for backend in pestle.list_backends():
+        if backend.available:
+            served = {
+                name: found
+                for name, found in ADAPTERS.items()
+                if set(found.ops) <= set(backend.ops)
+            }
+            rules = {name: found.constraints(backend.name) for name, found in served.items()}
+            registry.register(backend.name, Backend(backend.name, served), rules)
+        else:
+            registry.mark_unavailable(backend.name, backend.reason)

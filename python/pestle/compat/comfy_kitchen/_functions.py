@@ -1,0 +1,417 @@
+"""The functions that Pestle serves, by comfy-kitchen's names, arguments and defaults. Which backend
+runs a call is the registry's choice; the work itself is in _adapters.py."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._dispatch import public
+
+__all__ = [
+    "adaln",
+    "apply_rope",
+    "apply_rope1",
+    "apply_rope1_",
+    "apply_rope_",
+    "apply_rope_split_half",
+    "apply_rope_split_half1",
+    "apply_rope_split_half1_",
+    "apply_rope_split_half_",
+    "convrot_w4a4_linear",
+    "dequantize_convrot_w4a4_weight",
+    "dequantize_int8_simple",
+    "dequantize_mxfp8",
+    "dequantize_nvfp4",
+    "dequantize_per_tensor_fp8",
+    "dequantize_w4a8_int8_weight",
+    "int8_linear",
+    "int8_linear_modulated",
+    "int8_linear_rms_modulated",
+    "quantize_convrot_w4a4_weight",
+    "quantize_int8_rowwise",
+    "quantize_int8_tensorwise",
+    "quantize_mxfp8",
+    "quantize_nvfp4",
+    "quantize_per_tensor_fp8",
+    "quantize_w4a8_int8_weight",
+    "rms_adaln",
+    "rms_rope",
+    "rms_rope1",
+    "rms_rope1_",
+    "rms_rope_",
+    "rms_rope_split_half",
+    "rms_rope_split_half1",
+    "rms_rope_split_half1_",
+    "rms_rope_split_half_",
+    "scaled_mm_mxfp8",
+    "scaled_mm_nvfp4",
+    "stochastic_rounding_fp8",
+    "w4a8_int8_linear",
+]
+
+
+@public
+def adaln(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-06) -> Tensor:
+    """layer_norm(x) * (1 + scale) + shift."""
+
+
+@public
+def rms_adaln(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-06) -> Tensor:
+    """rms_norm(x) * (1 + scale) + shift."""
+
+
+@public
+def quantize_per_tensor_fp8(
+    x: Tensor, scale: Tensor, output_type: torch.dtype = torch.float8_e4m3fn
+) -> Tensor:
+    """Codes of x under a given decode scale, clamped to the format; x may have any shape."""
+
+
+@public
+def dequantize_per_tensor_fp8(
+    x: Tensor, scale: Tensor, output_type: torch.dtype = torch.bfloat16
+) -> Tensor:
+    """code * scale: one f32 product, one rounding."""
+
+
+@public
+def quantize_nvfp4(
+    x: Tensor,
+    per_tensor_scale: Tensor,
+    epsilon: float = 0.0,
+    pad_16x: bool = False,
+    hi_first: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """E2M1 codes, two a byte, and swizzled E4M3 scales of 16 elements; the global scale is a decode
+    scale, amax / 2688. `epsilon` has no effect, as there.
+    """
+
+
+@public
+def dequantize_nvfp4(
+    qx: Tensor,
+    per_tensor_scale: Tensor,
+    block_scales: Tensor,
+    output_type: torch.dtype = torch.bfloat16,
+    hi_first: bool = True,
+) -> Tensor:
+    """code * (block scale * global scale), rounded once; rows and columns keep their padding."""
+
+
+@public
+def quantize_mxfp8(x: Tensor, pad_32x: bool = False) -> tuple[Tensor, Tensor]:
+    """E4M3 codes and swizzled E8M0 scales of 32 elements, rounded up so that nothing saturates."""
+
+
+@public
+def dequantize_mxfp8(
+    qx: Tensor, block_scales: Tensor, output_type: torch.dtype = torch.bfloat16
+) -> Tensor:
+    """code * 2^(scale - 127), rounded once."""
+
+
+@public
+def quantize_convrot_w4a4_weight(
+    weight: Tensor,
+    convrot_groupsize: int = 256,
+    quant_group_size: int = 64,
+    stochastic_rounding: int | None = 0,
+) -> tuple[Tensor, Tensor]:
+    """Rotated weight as INT4, low nibble first, with one scale a row."""
+
+
+@public
+def quantize_w4a8_int8_weight(
+    weight: Tensor,
+    group_size: int = 16,
+    convrot_groupsize: int = 256,
+    symmetric: bool = True,
+    scale_dtype: torch.dtype = torch.float8_e4m3fn,
+    codebook: bool = True,
+    codebook_tensor: Tensor | None = None,
+    stochastic_rounding: int = 0,
+    bits: int = 4,
+    scale_search: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Rotated weight as codebook indices: codes, scales of 16 columns and of rows, None, and the
+    codebook."""
+
+
+@public
+def quantize_int8_rowwise(x: Tensor, stochastic_rounding: int | None = 0) -> tuple[Tensor, Tensor]:
+    """Codes and one scale a row, [..., 1]."""
+
+
+@public
+def quantize_int8_tensorwise(
+    x: Tensor, scale: Tensor | float | str | None = None, stochastic_rounding: int | None = 0
+) -> tuple[Tensor, Tensor]:
+    """Codes and one scale: computed, amax / 127, if None or "recalculate". `stochastic_rounding` is
+    a seed; 0 or None rounds to nearest.
+    """
+
+
+@public
+def dequantize_int8_simple(q: Tensor, scale: Tensor) -> Tensor:
+    """code * scale in f32."""
+
+
+@public
+def scaled_mm_nvfp4(
+    a: Tensor,
+    b: Tensor,
+    tensor_scale_a: Tensor,
+    tensor_scale_b: Tensor,
+    block_scale_a: Tensor,
+    block_scale_b: Tensor,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    alpha: Tensor | None = None,
+) -> Tensor:
+    """a @ b.T * alpha + bias; alpha is the product of both global scales unless given."""
+
+
+@public
+def scaled_mm_mxfp8(
+    a: Tensor,
+    b: Tensor,
+    block_scale_a: Tensor,
+    block_scale_b: Tensor,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """a @ b.T + bias over MXFP8 codes."""
+
+
+@public
+def convrot_w4a4_linear(
+    x: Tensor,
+    qweight: Tensor,
+    wscales: Tensor,
+    bias: Tensor | None = None,
+    convrot_groupsize: int = 256,
+    quant_group_size: int = 64,
+    linear_dtype: str = "int4",
+) -> Tensor:
+    """x @ W.T + bias over a rotated INT4 weight; x is rotated in f32 and not quantised."""
+
+
+@public
+def dequantize_convrot_w4a4_weight(
+    qdata: Tensor,
+    scales: Tensor,
+    convrot_groupsize: int = 256,
+    quant_group_size: int = 64,
+    output_dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The weight of quantize_convrot_w4a4_weight, rotated back."""
+
+
+@public
+def dequantize_w4a8_int8_weight(
+    qdata: Tensor,
+    s_rel: Tensor,
+    s_channel: Tensor,
+    codebook: Tensor | None = None,
+    correction: Tensor | None = None,
+    group_size: int = 16,
+    convrot_groupsize: int = 256,
+    output_dtype: torch.dtype = torch.bfloat16,
+) -> Tensor:
+    """The weight of quantize_w4a8_int8_weight, rotated back."""
+
+
+@public
+def int8_linear(
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    convrot: bool = False,
+    convrot_groupsize: int = 256,
+    input_act: str | None = None,
+    input_act_weight: Tensor | None = None,
+    input_act_eps: float = 0.0,
+    residual: Tensor | None = None,
+    residual_scale: Tensor | None = None,
+) -> Tensor:
+    """x, quantised by rows on the way, times an INT8 weight; rotated first if `convrot`.
+
+    `input_act` ("gelu_tanh", "swiglu", "situ" or "rms_norm") is applied to x before; with
+    `residual` the result is residual + residual_scale * linear(x).
+    """
+
+
+@public
+def int8_linear_modulated(
+    x: Tensor,
+    modulation_scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    convrot: bool = False,
+    convrot_groupsize: int = 256,
+) -> Tensor:
+    """int8_linear of x * (1 + modulation_scale), one row of modulation for all of x."""
+
+
+@public
+def int8_linear_rms_modulated(
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_eps: float,
+    modulation_scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    convrot: bool = False,
+    convrot_groupsize: int = 256,
+) -> Tensor:
+    """int8_linear of rms_norm(x) * (1 + modulation_scale)."""
+
+
+@public
+def w4a8_int8_linear(
+    x: Tensor,
+    qdata: Tensor,
+    s_rel: Tensor,
+    s_channel: Tensor,
+    codebook: Tensor | None = None,
+    correction: Tensor | None = None,
+    bias: Tensor | None = None,
+    group_size: int = 16,
+    convrot_groupsize: int = 256,
+    out_dtype: torch.dtype = torch.bfloat16,
+    mma_packed: bool = False,
+    input_act: str | None = None,
+    input_act_weight: Tensor | None = None,
+    input_act_eps: float = 0.0,
+    residual: Tensor | None = None,
+    residual_scale: Tensor | None = None,
+) -> Tensor:
+    """x @ W.T + bias over codebook indices; x is rotated in f32 and not quantised."""
+
+
+@public
+def apply_rope(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotates neighbouring pairs of each by freqs_cis."""
+
+
+@public
+def apply_rope_(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotates neighbouring pairs of each by freqs_cis, in place."""
+
+
+@public
+def apply_rope1(x: Tensor, freqs_cis: Tensor) -> Tensor:
+    """Rotates neighbouring pairs of x by freqs_cis."""
+
+
+@public
+def apply_rope1_(x: Tensor, freqs_cis: Tensor) -> Tensor:
+    """Rotates neighbouring pairs of x by freqs_cis, in place."""
+
+
+@public
+def apply_rope_split_half(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotates pairs (i, i + D/2) of each by freqs_cis."""
+
+
+@public
+def apply_rope_split_half_(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotates pairs (i, i + D/2) of each by freqs_cis, in place."""
+
+
+@public
+def apply_rope_split_half1(x: Tensor, freqs_cis: Tensor) -> Tensor:
+    """Rotates pairs (i, i + D/2) of x by freqs_cis."""
+
+
+@public
+def apply_rope_split_half1_(x: Tensor, freqs_cis: Tensor) -> Tensor:
+    """Rotates pairs (i, i + D/2) of x by freqs_cis, in place."""
+
+
+@public
+def rms_rope(
+    q: Tensor,
+    k: Tensor,
+    freqs_cis: Tensor,
+    q_scale: Tensor,
+    k_scale: Tensor | None = None,
+    epsilon: float = 1e-06,
+) -> tuple[Tensor, Tensor]:
+    """Rotates neighbouring pairs of the per-head RMS norm of each by freqs_cis."""
+
+
+@public
+def rms_rope_(
+    q: Tensor,
+    k: Tensor,
+    freqs_cis: Tensor,
+    q_scale: Tensor,
+    k_scale: Tensor | None = None,
+    epsilon: float = 1e-06,
+) -> tuple[Tensor, Tensor]:
+    """Rotates neighbouring pairs of the per-head RMS norm of each by freqs_cis, in place."""
+
+
+@public
+def rms_rope1(x: Tensor, freqs_cis: Tensor, scale: Tensor, epsilon: float = 1e-06) -> Tensor:
+    """Rotates neighbouring pairs of the per-head RMS norm of x by freqs_cis."""
+
+
+@public
+def rms_rope1_(x: Tensor, freqs_cis: Tensor, scale: Tensor, epsilon: float = 1e-06) -> Tensor:
+    """Rotates neighbouring pairs of the per-head RMS norm of x by freqs_cis, in place."""
+
+
+@public
+def rms_rope_split_half(
+    q: Tensor,
+    k: Tensor,
+    freqs_cis: Tensor,
+    q_scale: Tensor,
+    k_scale: Tensor | None = None,
+    epsilon: float = 1e-06,
+    rot_dim: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Rotates pairs (i, i + D/2) of the per-head RMS norm of each by freqs_cis."""
+
+
+@public
+def rms_rope_split_half_(
+    q: Tensor,
+    k: Tensor,
+    freqs_cis: Tensor,
+    q_scale: Tensor,
+    k_scale: Tensor | None = None,
+    epsilon: float = 1e-06,
+    rot_dim: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Rotates pairs (i, i + D/2) of the per-head RMS norm of each by freqs_cis, in place."""
+
+
+@public
+def rms_rope_split_half1(
+    x: Tensor, freqs_cis: Tensor, scale: Tensor, epsilon: float = 1e-06
+) -> Tensor:
+    """Rotates pairs (i, i + D/2) of the per-head RMS norm of x by freqs_cis."""
+
+
+@public
+def rms_rope_split_half1_(
+    x: Tensor, freqs_cis: Tensor, scale: Tensor, epsilon: float = 1e-06
+) -> Tensor:
+    """Rotates pairs (i, i + D/2) of the per-head RMS norm of x by freqs_cis, in place."""
+
+
+@public
+def stochastic_rounding_fp8(
+    x: Tensor, rng: Tensor, output_type: torch.dtype = torch.float8_e4m3fn
+) -> Tensor:
+    """Rounds to FP8 by one random byte an element, without a scale. `rng` is left as it is."""

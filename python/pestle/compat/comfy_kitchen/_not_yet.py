@@ -1,0 +1,403 @@
+"""Names that Pestle has no op for yet. A call raises NoCapableBackendError, unless somebody has
+registered a backend that serves it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ._dispatch import public
+from .registry import registry
+
+__all__ = [
+    "PrequantizedInt8Attention",
+    "closest_point_on_mesh",
+    "connected_components",
+    "delaunay3d",
+    "deltanet_conv_step",
+    "deltanet_conv_step_deferred",
+    "edge_collapse_checks",
+    "flash_attention_decode",
+    "flash_attention_decode_gqa",
+    "flash_attention_decode_gqa_is_available",
+    "flash_attention_decode_is_available",
+    "flash_attention_decode_step_merge",
+    "flash_attention_decode_tree_merge",
+    "fp16_conv3d",
+    "fp16_linear",
+    "gated_delta_ctl_ints",
+    "gated_delta_decode_deferred",
+    "gated_delta_decode_fused",
+    "gated_delta_decode_is_available",
+    "gated_delta_deferred_buffers",
+    "gated_delta_deferred_is_available",
+    "gated_delta_slot_max",
+    "gemv_awq_w4a16",
+    "group_norm_silu_pad3d",
+    "group_norm_stats3d",
+    "int8_attention",
+    "int8_attention_from_prequantized",
+    "int8_attention_is_available",
+    "mesh_bvh",
+    "min_cut",
+    "mm_int8",
+    "na2d",
+    "na3d",
+    "prequantize_int8_attention",
+    "quantize_svdquant_w4a4",
+    "rms_gated_residual",
+    "scaled_mm_svdquant_w4a4",
+    "sol_attn",
+    "sol_attn_chunked",
+    "sol_attn_is_available",
+]
+
+gated_delta_ctl_ints = 26
+gated_delta_slot_max = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PrequantizedInt8Attention:
+    """What prequantize_int8_attention gives to int8_attention_from_prequantized."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    q_scale: Tensor
+    k_scale: Tensor
+    v_scale: Tensor
+    original_head_dim: int
+    input_dtype: torch.dtype
+    attention_scale: float
+    cta_k: int
+    attn_mask: Tensor | None
+
+
+def _is_served(name: str) -> bool:
+    return any(
+        registry.is_available(b) and name in status["capabilities"]
+        for b, status in registry.list_backends().items()
+    )
+
+
+def int8_attention_is_available(device: torch.device | None = None) -> bool:
+    return _is_served("int8_attention")
+
+
+def flash_attention_decode_gqa_is_available(
+    device: torch.device | int | None = None, dtype: torch.dtype = torch.bfloat16
+) -> bool:
+    return _is_served("flash_attention_decode_gqa")
+
+
+def gated_delta_decode_is_available(
+    device: torch.device | None = None, key_head_dim: int = 128, value_head_dim: int = 128
+) -> bool:
+    return _is_served("gated_delta_decode_fused")
+
+
+def gated_delta_deferred_is_available(
+    device: torch.device | int | None = None, key_head_dim: int = 128, value_head_dim: int = 128
+) -> bool:
+    return _is_served("gated_delta_decode_deferred")
+
+
+def flash_attention_decode_is_available(device: torch.device | None = None) -> bool:
+    return _is_served("flash_attention_decode")
+
+
+def sol_attn_is_available(device: torch.device | None = None) -> bool:
+    return _is_served("sol_attn")
+
+
+@public
+def rms_gated_residual(
+    activation: Tensor, norm_weight: Tensor, residual: Tensor, gate: Tensor, eps: float = 1e-05
+) -> Tensor: ...
+
+
+@public
+def fp16_conv3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    stride: int | tuple[int, int, int] = 1,
+    out: Tensor | None = None,
+) -> Tensor: ...
+
+
+@public
+def group_norm_silu_pad3d(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    num_groups: int = 32,
+    eps: float = 1e-06,
+    pad: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0),
+    silu: bool = True,
+    zero_pad: bool = False,
+    out: Tensor | None = None,
+    stats: Tensor | None = None,
+) -> Tensor: ...
+
+
+@public
+def group_norm_stats3d(x: Tensor, num_groups: int = 32, eps: float = 1e-06) -> Tensor: ...
+
+
+@public
+def int8_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, attn_mask: Tensor | None = None
+) -> Tensor: ...
+
+
+@public
+def int8_attention_from_prequantized(quantized: PrequantizedInt8Attention) -> Tensor: ...
+
+
+@public
+def prequantize_int8_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, attn_mask: Tensor | None = None
+) -> PrequantizedInt8Attention: ...
+
+
+@public
+def flash_attention_decode(q: Tensor, k: Tensor, v: Tensor, kv_lengths: Tensor) -> Tensor: ...
+
+
+@public
+def flash_attention_decode_gqa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kv_lengths: Tensor,
+    return_lse: bool = False,
+    causal: bool = True,
+) -> Tensor: ...
+
+
+@public
+def flash_attention_decode_step_merge(
+    out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, merged: Tensor
+) -> Tensor: ...
+
+
+@public
+def flash_attention_decode_tree_merge(
+    out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, merged: Tensor
+) -> Tensor: ...
+
+
+@public
+def gated_delta_decode_fused(
+    mixed_qkv: Tensor,
+    x: Tensor,
+    w_a: Tensor,
+    w_b: Tensor,
+    dt_bias: Tensor,
+    g_decay: Tensor,
+    state: Tensor,
+    key_dim: int,
+    num_key_heads: int,
+    scale: float,
+    z: Tensor,
+    norm_weight: Tensor,
+    eps: float,
+    snapshots: Tensor | None = None,
+) -> Tensor: ...
+
+
+@public
+def deltanet_conv_step(
+    proj: Tensor,
+    conv_state: Tensor,
+    conv_w: Tensor,
+    conv_b: Tensor | None = None,
+    snapshots: Tensor | None = None,
+) -> Tensor: ...
+
+
+@public
+def gated_delta_deferred_buffers(
+    batch: int,
+    channels: int,
+    heads: int,
+    num_key_heads: int,
+    dtype: torch.dtype,
+    device: torch.device,
+): ...
+
+
+@public
+def deltanet_conv_step_deferred(
+    proj: Tensor,
+    conv_state: Tensor,
+    conv_w: Tensor,
+    conv_b: Tensor | None,
+    proj_buf: Tensor,
+    qkv_buf: Tensor,
+    ctl: Tensor,
+) -> None: ...
+
+
+@public
+def gated_delta_decode_deferred(
+    x: Tensor,
+    w_a: Tensor,
+    w_b: Tensor,
+    dt_bias: Tensor,
+    g_decay: Tensor,
+    state: Tensor,
+    key_dim: int,
+    num_key_heads: int,
+    scale: float,
+    z: Tensor,
+    norm_weight: Tensor,
+    eps: float,
+    qkv_buf: Tensor,
+    gates_buf: Tensor,
+    sumsq_buf: Tensor,
+    ctl: Tensor,
+) -> Tensor: ...
+
+
+@public
+def na2d(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kernel_size: int | list[int],
+    is_causal: bool | list[bool] | None = None,
+    scale: float | None = None,
+) -> Tensor: ...
+
+
+@public
+def na3d(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kernel_size: int | list[int],
+    is_causal: bool | list[bool] | None = None,
+    scale: float | None = None,
+) -> Tensor: ...
+
+
+@public
+def sol_attn(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tau: float = 1.0,
+    scale: float | None = None,
+    sink_blocks: list[int] | None = None,
+    sink_q: list[int] | None = None,
+    key_bias: Tensor | None = None,
+    topk_ratio: float = 0.0,
+    tail: bool = True,
+    block_len: Tensor | None = None,
+    coarse_gate: Tensor | None = None,
+    token_aug: int = 0,
+) -> Tensor: ...
+
+
+@public
+def sol_attn_chunked(
+    qkv_chunks,
+    t: int,
+    h: int,
+    rope_freqs: Tensor,
+    qk_norm_weights: tuple[Tensor, Tensor],
+    kmean: Tensor | None = None,
+    vscale: Tensor | None = None,
+    tau: float = 1.0,
+    topk_ratio: float = 0.0,
+    scale: float | None = None,
+    sink_blocks: list[int] | None = None,
+    sink_q: list[int] | None = None,
+    rope_eps: float = 1e-06,
+    tail: bool = True,
+    block_len: Tensor | None = None,
+    coarse_gate: Tensor | None = None,
+    token_aug: int = 0,
+): ...
+
+
+@public
+def quantize_svdquant_w4a4(
+    x: Tensor,
+    smooth: Tensor,
+    lora_down: Tensor,
+    pad_size: int = 256,
+    act_unsigned: bool = False,
+    lora_x: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+@public
+def scaled_mm_svdquant_w4a4(
+    act: Tensor,
+    wgt: Tensor,
+    ascales: Tensor,
+    wscales: Tensor,
+    lora_act_in: Tensor,
+    lora_up: Tensor,
+    bias: Tensor | None = None,
+    act_unsigned: bool = False,
+) -> Tensor: ...
+
+
+@public
+def gemv_awq_w4a16(
+    x: Tensor,
+    qweight: Tensor,
+    wscales: Tensor,
+    wzeros: Tensor,
+    bias: Tensor | None = None,
+    group_size: int = 64,
+) -> Tensor: ...
+
+
+@public
+def fp16_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    residual_scale: Tensor | None = None,
+) -> Tensor: ...
+
+
+@public
+def delaunay3d(points: Tensor) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+@public
+def mesh_bvh(triangles: Tensor): ...
+
+
+@public
+def closest_point_on_mesh(
+    bvh, points: Tensor, max_dist: float = float("inf")
+) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+@public
+def connected_components(edges: Tensor, num_nodes: int) -> Tensor: ...
+
+
+@public
+def edge_collapse_checks(
+    vertices: Tensor, faces: Tensor, edges: Tensor, positions: Tensor, cos_threshold: float = 0.0
+) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+@public
+def min_cut(nbr: Tensor, cap: Tensor, s_cap: Tensor, t_cap: Tensor) -> Tensor: ...
+
+
+@public
+def mm_int8(a: Tensor, b: Tensor) -> Tensor: ...

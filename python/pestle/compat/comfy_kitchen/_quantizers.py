@@ -1,0 +1,268 @@
+"""Quantisers and their inverses by comfy-kitchen's names, over Pestle's ops."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._serve import BYTES, E4M3, E8M0, F32, FLOATS, FP8, INT8, TWO, adapter, of, refuse_unless
+
+BY_CODE = {
+    0: torch.float32,
+    1: torch.float16,
+    2: torch.bfloat16,
+    5: torch.float8_e4m3fn,
+    6: torch.float8_e5m2,
+}
+DTYPE_TO_CODE = {dtype: code for code, dtype in BY_CODE.items()}
+
+# The fixed codebook of docs/formats/w4a8.md, which a quantised weight is returned with.
+W4A8_CODEBOOK = (
+    *(-0.980602, -0.794529, -0.638165, -0.500986, -0.377321, -0.263187, -0.155210, -0.050720),
+    *(0.052541, 0.156985, 0.265284, 0.379533, 0.502636, 0.638953, 0.794876, 0.980671),
+)
+
+
+def one(scale: Tensor, like: Tensor) -> Tensor:
+    """A scale of one element as [1], in f32, where the tensor is."""
+    return scale.to(like.device, torch.float32).reshape(1)
+
+
+def nibbles(hi_first: bool) -> str:
+    return "high_first" if hi_first else "low_first"
+
+
+def rounding(seed: int | None) -> dict:
+    if seed is None or seed <= 0:
+        return {}
+    return {"rounding": "stochastic", "seed": seed}
+
+
+# ---- FP8
+
+
+@adapter("quantize_fp8", x=of(FLOATS), scale=of(F32), output_type=of(FP8))
+def quantize_per_tensor_fp8(p, x, scale, output_type=torch.float8_e4m3fn):
+    return p.quantize_fp8(x, one(scale, x), q_dtype=output_type).view(x.shape)
+
+
+@adapter("dequantize_fp8", x=of(FP8), scale=of(FLOATS), output_type=of(FLOATS))
+def dequantize_per_tensor_fp8(p, x, scale, output_type=torch.bfloat16):
+    return p.dequantize_fp8(x, one(scale, x), out_dtype=output_type).view(x.shape)
+
+
+@adapter("stochastic_round_fp8", x=of(FLOATS), rng=of(BYTES), output_type=of(FP8))
+def stochastic_rounding_fp8(p, x, rng, output_type=torch.float8_e4m3fn):
+    return p.stochastic_round_fp8(x, rng, q_dtype=output_type).view(x.shape)
+
+
+# ---- NVFP4, MXFP8
+
+
+@adapter("quantize_nvfp4", x=of(FLOATS, TWO), per_tensor_scale=of(F32))
+def quantize_nvfp4(p, x, per_tensor_scale, epsilon=0.0, pad_16x=False, hi_first=True):
+    scale = one(per_tensor_scale, x)
+    return p.quantize_nvfp4(x, scale, nibbles=nibbles(hi_first), pad=pad_16x)
+
+
+@adapter(
+    "dequantize_nvfp4",
+    qx=of(BYTES, TWO),
+    per_tensor_scale=of(F32),
+    block_scales=of(E4M3 | BYTES),
+    output_type=of(FLOATS),
+)
+def dequantize_nvfp4(
+    p, qx, per_tensor_scale, block_scales, output_type=torch.bfloat16, hi_first=True
+):
+    return p.dequantize_nvfp4(
+        qx,
+        block_scales,
+        one(per_tensor_scale, qx),
+        nibbles=nibbles(hi_first),
+        out_dtype=output_type,
+    )
+
+
+@adapter("quantize_mxfp8", x=of(FLOATS, TWO))
+def quantize_mxfp8(p, x, pad_32x=False):
+    return p.quantize_mxfp8(x, pad=pad_32x)
+
+
+@adapter(
+    "dequantize_mxfp8",
+    qx=of(FP8, TWO),
+    block_scales=of(E8M0 | BYTES),
+    output_type=of(FLOATS),
+)
+def dequantize_mxfp8(p, qx, block_scales, output_type=torch.bfloat16):
+    return p.dequantize_mxfp8(qx, block_scales, out_dtype=output_type)
+
+
+# ---- INT8
+
+
+@adapter("quantize_int8", x=of(FLOATS), scale=of(FLOATS | {str, int, float}))
+def quantize_int8_tensorwise(p, x, scale=None, stochastic_rounding=0):
+    how = rounding(stochastic_rounding)
+    if scale is None or (isinstance(scale, str) and scale == "recalculate"):
+        q, scale = p.quantize_int8(x, granularity="tensor", **how)
+        return q.view(x.shape), scale.view(())
+    if isinstance(scale, str):
+        raise ValueError(f'scale is "{scale}": give a number, a tensor, None or "recalculate"')
+    scale = torch.as_tensor(scale, dtype=torch.float32, device=x.device)
+    q = p.quantize_int8(x, scale.reshape(1), granularity="tensor", **how)
+    return q.view(x.shape), scale
+
+
+@adapter("quantize_int8", x=of(FLOATS))
+def quantize_int8_rowwise(p, x, stochastic_rounding=0):
+    return p.quantize_int8(x, granularity="row", **rounding(stochastic_rounding))
+
+
+@adapter("dequantize_int8", q=of(INT8), scale=of(FLOATS))
+def dequantize_int8_simple(p, q, scale):
+    return dequantize_int8(p, q, scale, 0, torch.float32)
+
+
+@adapter("dequantize_int8", q=of(INT8), scale=of(FLOATS))
+def dequantize_int8_simple_dtype(p, q, scale, output_dtype_code):
+    return dequantize_int8(p, q, scale, 0, BY_CODE[output_dtype_code])
+
+
+def dequantize_int8(p, q: Tensor, scale: Tensor, hadamard: int, dtype: torch.dtype) -> Tensor:
+    scale = scale.to(q.device, torch.float32)
+    how = {"hadamard": hadamard, "out_dtype": dtype}
+    if scale.numel() == 1:
+        return p.dequantize_int8(q, scale.reshape(1), granularity="tensor", **how).view(q.shape)
+    if scale.ndim == 0 or scale.shape[-1] != 1:
+        shape = f"{tuple(scale.shape)} for codes {tuple(q.shape)}"
+        raise ValueError(f"scale has shape {shape}: one scale, or one a row, [..., 1]")
+    rows = scale.expand(*q.shape[:-1], 1).contiguous()
+    return p.dequantize_int8(q, rows, granularity="row", **how)
+
+
+@adapter("quantize_int8", weight=of(FLOATS, TWO))
+def quantize_int8_convrot_weight(p, weight, group_size, stochastic_rounding=0):
+    how = rounding(stochastic_rounding)
+    return p.quantize_int8(weight, granularity="row", hadamard=group_size, **how)
+
+
+@adapter("quantize_int8", x=of(FLOATS))
+def quantize_and_rotate_rowwise(p, x, h, group_size, stochastic_rounding=0):
+    """`h` is the rotation's matrix, which Pestle's ops do not read."""
+    how = rounding(stochastic_rounding)
+    return p.quantize_int8(x, granularity="row", hadamard=group_size, **how)
+
+
+@adapter("hadamard", weight=of(FLOATS, TWO))
+def rotate_int8_convrot_weight(p, weight, group_size):
+    return p.hadamard(weight, hadamard=group_size, out_dtype=weight.dtype)
+
+
+@adapter("dequantize_int8", q=of(INT8, TWO), scale=of(FLOATS))
+def dequantize_int8_convrot_weight(p, q, scale, group_size):
+    return dequantize_int8(p, q, scale, group_size, torch.float32)
+
+
+@adapter("dequantize_int8", q=of(INT8, TWO), scale=of(FLOATS))
+def dequantize_int8_convrot_weight_dtype(p, q, scale, group_size, output_dtype_code):
+    return dequantize_int8(p, q, scale, group_size, BY_CODE[output_dtype_code])
+
+
+@adapter("dequantize_int8", q=of(INT8, TWO), scale=of(FLOATS))
+def dequantize_int8_embedding(p, q, scale, indices, group_size, output_dtype_code):
+    """Gathers rows first, so that no more than these are decoded."""
+    flat = indices.reshape(-1)
+    rows = scale if scale.numel() == 1 else scale.reshape(-1, 1)[flat]
+    values = dequantize_int8(p, q[flat], rows, max(group_size, 0), BY_CODE[output_dtype_code])
+    return values.view(*indices.shape, q.shape[-1])
+
+
+# ---- INT4, W4A8
+
+
+@adapter("quantize_int4", weight=of(FLOATS, TWO))
+def quantize_convrot_w4a4_weight(
+    p, weight, convrot_groupsize=256, quant_group_size=64, stochastic_rounding=0
+):
+    how = rounding(stochastic_rounding)
+    q, scale = p.quantize_int4(weight, group_size=0, hadamard=convrot_groupsize, **how)
+    return q.view(torch.int8), scale.view(-1)
+
+
+@adapter("dequantize_int4", qdata=of(INT8, TWO), scales=of(FLOATS), output_dtype=of(FLOATS))
+def dequantize_convrot_w4a4_weight(
+    p, qdata, scales, convrot_groupsize=256, quant_group_size=64, output_dtype=torch.float32
+):
+    rows = scales.to(qdata.device, torch.float32).reshape(-1, 1)
+    return p.dequantize_int4(
+        qdata.view(torch.uint8),
+        rows,
+        group_size=0,
+        hadamard=convrot_groupsize,
+        out_dtype=output_dtype,
+    )
+
+
+W4A8_RULES = (refuse_unless("group_size", "groups of 16", lambda size: size in (None, 16)),)
+NO_CORRECTION = refuse_unless("correction", "symmetric weights", lambda given: given is None)
+_W4A8_MAKING = (
+    *W4A8_RULES,
+    refuse_unless("symmetric", "symmetric weights", lambda value: value in (None, True)),
+    refuse_unless("codebook", "codes by a codebook", lambda value: value in (None, True)),
+    refuse_unless("bits", "4 bits", lambda bits: bits in (None, 4)),
+    refuse_unless("stochastic_rounding", "rounding to nearest", lambda seed: not seed),
+    refuse_unless("scale_dtype", "E4M3 scales", lambda dtype: dtype in (None, torch.float8_e4m3fn)),
+)
+
+
+@adapter("quantize_w4a8", weight=of(FLOATS, TWO), codebook_tensor=of(F32), rules=_W4A8_MAKING)
+def quantize_w4a8_int8_weight(
+    p,
+    weight,
+    group_size=16,
+    convrot_groupsize=256,
+    symmetric=True,
+    scale_dtype=torch.float8_e4m3fn,
+    codebook=True,
+    codebook_tensor=None,
+    stochastic_rounding=0,
+    bits=4,
+    scale_search=True,
+):
+    table = codebook_tensor
+    if table is None:
+        table = torch.tensor(W4A8_CODEBOOK, dtype=torch.float32, device=weight.device)
+    q, rel, channel = p.quantize_w4a8(weight, table, hadamard=convrot_groupsize)
+    return q.view(torch.int8), rel, channel, None, table
+
+
+@adapter(
+    "dequantize_w4a8",
+    qdata=of(INT8, TWO),
+    s_rel=of(E4M3, TWO),
+    s_channel=of(F32),
+    codebook=of(F32),
+    output_dtype=of(FLOATS),
+    rules=(*W4A8_RULES, NO_CORRECTION),
+)
+def dequantize_w4a8_int8_weight(
+    p,
+    qdata,
+    s_rel,
+    s_channel,
+    codebook=None,
+    correction=None,
+    group_size=16,
+    convrot_groupsize=256,
+    output_dtype=torch.bfloat16,
+):
+    return p.dequantize_w4a8(
+        qdata.view(torch.uint8),
+        s_rel,
+        s_channel.reshape(-1),
+        codebook,
+        hadamard=convrot_groupsize,
+        out_dtype=output_dtype,
+    )

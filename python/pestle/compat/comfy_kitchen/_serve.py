@@ -1,0 +1,82 @@
+"""Pestle's backends as backends of this registry.
+
+An adapter is one function of comfy-kitchen written over Pestle's functions: its first argument has
+these, bound to one backend. A backend serves it if it has an implementation of every op that the
+adapter names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from .constraints import (
+    DivisibleBy,
+    ExactDims,
+    FunctionConstraints,
+    ParamConstraint,
+    ShapeRule,
+    ValidationResult,
+)
+
+FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16})
+F32 = frozenset({torch.float32})
+FP8 = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
+E4M3 = frozenset({torch.float8_e4m3fn})
+E8M0 = frozenset({torch.float8_e8m0fnu})
+BYTES = frozenset({torch.uint8})
+INT8 = frozenset({torch.int8})
+
+ONE = ExactDims(1)
+TWO = ExactDims(2)
+FOUR = ExactDims(4)
+PAIRS = DivisibleBy(-1, 2)
+
+DEVICES = {
+    "cuda": frozenset({"cuda"}),
+    "triton": frozenset({"cuda"}),
+    "cpu": frozenset({"cpu"}),
+    "eager": frozenset({"*"}),
+}
+
+
+def of(dtypes: frozenset, *rules: ShapeRule) -> ParamConstraint:
+    return ParamConstraint(dtypes, shape_rules=rules)
+
+
+@dataclass(frozen=True)
+class Adapter:
+    function: Callable
+    ops: tuple[str, ...]
+    params: dict[str, ParamConstraint]
+    rules: tuple[Callable, ...]
+
+    def constraints(self, backend: str) -> FunctionConstraints:
+        return FunctionConstraints(self.params, DEVICES[backend], None, self.rules)
+
+
+ADAPTERS: dict[str, Adapter] = {}
+
+
+def adapter(*ops: str, rules: tuple[Callable, ...] = (), **params: ParamConstraint) -> Callable:
+    """Marks the adapter of a public function of the same name, which calls these ops."""
+
+    def keep(function: Callable) -> Callable:
+        ADAPTERS[function.__name__] = Adapter(function, ops, params, rules)
+        return function
+
+    return keep
+
+
+def refuse_unless(param: str, rule: str, holds: Callable[[object], bool]) -> Callable:
+    """A call rule on the value of one argument that is no tensor."""
+
+    def check(kwargs) -> ValidationResult:
+        value = kwargs.get(param)
+        if holds(value):
+            return ValidationResult.ok()
+        return ValidationResult.fail(param, f"is {value}; Pestle has {rule} alone")
+
+    return check
