@@ -1,0 +1,92 @@
+// rms_rope on CUDA: ops/common/rope.cuh with a norm.
+// Measured not yet run on a GPU.
+#include "ops/common/rope.cuh"
+#include "ops/rms_rope/rms_rope_spec.h"
+
+namespace pestle::ops::rms_rope {
+namespace {
+
+using namespace pestle::cuda;
+
+constexpr int kX = arg_index(spec, "x");
+constexpr int kWeight = arg_index(spec, "weight");
+constexpr int kX2 = arg_index(spec, "x2");
+constexpr int kWeight2 = arg_index(spec, "weight2");
+constexpr int kOut = arg_index(spec, "out");
+constexpr int kOut2 = arg_index(spec, "out2");
+constexpr int kEps = arg_index(spec, "eps");
+
+const TensorView& second_weight(const Call& call) {
+  return call.tensor(call.has(kWeight2) ? kWeight2 : kWeight);
+}
+
+template <class T>
+Status start(const Call& call, const RopeJob& job, int64_t blocks) {
+  const Grid grid{blocks, rope_threads(job)};
+  if (job.table.split) return launch(call, "rms_rope", grid, rope_units<T, true, true>, job);
+  return launch(call, "rms_rope", grid, rope_units<T, false, true>, job);
+}
+
+Status run(const Call& call) {
+  const TensorView& x = call.tensor(kX);
+  RopeJob job{};
+  rope_shape(job, rotations_of<spec>(call), x.shape[3], x.shape[1], true);
+  job.eps = call.number(kEps);
+  job.weight_dtype = call.tensor(kWeight).dtype;
+  job.operands[0] = rope_operand(x, call.tensor(kOut), &call.tensor(kWeight));
+  job.first_blocks = rope_blocks(job, job.operands[0]);
+  int64_t blocks = job.first_blocks;
+  if (call.has(kX2)) {
+    job.operands[1] = rope_operand(call.tensor(kX2), call.tensor(kOut2), &second_weight(call));
+    blocks += rope_blocks(job, job.operands[1]);
+  }
+  switch (x.dtype) {
+    case DType::kBF16: return start<Bf16>(call, job, blocks);
+    case DType::kF16: return start<F16>(call, job, blocks);
+    default: return start<F32>(call, job, blocks);
+  }
+}
+
+Status run_any(const Call& call) {
+  const RopeTable table = rope_table(rotations_of<spec>(call));
+  const auto rotate = [&](const TensorView& x, const TensorView& weight, const TensorView& out) {
+    const int64_t heads = numel(x) == 0 ? 0 : row_count(x);
+    return launch(call, "rms_rope_any", {heads, kRopeAnyThreads}, rms_rope_any<kRopeAnyThreads>,
+                  AnyTensor(x), AnyTensor(out), AnyTensor(weight), table, call.number(kEps));
+  };
+  PESTLE_TRY(rotate(call.tensor(kX), call.tensor(kWeight), call.tensor(kOut)));
+  if (!call.has(kX2)) return {};
+  return rotate(call.tensor(kX2), second_weight(call), call.tensor(kOut2));
+}
+
+std::string refuses(const Call& call, const Machine&) {
+  const TensorView& x = call.tensor(kX);
+  if (std::string why = refuse_rope(rotations_of<spec>(call), x.shape[3], 32); !why.empty()) {
+    return why;
+  }
+  for (int index : {kX, kX2, kOut, kOut2, kWeight, kWeight2}) {
+    if (!call.has(index)) continue;
+    std::string why = refuse_rope_strides(call.spec->args[static_cast<size_t>(index)].name,
+                                          call.tensor(index), 1);
+    if (!why.empty()) return why;
+  }
+  return {};
+}
+
+constexpr Impl kImpls[] = {
+    {.id = "cuda/rms_rope",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses,
+     .run = run},
+    {.id = "cuda/rms_rope_any",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .run = run_any},
+};
+
+}  // namespace
+
+std::span<const Impl> cuda() { return kImpls; }
+
+}  // namespace pestle::ops::rms_rope
