@@ -16,7 +16,7 @@
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tensor_amax.h"
-#include "formats/hadamard.h"
+#include "ops/common/hadamard.cuh"
 #include "ops/common/row_codes.cuh"
 
 namespace pestle::ops {
@@ -213,28 +213,6 @@ struct AnyMatrix {
     return scale.at(index / map.grid_columns, index % map.grid_columns);
   }
 };
-
-inline constexpr int kAnyColumns = 1024;
-inline constexpr int kAnyThreads = 256;
-
-// formats::hadamard_rotate on each group of n of `count` values in shared memory.
-__device__ inline void rotate_shared(float* v, int count, int n) {
-  for (int t = 1; t < n; t *= 4) {
-    __syncthreads();
-    for (int i = threadIdx.x; i < count / 4; i += kAnyThreads) {
-      float* p = v + i / t * (4 * t) + i % t;
-      const float a = p[0], b = p[t], c = p[2 * t], d = p[3 * t];
-      p[0] = ((a + b) + c) - d;
-      p[t] = ((a + b) - c) + d;
-      p[2 * t] = ((a - b) + c) + d;
-      p[3 * t] = ((b - a) + c) + d;
-    }
-  }
-  __syncthreads();
-  const float norm = formats::hadamard_norm(n);
-  for (int i = threadIdx.x; i < count; i += kAnyThreads) v[i] *= norm;
-  __syncthreads();
-}
 
 // kCodes false: adds every element's magnitude to its scale's amax. Else codes, and scales.
 template <class Code, bool kCodes>
