@@ -633,30 +633,142 @@ static inline pestle_status pestle_linear_w4a8(
   return pestle_call(pestle_find_op("linear_w4a8"), args, 11, options);
 }
 
-/* Rotary position embedding of one tensor, or of queries and keys together.
+/* Rotary position embedding of one tensor, or of queries and keys together; or back.
  *   x: bf16|f16|f32 [B, H, S, D] queries, keys or any heads: BHSD, or BSHD
- *   freqs: f32|bf16|f16 [FB, FH, FS, D/2, 2, 2] rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1
+ *   freqs: f32|bf16|f16 [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2, 2, 2] (may be NULL) rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1
  *   x2: bf16|f16|f32 [B2, H2, S2, D] (may be NULL) a second tensor for the same freqs, e.g. keys
- *   out: =x [B, H, S, D] (output) rotated x
+ *   cos: f32|bf16|f16 [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2] (may be NULL) cosines, one a pair, in place of freqs; dimensions as those of freqs
+ *   sin: =cos [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2] (may be NULL) sines, one a pair, with cos
+ *   out: =x [B, H, S, D] (output) rotated x; what rot_dim leaves is copied
  *   out2: =x2 [B2, H2, S2, D] (output) (may be NULL) rotated x2
- *   pairs: interleaved|split_half; rotate (2i, 2i+1), or (i, i + D/2)
+ *   pairs: interleaved|split_half; rotate (2i, 2i+1), or (i, i + rot_dim/2)
+ *   rot_dim: elements of a head that are rotated, the first ones; 0: all of them
+ *   inverse: rotate back: by the transposed rotations, as the gradient is
  */
 static inline pestle_status pestle_apply_rope(
     const pestle_tensor* x,
     const pestle_tensor* freqs,
     const pestle_tensor* x2,
+    const pestle_tensor* cos,
+    const pestle_tensor* sin,
     const pestle_tensor* out,
     const pestle_tensor* out2,
     const char* pairs,
+    int64_t rot_dim,
+    int inverse,
     const pestle_call_options* options) {
-  pestle_arg args[6];
+  pestle_arg args[10];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(freqs);
   args[2] = pestle_tensor_arg(x2);
-  args[3] = pestle_tensor_arg(out);
-  args[4] = pestle_tensor_arg(out2);
-  args[5] = pestle_choice_arg(pairs);
-  return pestle_call(pestle_find_op("apply_rope"), args, 6, options);
+  args[3] = pestle_tensor_arg(cos);
+  args[4] = pestle_tensor_arg(sin);
+  args[5] = pestle_tensor_arg(out);
+  args[6] = pestle_tensor_arg(out2);
+  args[7] = pestle_choice_arg(pairs);
+  args[8] = pestle_int_arg(rot_dim);
+  args[9] = pestle_bool_arg(inverse);
+  return pestle_call(pestle_find_op("apply_rope"), args, 10, options);
+}
+
+/* RMS norm of every head, then rotary position embedding; one tensor or two.
+ *   x: bf16|f16|f32 [B, H, S, D] queries, keys or any heads: BHSD, or BSHD
+ *   weight: bf16|f16|f32 [D] what normalised elements are multiplied by
+ *   freqs: f32|bf16|f16 [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2, 2, 2] (may be NULL) rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1
+ *   x2: =x [B2, H2, S2, D] (may be NULL) a second tensor for the same freqs, e.g. keys
+ *   weight2: =weight [D] (may be NULL) x2's weight; left out, weight serves both
+ *   cos: f32|bf16|f16 [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2] (may be NULL) cosines, one a pair, in place of freqs; dimensions as those of freqs
+ *   sin: =cos [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2] (may be NULL) sines, one a pair, with cos
+ *   out: =x [B, H, S, D] (output) rotated; what rot_dim leaves is only normalised
+ *   out2: =x [B2, H2, S2, D] (output) (may be NULL) the same of x2
+ *   eps: added to the mean of a head's squares
+ *   pairs: interleaved|split_half; rotate (2i, 2i+1), or (i, i + rot_dim/2)
+ *   rot_dim: elements of a head that are rotated, the first ones; 0: all of them
+ */
+static inline pestle_status pestle_rms_rope(
+    const pestle_tensor* x,
+    const pestle_tensor* weight,
+    const pestle_tensor* freqs,
+    const pestle_tensor* x2,
+    const pestle_tensor* weight2,
+    const pestle_tensor* cos,
+    const pestle_tensor* sin,
+    const pestle_tensor* out,
+    const pestle_tensor* out2,
+    double eps,
+    const char* pairs,
+    int64_t rot_dim,
+    const pestle_call_options* options) {
+  pestle_arg args[12];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(weight);
+  args[2] = pestle_tensor_arg(freqs);
+  args[3] = pestle_tensor_arg(x2);
+  args[4] = pestle_tensor_arg(weight2);
+  args[5] = pestle_tensor_arg(cos);
+  args[6] = pestle_tensor_arg(sin);
+  args[7] = pestle_tensor_arg(out);
+  args[8] = pestle_tensor_arg(out2);
+  args[9] = pestle_float_arg(eps);
+  args[10] = pestle_choice_arg(pairs);
+  args[11] = pestle_int_arg(rot_dim);
+  return pestle_call(pestle_find_op("rms_rope"), args, 12, options);
+}
+
+/* Gradients of rms_rope to its tensors and weights.
+ *   d_out: bf16|f16|f32 [B, H, S, D] gradient of rms_rope's out
+ *   x: =d_out [B, H, S, D] rms_rope's x
+ *   weight: bf16|f16|f32 [D] rms_rope's weight
+ *   freqs: f32|bf16|f16 [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2, 2, 2] (may be NULL) rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1
+ *   d_out2: =d_out [B2, H2, S2, D] (may be NULL) gradient of out2
+ *   x2: =d_out [B2, H2, S2, D] (may be NULL) rms_rope's x2
+ *   weight2: =weight [D] (may be NULL) rms_rope's weight2
+ *   cos: f32|bf16|f16 [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2] (may be NULL) cosines, one a pair, in place of freqs; dimensions as those of freqs
+ *   sin: =cos [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2] (may be NULL) sines, one a pair, with cos
+ *   d_x: =d_out [B, H, S, D] (output) gradient of x
+ *   d_weight: =weight [D] (output) gradient of weight, summed over all heads and positions
+ *   d_x2: =d_out [B2, H2, S2, D] (output) (may be NULL) gradient of x2
+ *   d_weight2: =weight [D] (output) (may be NULL) gradient of weight2
+ *   eps: added to the mean of a head's squares
+ *   pairs: interleaved|split_half; rotate (2i, 2i+1), or (i, i + rot_dim/2)
+ *   rot_dim: elements of a head that are rotated, the first ones; 0: all of them
+ */
+static inline pestle_status pestle_rms_rope_backward(
+    const pestle_tensor* d_out,
+    const pestle_tensor* x,
+    const pestle_tensor* weight,
+    const pestle_tensor* freqs,
+    const pestle_tensor* d_out2,
+    const pestle_tensor* x2,
+    const pestle_tensor* weight2,
+    const pestle_tensor* cos,
+    const pestle_tensor* sin,
+    const pestle_tensor* d_x,
+    const pestle_tensor* d_weight,
+    const pestle_tensor* d_x2,
+    const pestle_tensor* d_weight2,
+    double eps,
+    const char* pairs,
+    int64_t rot_dim,
+    const pestle_call_options* options) {
+  pestle_arg args[16];
+  args[0] = pestle_tensor_arg(d_out);
+  args[1] = pestle_tensor_arg(x);
+  args[2] = pestle_tensor_arg(weight);
+  args[3] = pestle_tensor_arg(freqs);
+  args[4] = pestle_tensor_arg(d_out2);
+  args[5] = pestle_tensor_arg(x2);
+  args[6] = pestle_tensor_arg(weight2);
+  args[7] = pestle_tensor_arg(cos);
+  args[8] = pestle_tensor_arg(sin);
+  args[9] = pestle_tensor_arg(d_x);
+  args[10] = pestle_tensor_arg(d_weight);
+  args[11] = pestle_tensor_arg(d_x2);
+  args[12] = pestle_tensor_arg(d_weight2);
+  args[13] = pestle_float_arg(eps);
+  args[14] = pestle_choice_arg(pairs);
+  args[15] = pestle_int_arg(rot_dim);
+  return pestle_call(pestle_find_op("rms_rope_backward"), args, 16, options);
 }
 
 /* Quantises to NVFP4: E2M1 codes, an E4M3 scale per 16 elements, one global scale.

@@ -53,8 +53,7 @@ inline constexpr Case cases[] = {
     {"B=1 H=24 S=4608 D=128 FB=1 FH=1 FS=4608", kBar},
     {"B=1 H=24 S=32760 D=128 FB=1 FH=1 FS=32760", kBar},
     {"B=1 H=12 S=32760 D=128 FB=1 FH=1 FS=32760", kBar},
-    {"B=1 H=12 S=32760 D=128 FB=1 FH=1 FS=32760 freqs=none cos=f32 sin=f32 pairs=split_half",
-     kBar},
+    {"B=1 H=12 S=32760 D=128 FB=1 FH=1 FS=32760 freqs=none cos=f32 sin=f32 pairs=split_half", kBar},
 };
 
 inline constexpr OpSpec spec{

@@ -5,7 +5,10 @@
 // distance 256 is between two lanes. A group never leaves its warp, so __syncwarp is enough.
 #pragma once
 
+#include <type_traits>
+
 #include "backends/cuda/device/elements.cuh"
+#include "core/dtype.h"
 #include "formats/hadamard.h"
 
 namespace pestle::ops {
@@ -16,11 +19,11 @@ inline constexpr int kChunk = 32 * kLaneRun;
 template <int kN>
 inline constexpr int kRotateChunks = kN == 1024 ? 2 : 1;
 // Floats of shared memory of a warp: a chunk, and a gap after each 256 against bank conflicts.
-template <int kN>
-inline constexpr int kRotateFloats = kN <= 16 ? 0 : kRotateChunks<kN> * (kChunk + 32);
+inline constexpr int kRotateFloats = kChunk + 32;
 
 inline constexpr int kAnyColumns = 1024;
-inline constexpr int kAnyThreads = 256;  // of kernels that take any strides, 1024 columns a thread block
+inline constexpr int kAnyThreads =
+    256;  // of kernels that take any strides, 1024 columns a thread block
 
 #ifdef __CUDACC__
 
@@ -100,88 +103,136 @@ __device__ inline float* strided_quad(float* shared, int lane, int k) {
   return shared + lane_quad(lane / 4 * 4 + k, lane % 4);
 }
 
+// The strided layout of a chunk, from the memory that put_run has filled, and back.
+template <int kN>
+__device__ inline void get_strided(float* shared, int lane, float (&v)[kLaneRun]) {
+#pragma unroll
+  for (int k = 0; k < (kN == 64 ? 4 : kLaneRun); ++k) {
+    if constexpr (kN == 64) {
+      const float4 four = *reinterpret_cast<const float4*>(strided_quad(shared, lane, k));
+      v[4 * k] = four.x;
+      v[4 * k + 1] = four.y;
+      v[4 * k + 2] = four.z;
+      v[4 * k + 3] = four.w;
+    } else {
+      v[k] = *strided(shared, lane, k);
+    }
+  }
+}
+template <int kN>
+__device__ inline void put_strided(float* shared, int lane, const float (&v)[kLaneRun]) {
+#pragma unroll
+  for (int k = 0; k < (kN == 64 ? 4 : kLaneRun); ++k) {
+    if constexpr (kN == 64) {
+      *reinterpret_cast<float4*>(strided_quad(shared, lane, k)) =
+          make_float4(v[4 * k], v[4 * k + 1], v[4 * k + 2], v[4 * k + 3]);
+    } else {
+      *strided(shared, lane, k) = v[k];
+    }
+  }
+}
+
+// The stage of distance 256 over two chunks: lanes below 16 have a (first chunk) and c (second),
+// the others b and d.
+__device__ inline void butterfly_lanes(float& first, float& second) {
+  const bool upper = threadIdx.x % 32 >= 16;
+  const float other_first = __shfl_xor_sync(0xFFFFFFFFu, first, 16);
+  const float other_second = __shfl_xor_sync(0xFFFFFFFFu, second, 16);
+  const float a = upper ? other_first : first, b = upper ? first : other_first;
+  const float c = upper ? other_second : second, d = upper ? second : other_second;
+  const float sum = a + b;
+  first = upper ? (sum - c) + d : (sum + c) - d;
+  second = upper ? ((b - a) + c) + d : ((a - b) + c) + d;
+}
+
 // Rotates chunks of neighbours in place. The result is strided (see above) for kN >= 64 and not
 // yet multiplied by the norm.
 template <int kN>
 __device__ inline void warp_rotate(float (&v)[kRotateChunks<kN>][kLaneRun], float* shared) {
   const int lane = threadIdx.x % 32;
-  constexpr int kStep = kChunk + 32;
 #pragma unroll
-  for (int c = 0; c < kRotateChunks<kN>; ++c) butterflies<kN >= 16>(v[c]);
-  if constexpr (kN >= 64) {
-    __syncwarp();
-#pragma unroll
-    for (int c = 0; c < kRotateChunks<kN>; ++c) put_run(shared + c * kStep, lane, v[c]);
-    __syncwarp();
-#pragma unroll
-    for (int c = 0; c < kRotateChunks<kN>; ++c) {
+  for (int c = 0; c < kRotateChunks<kN>; ++c) {
+    butterflies<kN >= 16>(v[c]);
+    if constexpr (kN >= 64) {
+      __syncwarp();
+      put_run(shared, lane, v[c]);
+      __syncwarp();
+      get_strided<kN>(shared, lane, v[c]);
       if constexpr (kN == 64) {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const float4 four =
-              *reinterpret_cast<const float4*>(strided_quad(shared + c * kStep, lane, k));
-          v[c][4 * k] = four.x;
-          v[c][4 * k + 1] = four.y;
-          v[c][4 * k + 2] = four.z;
-          v[c][4 * k + 3] = four.w;
-        }
 #pragma unroll
         for (int i = 0; i < 4; ++i) butterfly(v[c][i], v[c][i + 4], v[c][i + 8], v[c][i + 12]);
       } else {
-#pragma unroll
-        for (int k = 0; k < kLaneRun; ++k) v[c][k] = *strided(shared + c * kStep, lane, k);
         butterflies<true>(v[c]);
       }
     }
   }
   if constexpr (kN == 1024) {
-    // Elements 256 apart: lanes below 16 have a (chunk 0) and c (chunk 1), the others b and d.
-    const bool upper = lane >= 16;
 #pragma unroll
-    for (int k = 0; k < kLaneRun; ++k) {
-      const float first = __shfl_xor_sync(0xFFFFFFFFu, v[0][k], 16);
-      const float second = __shfl_xor_sync(0xFFFFFFFFu, v[1][k], 16);
-      const float a = upper ? first : v[0][k], b = upper ? v[0][k] : first;
-      const float c = upper ? second : v[1][k], d = upper ? v[1][k] : second;
-      const float sum = a + b;
-      v[0][k] = upper ? (sum - c) + d : (sum + c) - d;
-      v[1][k] = upper ? ((b - a) + c) + d : ((a - b) + c) + d;
-    }
+    for (int k = 0; k < kLaneRun; ++k) butterfly_lanes(v[0][k], v[1][k]);
   }
 }
 
 // From the strided layout back to neighbours.
 template <int kN>
-__device__ inline void warp_restore(float (&v)[kRotateChunks<kN>][kLaneRun], float* shared) {
+__device__ inline void restore_runs(float (&v)[2][kLaneRun], float* shared) {
   if constexpr (kN >= 64) {
     const int lane = threadIdx.x % 32;
-    constexpr int kStep = kChunk + 32;
 #pragma unroll
-    for (int c = 0; c < kRotateChunks<kN>; ++c) {
-      if constexpr (kN == 64) {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          *reinterpret_cast<float4*>(strided_quad(shared + c * kStep, lane, k)) =
-              make_float4(v[c][4 * k], v[c][4 * k + 1], v[c][4 * k + 2], v[c][4 * k + 3]);
-        }
-      } else {
-#pragma unroll
-        for (int k = 0; k < kLaneRun; ++k) *strided(shared + c * kStep, lane, k) = v[c][k];
-      }
+    for (int c = 0; c < 2; ++c) {
+      __syncwarp();
+      put_strided<kN>(shared, lane, v[c]);
+      __syncwarp();
+      get_run(shared, lane, v[c]);
     }
-    __syncwarp();
-#pragma unroll
-    for (int c = 0; c < kRotateChunks<kN>; ++c) get_run(shared + c * kStep, lane, v[c]);
   }
 }
 
+// This lane's runs of two chunks, both loaded before either is used; zeros where there is none.
+// The dtype is the same for all threads.
 template <class T>
-__device__ inline void run_to_f32(const typename T::Raw (&raw)[2], float (&v)[kLaneRun]) {
+__device__ inline void load_runs_of(const char* x, const bool (&inside)[2],
+                                    float (&v)[2][kLaneRun]) {
+  typename T::Raw raw[2][2];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float x[cuda::kUnit];
-    T::to_f32(raw[half], x);
-    for (int i = 0; i < cuda::kUnit; ++i) v[8 * half + i] = x[i];
+  for (int c = 0; c < 2; ++c) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      raw[c][half] =
+          inside[c] ? T::load(x + (c * kChunk + half * cuda::kUnit) * T::kBytes) : T::zero();
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float y[cuda::kUnit];
+      T::to_f32(raw[c][half], y);
+      for (int i = 0; i < cuda::kUnit; ++i) v[c][8 * half + i] = y[i];
+    }
+  }
+}
+__device__ inline void load_runs(DType dtype, const char* x, const bool (&inside)[2],
+                                 float (&v)[2][kLaneRun]) {
+  switch (dtype) {
+    case DType::kBF16: return load_runs_of<cuda::Bf16>(x, inside, v);
+    case DType::kF16: return load_runs_of<cuda::F16>(x, inside, v);
+    default: return load_runs_of<cuda::F32>(x, inside, v);
+  }
+}
+
+// Rotates two chunks of neighbours; strided as above, without the norm.
+template <int kN>
+__device__ inline void rotate_runs(float (&v)[2][kLaneRun], float* shared) {
+  if constexpr (kRotateChunks<kN> == 2) {
+    warp_rotate<kN>(v, shared);
+  } else {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      float one[1][kLaneRun];
+      for (int i = 0; i < kLaneRun; ++i) one[0][i] = v[c][i];
+      warp_rotate<kN>(one, shared);
+      for (int i = 0; i < kLaneRun; ++i) v[c][i] = one[0][i];
+    }
   }
 }
 

@@ -12,8 +12,7 @@
 namespace pestle::ops {
 
 // Pieces of the contracts.
-inline constexpr const char* kRopeFreqsShape =
-    "FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2, 2, 2";
+inline constexpr const char* kRopeFreqsShape = "FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2, 2, 2";
 inline constexpr const char* kRopeCosShape = "FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2";
 inline constexpr const char* kRopeFreqsDoc =
     "rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1";

@@ -4,14 +4,12 @@
 // Traffic  x once, out once; groups of 64 and more twice through shared memory.
 // Numerics exact: the order of docs/formats/hadamard.md, one rounding.
 // Measured not yet run on a GPU.
-#include <type_traits>
-
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tensor_amax.h"
-#include "ops/common/hadamard.cuh"
 #include "ops/common/element.h"
+#include "ops/common/hadamard.cuh"
 #include "ops/hadamard/hadamard_spec.h"
 
 namespace pestle::ops::hadamard {
@@ -35,7 +33,10 @@ struct Job {
   int64_t tasks;
   FastDivisor pieces;  // of a row; of one row, none
   bool one_row;
+  DType x_dtype;
   DType out_dtype;
+  int x_bytes;  // of an element
+  int out_bytes;
 };
 
 template <class T>
@@ -48,47 +49,30 @@ __device__ void store_run(char* out, const float (&v)[kLaneRun]) {
   }
 }
 
-template <class T, int kN>
+template <int kN>
 __global__ void __launch_bounds__(32 * kWarps) rows_kernel(Job job) {
-  constexpr int kChunks = kRotateChunks<kN>;
-  __shared__ __align__(16) float shared[kWarps][kRotateFloats<kN> > 0 ? kRotateFloats<kN> : 1];
+  __shared__ __align__(16) float shared[kWarps][kRotateFloats];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int64_t task = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
   if (task >= job.tasks) return;
   const int64_t row = job.one_row ? 0 : job.pieces.divide(static_cast<uint32_t>(task));
   const int64_t first = (task - row * job.pieces.divisor) * kPiece + lane * kLaneRun;
-  const char* x = job.x + row * job.x_row_bytes + first * T::kBytes;
-  typename T::Raw raw[2][2];
-  bool inside[2];
+  const bool inside[2] = {first < job.columns, first + kChunk < job.columns};
+  float v[2][kLaneRun];
+  load_runs(job.x_dtype, job.x + row * job.x_row_bytes + first * job.x_bytes, inside, v);
+  rotate_runs<kN>(v, shared[warp]);
+  restore_runs<kN>(v, shared[warp]);
+  const float norm = formats::hadamard_norm(kN);
+  char* out = job.out + row * job.out_row_bytes + first * job.out_bytes;
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
-    inside[c] = first + c * kChunk < job.columns;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      raw[c][half] =
-          inside[c] ? T::load(x + (c * kChunk + half * kUnit) * T::kBytes) : T::zero();
-    }
-  }
-  const float norm = formats::hadamard_norm(kN);
-  const int out_bytes = job.out_dtype == DType::kF32 ? 4 : 2;
-  char* out = job.out + row * job.out_row_bytes + first * out_bytes;
-#pragma unroll
-  for (int piece = 0; piece < 2; piece += kChunks) {
-    float v[kChunks][kLaneRun];
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) run_to_f32<T>(raw[piece + c], v[c]);
-    warp_rotate<kN>(v, shared[warp]);
-    warp_restore<kN>(v, shared[warp]);
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      if (!inside[piece + c]) continue;
-      for (int i = 0; i < kLaneRun; ++i) v[c][i] *= norm;
-      char* to = out + (piece + c) * kChunk * out_bytes;
-      switch (job.out_dtype) {
-        case DType::kBF16: store_run<Bf16>(to, v[c]); break;
-        case DType::kF16: store_run<F16>(to, v[c]); break;
-        default: store_run<F32>(to, v[c]); break;
-      }
+    if (!inside[c]) continue;
+    for (int i = 0; i < kLaneRun; ++i) v[c][i] *= norm;
+    char* to = out + c * kChunk * job.out_bytes;
+    switch (job.out_dtype) {
+      case DType::kBF16: store_run<Bf16>(to, v[c]); break;
+      case DType::kF16: store_run<F16>(to, v[c]); break;
+      default: store_run<F32>(to, v[c]); break;
     }
   }
 }
@@ -103,14 +87,6 @@ __global__ void __launch_bounds__(kAnyThreads)
   for (int i = threadIdx.x; i < count; i += kAnyThreads) v[i] = x.load(x.at(row, first + i));
   rotate_shared(v, count, n);
   for (int i = threadIdx.x; i < count; i += kAnyThreads) out.store(out.at(row, first + i), v[i]);
-}
-
-template <class T>
-Status start(const Call& call, const Job& job) {
-  const Grid grid{ceil_div(job.tasks, kWarps), 32 * kWarps};
-  return with_hadamard(static_cast<int>(call.integer(kHadamard)), [&](auto n) {
-    return launch(call, "hadamard", grid, rows_kernel<T, n>, job);
-  });
 }
 
 Status run(const Call& call) {
@@ -128,22 +104,23 @@ Status run(const Call& call) {
           rows * pieces,
           {},
           rows == 1,
-          out.dtype};
+          x.dtype,
+          out.dtype,
+          dtype_bytes(x.dtype),
+          dtype_bytes(out.dtype)};
   if (rows > 1) job.pieces = FastDivisor(static_cast<uint32_t>(pieces));
   if (rows == 1) job.pieces.divisor = 0;
-  switch (x.dtype) {
-    case DType::kBF16: return start<Bf16>(call, job);
-    case DType::kF16: return start<F16>(call, job);
-    default: return start<F32>(call, job);
-  }
+  return with_hadamard(static_cast<int>(call.integer(kHadamard)), [&](auto n) {
+    return launch(call, "hadamard", {ceil_div(job.tasks, kWarps), 32 * kWarps}, rows_kernel<n>,
+                  job);
+  });
 }
 
 Status run_any(const Call& call) {
   const TensorView& x = call.tensor(kX);
   const int64_t columns = row_length(x);
-  return launch(call, "hadamard_any",
-                {row_count(x) * ceil_div(columns, kAnyColumns), kAnyThreads}, any_kernel,
-                AnyTensor(x), AnyTensor(call.tensor(kOut)), columns,
+  return launch(call, "hadamard_any", {row_count(x) * ceil_div(columns, kAnyColumns), kAnyThreads},
+                any_kernel, AnyTensor(x), AnyTensor(call.tensor(kOut)), columns,
                 static_cast<int>(call.integer(kHadamard)));
 }
 

@@ -1,5 +1,7 @@
-// quantize_int8 on CUDA: ops/common/quantize_rows.cuh with these codes and scales.
+// quantize_int8 on CUDA: ops/common/quantize_rows.cuh with these codes and scales; rotated first,
+// ops/common/quantize_rotated.cuh.
 #include "ops/common/int8_scale_grid.h"
+#include "ops/common/quantize_rotated.cuh"
 #include "ops/common/quantize_rows.cuh"
 #include "ops/quantize_int8/quantize_int8_spec.h"
 
@@ -37,6 +39,12 @@ QuantizeRows rows_of(const Call& call) {
 Status run(const Call& call) {
   return run_quantize_rows<Int8Code>(call, "quantize_int8", rows_of(call));
 }
+Status run_rotated(const Call& call) {
+  return run_quantize_rotated(call, "quantize_int8_rotated", rows_of(call));
+}
+std::string refuses_rotated(const Call& call, const Machine&) {
+  return refuse_quantize_rotated(rows_of(call));
+}
 Status run_any(const Call& call) {
   return run_quantize_any<Int8Code>(call, "quantize_int8_any", rows_of(call));
 }
@@ -50,6 +58,12 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 80,
      .refuses = refuses,
      .run = run,
+     .workspace = "if(has(scale), 0, 4)"},
+    {.id = "cuda/quantize_int8_rotated",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_rotated,
+     .run = run_rotated,
      .workspace = "if(has(scale), 0, 4)"},
     {.id = "cuda/quantize_int8_any",
      .device = DeviceType::kCuda,

@@ -51,15 +51,15 @@ inline constexpr Case cases[] = {
     {"B=1 H=24 S=4608 D=128 FB=1 FH=1 FS=4608", kBar},
     {"B=1 H=24 S=32760 D=128 FB=1 FH=1 FS=32760", kBar},
     {"B=1 H=12 S=32760 D=128 FB=1 FH=1 FS=32760", kBar},
-    {"B=1 H=12 S=32760 D=128 FB=1 FH=1 FS=32760 freqs=none cos=f32 sin=f32 pairs=split_half",
-     kBar},
+    {"B=1 H=12 S=32760 D=128 FB=1 FH=1 FS=32760 freqs=none cos=f32 sin=f32 pairs=split_half", kBar},
 };
 
 inline constexpr OpSpec spec{
     .name = "rms_rope",
     .doc = "RMS norm of every head, then rotary position embedding; one tensor or two.",
-    .source = "u = (x * r) * weight, r = 1/sqrt(mean(x^2) + eps); pairs of u rotate as in "
-              "apply_rope; f32 up to one rounding to x's dtype",
+    .source =
+        "u = (x * r) * weight, r = 1/sqrt(mean(x^2) + eps); pairs of u rotate as in "
+        "apply_rope; f32 up to one rounding to x's dtype",
     .args = args,
     .constraints = constraints,
     .cases = cases,

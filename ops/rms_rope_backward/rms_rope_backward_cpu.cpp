@@ -145,10 +145,7 @@ std::string refuses(const Call& call, const Machine&) {
 }
 
 constexpr Impl kImpls[] = {
-    {.id = "cpu/rms_rope_backward_rows",
-     .refuses = refuses,
-     .run = run,
-     .workspace = "8*64*D"},
+    {.id = "cpu/rms_rope_backward_rows", .refuses = refuses, .run = run, .workspace = "8*64*D"},
 };
 
 }  // namespace

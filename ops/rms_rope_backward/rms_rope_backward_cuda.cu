@@ -27,9 +27,9 @@ constexpr int kDX2 = arg_index(spec, "d_x2");
 constexpr int kDWeight2 = arg_index(spec, "d_weight2");
 constexpr int kEps = arg_index(spec, "eps");
 
-constexpr int kHeads = 2;         // in flight in a thread, two tensors each
-constexpr int kHeadGroup = 8;     // heads of a task
-constexpr int kThreads = 256;     // and a unit of 8 columns in each of them: 8 or 16 KiB of sums
+constexpr int kHeads = 2;          // in flight in a thread, two tensors each
+constexpr int kHeadGroup = 8;      // heads of a task
+constexpr int kThreads = 256;      // and a unit of 8 columns in each of them: 8 or 16 KiB of sums
 constexpr int kMostBlocks = 1024;  // rows of partial sums of one tensor; the workspace has 2 of it
 constexpr const char* kWorkspace = "4*D*2048";
 
@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(kThreads) backward_units(Job job) {
   Columns<kSplit> columns{};
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
-    load_values(t.weight + column[c] * (job.weight_dtype == DType::kF32 ? 4 : 2),
-                job.weight_dtype, columns.w[c]);
+    load_values(t.weight + column[c] * (job.weight_dtype == DType::kF32 ? 4 : 2), job.weight_dtype,
+                columns.w[c]);
   }
   const auto groups = static_cast<unsigned>((t.shape[1] + kHeadGroup - 1) / kHeadGroup);
   const auto tiles = static_cast<unsigned>((t.shape[2] + job.positions - 1) / job.positions);
@@ -277,8 +277,7 @@ Rotations rotations_back(const Call& call) {
 template <class T>
 Status start(const Call& call, const Job& job, int64_t blocks) {
   const Grid grid{blocks, kThreads, static_cast<size_t>(job.positions) * job.d * sizeof(float)};
-  if (job.table.split)
-    return launch(call, "rms_rope_backward", grid, backward_units<T, true>, job);
+  if (job.table.split) return launch(call, "rms_rope_backward", grid, backward_units<T, true>, job);
   return launch(call, "rms_rope_backward", grid, backward_units<T, false>, job);
 }
 
@@ -299,8 +298,8 @@ Status run_units(const Call& call, const Operands& o, float* sums, int64_t& rows
   job.positions = kThreads / job.lanes;
   job.eps = call.number(kEps);
   job.sums = sums;
-  job.tasks = o.x.shape[0] * ceil_div(o.x.shape[1], kHeadGroup) *
-              ceil_div(o.x.shape[2], job.positions);
+  job.tasks =
+      o.x.shape[0] * ceil_div(o.x.shape[1], kHeadGroup) * ceil_div(o.x.shape[2], job.positions);
   rows = std::min<int64_t>(job.tasks, kMostBlocks);
   switch (o.x.dtype) {
     case DType::kBF16: return start<Bf16>(call, job, rows);
@@ -337,9 +336,9 @@ Status run_both(const Call& call, RunOne run_one) {
   auto* sums = static_cast<float*>(call.workspace);
   const bool own = call.has(kWeight2);
   int64_t rows = 0;
-  PESTLE_TRY(run_one(
-      call, {call.tensor(kDOut), call.tensor(kX), call.tensor(kWeight), call.tensor(kDX)}, sums,
-      rows));
+  PESTLE_TRY(run_one(call,
+                     {call.tensor(kDOut), call.tensor(kX), call.tensor(kWeight), call.tensor(kDX)},
+                     sums, rows));
   if (own) PESTLE_TRY(add_up(call, sums, rows, call.tensor(kDWeight)));
   int64_t more = 0;
   // Of one weight all rows lie together; of two, those of the first are still being read.

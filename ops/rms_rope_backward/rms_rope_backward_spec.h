@@ -56,8 +56,9 @@ inline constexpr Case cases[] = {
 inline constexpr OpSpec spec{
     .name = "rms_rope_backward",
     .doc = "Gradients of rms_rope to its tensors and weights.",
-    .source = "u' = rotations^T d_out; d_weight = sum(u' * n), n = x * r; "
-              "d_x = r * (u'*weight - n * mean(u'*weight*n)); f32",
+    .source =
+        "u' = rotations^T d_out; d_weight = sum(u' * n), n = x * r; "
+        "d_x = r * (u'*weight - n * mean(u'*weight*n)); f32",
     .args = args,
     .constraints = constraints,
     .cases = cases,

@@ -496,27 +496,97 @@ def linear_w4a8(
     """
 
 def apply_rope(
-    x: Tensor, freqs: Tensor, x2: Tensor | None = None, *, pairs: Literal["interleaved", "split_half"] = "interleaved", backend: str | tuple[str, ...] | None = None
+    x: Tensor, freqs: Tensor | None = None, x2: Tensor | None = None, cos: Tensor | None = None, sin: Tensor | None = None, *, pairs: Literal["interleaved", "split_half"] = "interleaved", rot_dim: int = 0, inverse: bool = False, backend: str | tuple[str, ...] | None = None
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Rotary position embedding of one tensor, or of queries and keys together.
+    """Rotary position embedding of one tensor, or of queries and keys together; or back.
 
     Args:
         x (bf16|f16|f32 [B, H, S, D]): queries, keys or any heads: BHSD, or BSHD
-        freqs (f32|bf16|f16 [FB, FH, FS, D/2, 2, 2]): rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1
+        freqs (f32|bf16|f16 [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2, 2, 2], optional): rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1
         x2 (bf16|f16|f32 [B2, H2, S2, D], optional): a second tensor for the same freqs, e.g. keys
-        pairs (interleaved|split_half): rotate (2i, 2i+1), or (i, i + D/2)
+        cos (f32|bf16|f16 [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2], optional): cosines, one a pair, in place of freqs; dimensions as those of freqs
+        sin (=cos [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2], optional): sines, one a pair, with cos
+        pairs (interleaved|split_half): rotate (2i, 2i+1), or (i, i + rot_dim/2)
+        rot_dim: elements of a head that are rotated, the first ones; 0: all of them
+        inverse: rotate back: by the transposed rotations, as the gradient is
         backend: the only one to use, or several in order; None: as selected
 
     Returns:
-        out: rotated x
+        out: rotated x; what rot_dim leaves is copied
         out2: rotated x2, when has(x2)
 
     Rules:
-        D, the head size, must be even: elements are rotated in pairs
+        D, the head size, and rot_dim must be even, rot_dim from 0 to D: elements are rotated in pairs
         freqs' leading dimensions must each be 1 or x's (the third may be longer: it is trimmed)
         freqs' leading dimensions must each be 1 or x2's (the third may be longer: it is trimmed)
 
     Defined in y0 = f00*x0 + f01*x1, y1 = f10*x0 + f11*x1 over pairs; f32, one rounding to x's dtype
+    """
+
+def rms_rope(
+    x: Tensor, weight: Tensor, freqs: Tensor | None = None, x2: Tensor | None = None, weight2: Tensor | None = None, cos: Tensor | None = None, sin: Tensor | None = None, *, eps: float = 1e-06, pairs: Literal["interleaved", "split_half"] = "interleaved", rot_dim: int = 0, backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor]:
+    """RMS norm of every head, then rotary position embedding; one tensor or two.
+
+    Args:
+        x (bf16|f16|f32 [B, H, S, D]): queries, keys or any heads: BHSD, or BSHD
+        weight (bf16|f16|f32 [D]): what normalised elements are multiplied by
+        freqs (f32|bf16|f16 [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2, 2, 2], optional): rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1
+        x2 (=x [B2, H2, S2, D], optional): a second tensor for the same freqs, e.g. keys
+        weight2 (=weight [D], optional): x2's weight; left out, weight serves both
+        cos (f32|bf16|f16 [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2], optional): cosines, one a pair, in place of freqs; dimensions as those of freqs
+        sin (=cos [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2], optional): sines, one a pair, with cos
+        eps: added to the mean of a head's squares
+        pairs (interleaved|split_half): rotate (2i, 2i+1), or (i, i + rot_dim/2)
+        rot_dim: elements of a head that are rotated, the first ones; 0: all of them
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: rotated; what rot_dim leaves is only normalised
+        out2: the same of x2, when has(x2)
+
+    Rules:
+        D, the head size, and rot_dim must be even, rot_dim from 0 to D: elements are rotated in pairs
+        freqs' leading dimensions must each be 1 or x's (the third may be longer: it is trimmed)
+        freqs' leading dimensions must each be 1 or x2's (the third may be longer: it is trimmed)
+        weight2 is x2's weight: it needs x2
+
+    Defined in u = (x * r) * weight, r = 1/sqrt(mean(x^2) + eps); pairs of u rotate as in apply_rope; f32 up to one rounding to x's dtype
+    """
+
+def rms_rope_backward(
+    d_out: Tensor, x: Tensor, weight: Tensor, freqs: Tensor | None = None, d_out2: Tensor | None = None, x2: Tensor | None = None, weight2: Tensor | None = None, cos: Tensor | None = None, sin: Tensor | None = None, *, eps: float = 1e-06, pairs: Literal["interleaved", "split_half"] = "interleaved", rot_dim: int = 0, backend: str | tuple[str, ...] | None = None
+) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of rms_rope to its tensors and weights.
+
+    Args:
+        d_out (bf16|f16|f32 [B, H, S, D]): gradient of rms_rope's out
+        x (=d_out [B, H, S, D]): rms_rope's x
+        weight (bf16|f16|f32 [D]): rms_rope's weight
+        freqs (f32|bf16|f16 [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2, 2, 2], optional): rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1
+        d_out2 (=d_out [B2, H2, S2, D], optional): gradient of out2
+        x2 (=d_out [B2, H2, S2, D], optional): rms_rope's x2
+        weight2 (=weight [D], optional): rms_rope's weight2
+        cos (f32|bf16|f16 [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2], optional): cosines, one a pair, in place of freqs; dimensions as those of freqs
+        sin (=cos [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2], optional): sines, one a pair, with cos
+        eps: added to the mean of a head's squares
+        pairs (interleaved|split_half): rotate (2i, 2i+1), or (i, i + rot_dim/2)
+        rot_dim: elements of a head that are rotated, the first ones; 0: all of them
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_x: gradient of x
+        d_weight: gradient of weight, summed over all heads and positions
+        d_x2: gradient of x2, when has(x2)
+        d_weight2: gradient of weight2, when has(weight2)
+
+    Rules:
+        D, the head size, and rot_dim must be even, rot_dim from 0 to D: elements are rotated in pairs
+        freqs' leading dimensions must each be 1 or x's (the third may be longer: it is trimmed)
+        freqs' leading dimensions must each be 1 or x2's (the third may be longer: it is trimmed)
+        weight2 is x2's weight: it needs x2
+
+    Defined in u' = rotations^T d_out; d_weight = sum(u' * n), n = x * r; d_x = r * (u'*weight - n * mean(u'*weight*n)); f32
     """
 
 def quantize_nvfp4(
@@ -912,29 +982,66 @@ def hadamard_(
     """
 
 def apply_rope_(
-    x: Tensor, freqs: Tensor, x2: Tensor | None = None, *, pairs: Literal["interleaved", "split_half"] = "interleaved", backend: str | tuple[str, ...] | None = None
+    x: Tensor, freqs: Tensor | None = None, x2: Tensor | None = None, cos: Tensor | None = None, sin: Tensor | None = None, *, pairs: Literal["interleaved", "split_half"] = "interleaved", rot_dim: int = 0, inverse: bool = False, backend: str | tuple[str, ...] | None = None
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Rotary position embedding of one tensor, or of queries and keys together.
+    """Rotary position embedding of one tensor, or of queries and keys together; or back.
 
     Writes into x and x2 and returns it.
 
     Args:
         x (bf16|f16|f32 [B, H, S, D]): queries, keys or any heads: BHSD, or BSHD
-        freqs (f32|bf16|f16 [FB, FH, FS, D/2, 2, 2]): rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1
+        freqs (f32|bf16|f16 [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2, 2, 2], optional): rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1
         x2 (bf16|f16|f32 [B2, H2, S2, D], optional): a second tensor for the same freqs, e.g. keys
-        pairs (interleaved|split_half): rotate (2i, 2i+1), or (i, i + D/2)
+        cos (f32|bf16|f16 [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2], optional): cosines, one a pair, in place of freqs; dimensions as those of freqs
+        sin (=cos [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2], optional): sines, one a pair, with cos
+        pairs (interleaved|split_half): rotate (2i, 2i+1), or (i, i + rot_dim/2)
+        rot_dim: elements of a head that are rotated, the first ones; 0: all of them
+        inverse: rotate back: by the transposed rotations, as the gradient is
         backend: the only one to use, or several in order; None: as selected
 
     Returns:
-        out: rotated x
+        out: rotated x; what rot_dim leaves is copied
         out2: rotated x2, when has(x2)
 
     Rules:
-        D, the head size, must be even: elements are rotated in pairs
+        D, the head size, and rot_dim must be even, rot_dim from 0 to D: elements are rotated in pairs
         freqs' leading dimensions must each be 1 or x's (the third may be longer: it is trimmed)
         freqs' leading dimensions must each be 1 or x2's (the third may be longer: it is trimmed)
 
     Defined in y0 = f00*x0 + f01*x1, y1 = f10*x0 + f11*x1 over pairs; f32, one rounding to x's dtype
+    """
+
+def rms_rope_(
+    x: Tensor, weight: Tensor, freqs: Tensor | None = None, x2: Tensor | None = None, weight2: Tensor | None = None, cos: Tensor | None = None, sin: Tensor | None = None, *, eps: float = 1e-06, pairs: Literal["interleaved", "split_half"] = "interleaved", rot_dim: int = 0, backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor]:
+    """RMS norm of every head, then rotary position embedding; one tensor or two.
+
+    Writes into x and x2 and returns it.
+
+    Args:
+        x (bf16|f16|f32 [B, H, S, D]): queries, keys or any heads: BHSD, or BSHD
+        weight (bf16|f16|f32 [D]): what normalised elements are multiplied by
+        freqs (f32|bf16|f16 [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2, 2, 2], optional): rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1
+        x2 (=x [B2, H2, S2, D], optional): a second tensor for the same freqs, e.g. keys
+        weight2 (=weight [D], optional): x2's weight; left out, weight serves both
+        cos (f32|bf16|f16 [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2], optional): cosines, one a pair, in place of freqs; dimensions as those of freqs
+        sin (=cos [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2], optional): sines, one a pair, with cos
+        eps: added to the mean of a head's squares
+        pairs (interleaved|split_half): rotate (2i, 2i+1), or (i, i + rot_dim/2)
+        rot_dim: elements of a head that are rotated, the first ones; 0: all of them
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: rotated; what rot_dim leaves is only normalised
+        out2: the same of x2, when has(x2)
+
+    Rules:
+        D, the head size, and rot_dim must be even, rot_dim from 0 to D: elements are rotated in pairs
+        freqs' leading dimensions must each be 1 or x's (the third may be longer: it is trimmed)
+        freqs' leading dimensions must each be 1 or x2's (the third may be longer: it is trimmed)
+        weight2 is x2's weight: it needs x2
+
+    Defined in u = (x * r) * weight, r = 1/sqrt(mean(x^2) + eps); pairs of u rotate as in apply_rope; f32 up to one rounding to x's dtype
     """
 
 def swap_nibbles_(

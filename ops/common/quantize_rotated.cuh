@@ -1,0 +1,183 @@
+// Quantisers to INT8 that rotate first, on CUDA: ops/common/hadamard.cuh, then codes.
+// Map      a thread block a row, a warp 1024 columns of it, which stay in registers between the
+//          rotation, the row's amax and the codes. One scale of the whole tensor that is not
+//          given takes two launches, amax and codes.
+// Traffic  x once and q once; x twice for one computed scale. Groups of 64 and more pass once
+//          through shared memory; codes are turned back to neighbours by shuffles.
+// Numerics exact: rotated f32 values, not rounded in between, then as quantize_rows.cuh.
+#pragma once
+
+#include "ops/common/hadamard.cuh"
+#include "ops/common/quantize_rows.cuh"
+
+namespace pestle::ops {
+
+inline constexpr int kRotatedWarps =
+    16;  // of a thread block: 34 KiB of shared memory, 64 registers
+inline constexpr int kRotatedPiece = 2 * kChunk;
+
+enum class RotatedScale { kComputed, kGiven, kAmaxOnly, kFromAmax };
+
+struct RotatedRows {
+  const char* x;
+  int64_t x_row_bytes;
+  int x_bytes;
+  DType x_dtype;
+  char* q;
+  int64_t q_row_bytes;
+  int64_t columns;
+  RotatedScale mode;
+  const float* scale;  // kGiven
+  int scale_step;      // from a row's scale to the next: 0 or 1
+  float* scale_out;
+  uint32_t* amax;
+};
+
+#ifdef __CUDACC__
+
+__device__ inline uint32_t pack_four(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+}
+
+// By IEEE division; NaN and Inf included.
+__device__ __noinline__ inline uint32_t four_codes_slowly(float4 v, float scale) {
+  return pack_four(Int8Code::code(__fdiv_rn(v.x, scale)), Int8Code::code(__fdiv_rn(v.y, scale)),
+                   Int8Code::code(__fdiv_rn(v.z, scale)), Int8Code::code(__fdiv_rn(v.w, scale)));
+}
+
+// Codes of 16 values, four to a word.
+__device__ inline void run_codes(const float (&v)[kLaneRun], const cuda::Divider& by, bool is_short,
+                                 uint32_t (&words)[4]) {
+#pragma unroll
+  for (int m = 0; m < 4; ++m) {
+    const float4 four = make_float4(v[4 * m], v[4 * m + 1], v[4 * m + 2], v[4 * m + 3]);
+    if (!is_short) {
+      words[m] = four_codes_slowly(four, by.scale);
+      continue;
+    }
+    const auto code = [&](float x) { return Int8Code::rounded(Int8Code::clamped(by.shortly(x))); };
+    words[m] = pack_four(code(four.x), code(four.y), code(four.z), code(four.w));
+  }
+}
+
+// Words of four lanes, byte k of lane r's word to byte r of lane k's.
+__device__ inline uint32_t transpose_bytes(uint32_t word) {
+  const int lane = threadIdx.x % 4;
+  const uint32_t beside = __shfl_xor_sync(0xFFFFFFFFu, word, 1);
+  word = __byte_perm(word, beside, lane % 2 == 0 ? 0x6240 : 0x3715);
+  const uint32_t across = __shfl_xor_sync(0xFFFFFFFFu, word, 2);
+  return __byte_perm(word, across, lane < 2 ? 0x5410 : 0x3276);
+}
+
+// Stores the codes of a chunk from the layout that rotate_runs leaves.
+template <int kN>
+__device__ inline void store_codes(char* q, bool inside, const uint32_t (&words)[4]) {
+  const int lane = threadIdx.x % 32;
+  if constexpr (kN <= 16) {
+    if (inside) {
+      cuda::store16(q + lane * kLaneRun, make_uint4(words[0], words[1], words[2], words[3]));
+    }
+  } else {
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      uint32_t word = words[m];
+      int offset = lane / 4 * 64 + m * 16 + lane % 4 * 4;
+      if constexpr (kN >= 256) {
+        word = transpose_bytes(word);
+        offset = lane / 16 * 256 + (4 * m + lane % 4) * 16 + lane % 16 / 4 * 4;
+      }
+      if (inside) cuda::store4(q + offset, word);
+    }
+  }
+}
+
+template <int kN>
+__global__ void __launch_bounds__(32 * kRotatedWarps, 2) quantize_rotated(RotatedRows m) {
+  extern __shared__ __align__(16) float shared[];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int64_t row = blockIdx.x;
+  const int first = warp * kRotatedPiece + lane * kLaneRun;
+  const bool inside[2] = {first < m.columns, first + kChunk < m.columns};
+  float v[2][kLaneRun];
+  load_runs(m.x_dtype, m.x + row * m.x_row_bytes + first * m.x_bytes, inside, v);
+  rotate_runs<kN>(v, shared + warp * kRotateFloats);
+  const float norm = formats::hadamard_norm(kN);
+  uint32_t largest = 0;
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    for (int i = 0; i < kLaneRun; ++i) {
+      v[c][i] *= norm;
+      largest = max(largest, formats::abs_bits(v[c][i]));
+    }
+  }
+  float scale = 0;
+  if (m.mode == RotatedScale::kGiven) {
+    scale = __ldg(m.scale + row * m.scale_step);
+  } else if (m.mode == RotatedScale::kFromAmax) {
+    scale = Int8Code::scale(*m.amax);
+    if (row == 0 && threadIdx.x == 0) *m.scale_out = scale;
+  } else {
+    const uint32_t all = block_max(largest);
+    if (m.mode == RotatedScale::kAmaxOnly) {
+      if (threadIdx.x == 0) atomicMax(m.amax, all);
+      return;
+    }
+    scale = Int8Code::scale(all);
+    if (threadIdx.x == 0) m.scale_out[row] = scale;
+  }
+  const cuda::Divider by = cuda::Divider::by(scale);
+  const bool is_short = by.is_short(__uint_as_float(largest));
+  char* q = m.q + row * m.q_row_bytes + warp * kRotatedPiece;
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    uint32_t words[4];
+    run_codes(v[c], by, is_short, words);
+    store_codes<kN>(q + c * kChunk, inside[c], words);
+  }
+}
+
+#endif  // __CUDACC__
+
+inline Status run_quantize_rotated(const Call& call, const char* name, const QuantizeRows& b) {
+  RotatedRows m{b.x.as<char>(),
+                cuda::row_distance(b.x),
+                dtype_bytes(b.x.dtype),
+                b.x.dtype,
+                b.q.as<char>(),
+                cuda::row_distance(b.q),
+                b.columns,
+                b.computes ? RotatedScale::kComputed : RotatedScale::kGiven,
+                b.computes ? nullptr : b.scale.as<float>(),
+                whole_tensor(b) ? 0 : 1,
+                b.computes ? b.scale.as<float>() : nullptr,
+                static_cast<uint32_t*>(call.workspace)};
+  const auto warps = static_cast<int>(cuda::ceil_div(b.columns, kRotatedPiece));
+  const cuda::Grid grid{b.rows, 32 * warps,
+                        static_cast<size_t>(warps) * kRotateFloats * sizeof(float)};
+  const auto start = [&](auto n) { return cuda::launch(call, name, grid, quantize_rotated<n>, m); };
+  if (b.computes && whole_tensor(b)) {
+    PESTLE_TRY(cuda::clear(call, m.amax, 4));
+    m.mode = RotatedScale::kAmaxOnly;
+    PESTLE_TRY(with_hadamard(b.hadamard, start));
+    m.mode = RotatedScale::kFromAmax;
+  }
+  return with_hadamard(b.hadamard, start);
+}
+
+inline std::string refuse_quantize_rotated(const QuantizeRows& b) {
+  if (b.hadamard == 0) return "nothing is rotated";
+  if (b.rows == 0 || b.columns == 0) return "the tensor is empty";
+  if (b.rounding.stochastic) return "it rounds to nearest only";
+  if (b.columns % kLaneRun != 0) return "K is no multiple of 16";
+  if (b.columns > kRotatedWarps * kRotatedPiece) {
+    return "rows of more than " + std::to_string(kRotatedWarps * kRotatedPiece) + " elements";
+  }
+  if (!whole_tensor(b) && !one_row_scales(b)) return "scales of groups";
+  if (std::string why = cuda::refuse_unaligned(b.x_name, b.x); !why.empty()) return why;
+  if (std::string why = cuda::refuse_unaligned("q", b.q); !why.empty()) return why;
+  return is_contiguous(b.scale) && reinterpret_cast<uintptr_t>(b.scale.data) % 4 == 0
+             ? ""
+             : "the scales have gaps between them or are not aligned to 4 bytes";
+}
+
+}  // namespace pestle::ops
