@@ -11,8 +11,8 @@
 namespace pestle::harness {
 
 // What the values of an input mean, told from its name and dtype, so that scales are positive and
-// of a size that goes with the values, codebooks ascend, codes use their format's whole range, and class indices are small numbers or
-// the usual mark of an ignored row.
+// of a size that goes with the values, codebooks ascend, codes use their format's whole range, and
+// class indices are small numbers or the usual mark of an ignored row.
 enum class Meaning { kValues, kScales, kZeroPoints, kCodebook, kCodes, kIndices };
 Meaning meaning_of(const Arg& arg, DType dtype);
 

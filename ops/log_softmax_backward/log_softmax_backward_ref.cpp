@@ -27,15 +27,25 @@ struct Row {
 };
 
 double term(const Row& row, int64_t i) { return row.d_out(i); }
-double gradient(const Row& row, int64_t i, double sum) {
-  return row.d_out(i) - std::exp(row.y(i)) * sum;
+// Finite also for out > 0, which no log_softmax makes: an infinity would take the sign of a sum
+// that rounding may turn.
+double probability(const Row& row, int64_t i) {
+  const double p = std::exp(row.y(i));
+  return p > 1e200 ? 1e200 : p;
 }
+double gradient(const Row& row, int64_t i, double sum) {
+  return row.d_out(i) - probability(row, i) * sum;
+}
+
+// e^y below f32's normal range may become 0; in units of the bound.
+constexpr double kExpUnderflow = 0x1p-102;
 
 // What overflows f32 in the sum or in the product decides over the result. An exponential's
 // relative error grows with its argument.
 double magnitude(const Row& row, int64_t i, double sum_of_sizes, double scale) {
-  const double p = std::exp(row.y(i));
-  const double product = p == 0 ? 0 : p * (2 + std::fabs(row.y(i))) * sum_of_sizes;
+  const double p = probability(row, i);
+  const double product =
+      p == 0 ? 0 : (kExpUnderflow + p * (2 + std::fabs(row.y(i)))) * sum_of_sizes;
   const double parts = std::fabs(row.d_out(i)) + product;
   if (sum_of_sizes > FLT_MAX / 2 || p > FLT_MAX / 2 || parts > FLT_MAX / 2) {
     return std::numeric_limits<double>::infinity();
