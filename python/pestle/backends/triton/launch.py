@@ -1,0 +1,98 @@
+"""Host side of the kernels: views that kernels take, kinds of elements, launches."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+
+from .device import INTERPRETED
+
+KINDS = {
+    torch.float32: 0, torch.bfloat16: 1, torch.float16: 2,
+    torch.float8_e4m3fn: 3, torch.float8_e5m2: 4, torch.int8: 5,
+}  # fmt: skip
+_BYTES = {torch.uint8, torch.int8}
+_U63 = (1 << 64) - 1
+
+
+def kind(dtype: torch.dtype) -> int:
+    """How device.py knows the dtype."""
+    return KINDS[dtype]
+
+
+def raw(t: torch.Tensor) -> torch.Tensor:
+    """The view that a kernel loads: 16-bit floats as integers, 8-bit floats as bytes."""
+    if t.dtype in (torch.bfloat16, torch.float16):
+        return t.view(torch.int16)
+    if t.dtype.itemsize == 1 and t.dtype not in _BYTES:
+        return t.view(torch.uint8)
+    return t
+
+
+def rows(t: torch.Tensor) -> torch.Tensor:
+    """[*M, K] as [M, K]: a view wherever strides allow one, else a copy."""
+    if t.ndim == 2:
+        return t
+    return t.reshape(math.prod(t.shape[:-1]), t.shape[-1])
+
+
+def flat(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Contiguous tensors as one row each; otherwise as rows."""
+    if all(t.is_contiguous() for t in tensors):
+        return tuple(t.view(1, -1) for t in tensors)
+    return tuple(rows(t) for t in tensors)
+
+
+def hardware(t: torch.Tensor) -> int:
+    """HW of device.py: 1 where the GPU makes FP8 codes by itself."""
+    if not t.is_cuda or INTERPRETED.value:
+        return 0
+    return int(_capability(t.device.index) >= (8, 9))
+
+
+_capabilities: dict[int, tuple[int, int]] = {}
+
+
+def _capability(index: int) -> tuple[int, int]:
+    if index not in _capabilities:
+        _capabilities[index] = torch.cuda.get_device_capability(index)
+    return _capabilities[index]
+
+
+def processors(t: torch.Tensor) -> int:
+    if not t.is_cuda:
+        return 2
+    return torch.cuda.get_device_properties(t.device).multi_processor_count
+
+
+def seed_words(seed: int) -> tuple[int, int]:
+    """The 64 bits of a seed as two signed 32-bit numbers."""
+    words = seed & _U63
+    halves = words & 0xFFFFFFFF, words >> 32
+    return tuple(h - (1 << 32) if h >> 31 else h for h in halves)
+
+
+def power_of_2(n: int) -> int:
+    return triton.next_power_of_2(max(n, 1))
+
+
+def cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def round_up(a: int, b: int) -> int:
+    return cdiv(a, b) * b
+
+
+def launch(kernel, programs: int, like: torch.Tensor, *args, warps: int = 4, **constants) -> None:
+    """Starts `programs` programs on the tensor's device and its current stream; none for 0."""
+    if programs == 0:
+        return
+    options = {"num_warps": warps, "enable_fp_fusion": False, **constants}
+    if like.is_cuda and like.device.index != torch.cuda.current_device():
+        with torch.cuda.device(like.device):
+            kernel[(programs,)](*args, **options)
+    else:
+        kernel[(programs,)](*args, **options)
