@@ -13,8 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from . import device as d
-from .launch import cdiv, kind, launch, power_of_2, raw, rows
+from ..._backends import implements
+from . import _device as d
+from ._launch import cdiv, finish, fresh, kind, launch, power_of_2, raw, rows
 
 
 @triton.jit
@@ -67,7 +68,7 @@ def rotate_groups(x, out, groups, groups_in_row, x_row, x_column, o_row, o_colum
 
 
 def rotate(x: torch.Tensor, out: torch.Tensor, size: int) -> None:
-    """out [*M, K] from x; they may be the same memory."""
+    """out [*M, K], contiguous, from x; they may be the same memory."""
     if out.numel() == 0:
         return
     x, to = rows(x), rows(out)
@@ -78,17 +79,10 @@ def rotate(x: torch.Tensor, out: torch.Tensor, size: int) -> None:
         *x.stride(), *to.stride(), XKIND=kind(x.dtype), OKIND=kind(out.dtype), GROUPS=together,
         SIZE=size,
     )  # fmt: skip
-    if to.data_ptr() != out.data_ptr():  # strides that no view of rows has
-        out.copy_(to.view(out.shape))
 
 
-def hadamard(x, *, hadamard=256, out_dtype=None):
-    out = torch.empty(x.shape, dtype=out_dtype or torch.bfloat16, device=x.device)
-    rotate(x, out, hadamard)
-    return out
-
-
-def hadamard_(x, *, hadamard=256, out_dtype=None):
-    out = x.view(out_dtype) if out_dtype else x
-    rotate(x, out, hadamard)
-    return out
+@implements("hadamard", backend="triton")
+def hadamard(x, *, hadamard, out_dtype, out=None):
+    values = fresh(out, x.shape, out_dtype, x)
+    rotate(x, values, hadamard)
+    return finish(out, values)

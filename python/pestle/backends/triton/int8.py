@@ -1,39 +1,48 @@
 """INT8 in Triton: quantize_int8, dequantize_int8, rotated or not. Numerics: docs/formats/int8.md.
 
-The kernels are in rows.py, the rotation in hadamard.py: rotated f32 values make a trip through memory.
+The kernels are in _rows.py, the rotation in hadamard.py: rotated f32 values make a trip through memory.
 """
 
 from __future__ import annotations
 
 import torch
 
+from ..._backends import implements
+from ._launch import finish, fresh
+from ._rows import decode, encode, encode_by_scale, scale_shape
 from .hadamard import rotate
-from .rows import decode, encode, encode_by_scale, scale_shape
 
 
-def quantize_int8(x, scale=None, *, granularity="tensor", group_size=128, hadamard=0,
-                  rounding="nearest", seed=0):  # fmt: skip
-    q = torch.empty(x.shape, dtype=torch.int8, device=x.device)
+def _rotated(x: torch.Tensor, size: int) -> torch.Tensor:
+    if not size:
+        return x
+    values = torch.empty(x.shape, dtype=torch.float32, device=x.device)
+    rotate(x, values, size)
+    return values
+
+
+@implements("quantize_int8", backend="triton")
+def quantize_int8(x, scale, *, granularity, group_size, hadamard, rounding, seed, out=None):
     stochastic = rounding == "stochastic"
-    if hadamard:
-        rotated = torch.empty(x.shape, dtype=torch.float32, device=x.device)
-        rotate(x, rotated, hadamard)
-        x = rotated
+    x = _rotated(x, hadamard)
     if scale is not None:
+        q = fresh(out, x.shape, torch.int8, x)
         encode_by_scale(x, scale, q, granularity, group_size, stochastic, seed)
-        return q
-    shape = scale_shape(x, granularity, group_size)
-    scale_out = torch.empty(shape, dtype=torch.float32, device=x.device)
+        return finish(out, q)
+    q_out, s_out = out or (None, None)
+    q = fresh(q_out, x.shape, torch.int8, x)
+    scale_out = fresh(s_out, scale_shape(x, granularity, group_size), torch.float32, x)
     encode(x, q, scale_out, granularity, group_size, stochastic, seed)
-    return q, scale_out
+    return finish(out, q, scale_out)
 
 
-def dequantize_int8(q, scale, *, granularity="tensor", group_size=128, hadamard=0, out_dtype=None):
-    out = torch.empty(q.shape, dtype=out_dtype or torch.bfloat16, device=q.device)
+@implements("dequantize_int8", backend="triton")
+def dequantize_int8(q, scale, *, granularity, group_size, hadamard, out_dtype, out=None):
+    values = fresh(out, q.shape, out_dtype, q)
     if not hadamard:
-        decode(q, scale, out, granularity, group_size)
-        return out
-    values = torch.empty(q.shape, dtype=torch.float32, device=q.device)
-    decode(q, scale, values, granularity, group_size)
-    rotate(values, out, hadamard)
-    return out
+        decode(q, scale, values, granularity, group_size)
+        return finish(out, values)
+    rotated = torch.empty(q.shape, dtype=torch.float32, device=q.device)
+    decode(q, scale, rotated, granularity, group_size)
+    rotate(rotated, values, hadamard)
+    return finish(out, values)

@@ -1,51 +1,52 @@
-"""MX formats in Triton: quantise and dequantise MXFP8 and MXFP4. Kernels in blocks.py."""
+"""MX formats in Triton: quantise and dequantise MXFP8 and MXFP4. Kernels in _blocks.py."""
 
 from __future__ import annotations
 
 import torch
 
-from . import blocks
-from .launch import cdiv, kind
+from ..._backends import implements
+from . import _blocks as blocks
+from ._launch import cdiv, finish, fresh, kind
 
 
-def _scales(m: int, k: int, layout: str, like: torch.Tensor) -> torch.Tensor:
-    shape = blocks.scale_shape(m, cdiv(k, 32), layout == "swizzled")
-    return torch.empty(shape, dtype=torch.float8_e8m0fnu, device=like.device)
-
-
-def quantize_mxfp8(x, *, scale_layout="swizzled", pad=False, rounding="nearest", seed=0,
-                   q_dtype=None):  # fmt: skip
-    m, k = blocks.padded(x, 32, pad)
-    q = torch.empty(m, k, dtype=q_dtype or torch.float8_e4m3fn, device=x.device)
-    scales = _scales(m, k, scale_layout, x)
-    blocks.quantize(x, q, scales, None, kind(q.dtype), 32, high_first=False,
+def _quantize(x, k, q, s_out, form, scale_layout, high_first, rounding, seed, out):
+    shape = blocks.scale_shape(q.shape[0], cdiv(k, 32), scale_layout == "swizzled")
+    scales = fresh(s_out, shape, torch.float8_e8m0fnu, x)
+    blocks.quantize(x, q, scales, None, form, 32, high_first=high_first,
                     swizzled=scale_layout == "swizzled", stochastic=rounding == "stochastic",
                     seed=seed)  # fmt: skip
-    return q, scales
+    return finish(out, q, scales)
 
 
-def quantize_mxfp4(x, *, nibbles="low_first", scale_layout="swizzled", pad=False,
-                   rounding="nearest", seed=0):  # fmt: skip
+@implements("quantize_mxfp8", backend="triton")
+def quantize_mxfp8(x, *, scale_layout, pad, rounding, seed, q_dtype, out=None):
     m, k = blocks.padded(x, 32, pad)
-    q = torch.empty(m, k // 2, dtype=torch.uint8, device=x.device)
-    scales = _scales(m, k, scale_layout, x)
-    blocks.quantize(x, q, scales, None, blocks.MXFP4.value, 32,
-                    high_first=nibbles == "high_first", swizzled=scale_layout == "swizzled",
-                    stochastic=rounding == "stochastic", seed=seed)  # fmt: skip
-    return q, scales
+    q_out, s_out = out or (None, None)
+    q = fresh(q_out, (m, k), q_dtype, x)
+    return _quantize(x, k, q, s_out, kind(q_dtype), scale_layout, False, rounding, seed, out)
 
 
-def dequantize_mxfp8(q, scale, *, scale_layout="swizzled", out_dtype=None):
-    out = torch.empty(q.shape, dtype=out_dtype or torch.bfloat16, device=q.device)
-    blocks.dequantize(q, scale, None, out, kind(q.dtype), 32, high_first=False,
+@implements("quantize_mxfp4", backend="triton")
+def quantize_mxfp4(x, *, nibbles, scale_layout, pad, rounding, seed, out=None):
+    m, k = blocks.padded(x, 32, pad)
+    q_out, s_out = out or (None, None)
+    q = fresh(q_out, (m, k // 2), torch.uint8, x)
+    return _quantize(x, k, q, s_out, blocks.MXFP4.value, scale_layout, nibbles == "high_first",
+                     rounding, seed, out)  # fmt: skip
+
+
+@implements("dequantize_mxfp8", backend="triton")
+def dequantize_mxfp8(q, scale, *, scale_layout, out_dtype, out=None):
+    values = fresh(out, q.shape, out_dtype, q)
+    blocks.dequantize(q, scale, None, values, kind(q.dtype), 32, high_first=False,
                       swizzled=scale_layout == "swizzled")  # fmt: skip
-    return out
+    return finish(out, values)
 
 
-def dequantize_mxfp4(q, scale, *, nibbles="low_first", scale_layout="swizzled", out_dtype=None):
-    out = torch.empty(q.shape[0], q.shape[1] * 2, dtype=out_dtype or torch.bfloat16,
-                      device=q.device)  # fmt: skip
-    blocks.dequantize(q, scale, None, out, blocks.MXFP4.value, 32,
+@implements("dequantize_mxfp4", backend="triton")
+def dequantize_mxfp4(q, scale, *, nibbles, scale_layout, out_dtype, out=None):
+    values = fresh(out, (q.shape[0], q.shape[1] * 2), out_dtype, q)
+    blocks.dequantize(q, scale, None, values, blocks.MXFP4.value, 32,
                       high_first=nibbles == "high_first",
                       swizzled=scale_layout == "swizzled")  # fmt: skip
-    return out
+    return finish(out, values)

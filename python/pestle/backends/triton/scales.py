@@ -12,8 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
-from .blocks import scale_offset
-from .launch import cdiv, flat, launch, power_of_2, raw, round_up
+from ..._backends import implements
+from ._blocks import scale_offset
+from ._launch import cdiv, finish, flat, fresh, launch, power_of_2, raw, round_up
 
 
 @triton.jit
@@ -38,17 +39,19 @@ def _swizzle(scale, out, back) -> None:
            *scale.stride(), out.shape[1], tiles, BACK=back, COLUMNS=columns, warps=8)  # fmt: skip
 
 
-def swizzle_scales(scale):
+@implements("swizzle_scales", backend="triton")
+def swizzle_scales(scale, *, out=None):
     m, c = scale.shape
-    out = torch.empty(round_up(m, 128), round_up(c, 4), dtype=scale.dtype, device=scale.device)
-    _swizzle(scale, out, False)
-    return out
+    tiles = fresh(out, (round_up(m, 128), round_up(c, 4)), scale.dtype, scale)
+    _swizzle(scale, tiles, False)
+    return finish(out, tiles)
 
 
-def unswizzle_scales(scale, *, rows=0, columns=0):
-    out = torch.empty(rows, columns, dtype=scale.dtype, device=scale.device)
-    _swizzle(out, scale.contiguous(), True)
-    return out
+@implements("unswizzle_scales", backend="triton")
+def unswizzle_scales(scale, *, rows, columns, out=None):
+    plain = fresh(out, (rows, columns), scale.dtype, scale)
+    _swizzle(plain, scale.contiguous(), True)
+    return finish(out, plain)
 
 
 @triton.jit
@@ -62,26 +65,16 @@ def swap(q, out, rows, columns, q_row, q_column, o_row, o_column, tiles_in_row,
     tl.store(out + row * o_row + column * o_column, (byte << 4) | (byte >> 4), mask=inside)
 
 
-def _swap(q, out) -> None:
+@implements("swap_nibbles", backend="triton")
+def swap_nibbles(q, *, out=None):
+    swapped = fresh(out, q.shape, torch.uint8, q)
     if q.numel() == 0:
-        return
-    q, out = flat(q, out)
+        return finish(out, swapped)
+    q, to = flat(q, swapped)
     m, k = q.shape
     size = min(power_of_2(k), 8192)
     tile_rows = min(power_of_2(m), max(1, 8192 // size))
     tiles = cdiv(k, size)
-    launch(swap, cdiv(m, tile_rows) * tiles, q, q, out, m, k, *q.stride(), *out.stride(), tiles,
+    launch(swap, cdiv(m, tile_rows) * tiles, q, q, to, m, k, *q.stride(), *to.stride(), tiles,
            ROWS=tile_rows, SIZE=size)  # fmt: skip
-
-
-def swap_nibbles(q):
-    out = torch.empty(q.shape, dtype=torch.uint8, device=q.device)
-    _swap(q, out)
-    return out
-
-
-def swap_nibbles_(q):
-    if q.ndim > 2 and not q.is_contiguous():
-        return q.copy_(swap_nibbles(q))
-    _swap(q, q)
-    return q
+    return finish(out, swapped)

@@ -7,7 +7,7 @@ import math
 import torch
 import triton
 
-from .device import INTERPRETED
+from ._device import INTERPRETED
 
 KINDS = {
     torch.float32: 0, torch.bfloat16: 1, torch.float16: 2,
@@ -18,7 +18,7 @@ _U63 = (1 << 64) - 1
 
 
 def kind(dtype: torch.dtype) -> int:
-    """How device.py knows the dtype."""
+    """How _device.py knows the dtype."""
     return KINDS[dtype]
 
 
@@ -29,6 +29,23 @@ def raw(t: torch.Tensor) -> torch.Tensor:
     if t.dtype.itemsize == 1 and t.dtype not in _BYTES:
         return t.view(torch.uint8)
     return t
+
+
+def fresh(out: torch.Tensor | None, shape, dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
+    """Contiguous memory for an output: the given one where it is contiguous."""
+    if out is not None and out.is_contiguous():
+        return out
+    return torch.empty(shape, dtype=dtype, device=like.device)
+
+
+def finish(out, *made: torch.Tensor):
+    """What an op returns: the tensors made, moved into the given ones where they are others."""
+    if out is not None:
+        targets = out if isinstance(out, tuple) else (out,)
+        for target, tensor in zip(targets, made, strict=True):
+            if target is not tensor:
+                target.copy_(tensor)
+    return made if len(made) > 1 else made[0]
 
 
 def rows(t: torch.Tensor) -> torch.Tensor:
@@ -46,7 +63,7 @@ def flat(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def hardware(t: torch.Tensor) -> int:
-    """HW of device.py: 1 where the GPU makes FP8 codes by itself."""
+    """HW of _device.py: 1 where the GPU makes FP8 codes by itself."""
     if not t.is_cuda or INTERPRETED.value:
         return 0
     return int(_capability(t.device.index) >= (8, 9))

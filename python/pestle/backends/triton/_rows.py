@@ -14,8 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-from . import device as d
-from .launch import cdiv, hardware, kind, launch, power_of_2, processors, raw, rows, seed_words
+from . import _device as d
+from ._launch import cdiv, hardware, kind, launch, power_of_2, processors, raw, rows, seed_words
 
 INT8 = tl.constexpr(5)
 NVFP4_GLOBAL = tl.constexpr(6)

@@ -1,6 +1,6 @@
 """Pieces of kernels: the rules of docs/formats in Triton, f32 operation by operation.
 
-16-bit floats are loaded and stored as integers (launch.py passes such views), because the interpreter
+16-bit floats are loaded and stored as integers (_launch.py passes such views), because the interpreter
 rounds bf16 toward zero and the NaN codes are ours to choose. Kernels are launched without contraction
 (enable_fp_fusion=False); where a fused multiply-add is meant, tl.fma says so.
 

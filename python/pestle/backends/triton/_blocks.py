@@ -3,7 +3,7 @@
 Map      a program takes some rows of the matrix of blocks; a row of the tile is a block, so its amax
          is a reduction over 2 or 4 neighbouring threads. The grid covers the padding of the scales too.
 Traffic  x once, codes and scales once, padding included; nothing is cleared before.
-Numerics exact. E2M1 by f32 sums (device.py): no instruction of sm_100 is needed, any GPU runs it.
+Numerics exact. E2M1 by f32 sums (_device.py): no instruction of sm_100 is needed, any GPU runs it.
 Measured not yet run on a GPU.
 """
 
@@ -13,8 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-from . import device as d
-from .launch import cdiv, hardware, kind, launch, power_of_2, raw, round_up, seed_words
+from . import _device as d
+from ._launch import cdiv, hardware, kind, launch, power_of_2, raw, round_up, seed_words
 
 NVFP4 = tl.constexpr(0)
 MXFP4 = tl.constexpr(1)
