@@ -4,6 +4,7 @@
 usage: run_peers.py [--pestle build/bin/pestle] [--op OP]... [--out peers.jsonl]
        run_peers.py --serve     answers each case on standard input with its peers' times
        ... --device cuda        on a GPU, by device events
+       ... --backends triton,cuda   the installed package's backends too
 
 A request is a case as `pestle bench --list-cases` prints it, with "seconds" and "peers": [names],
 or null for all that there are.
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 
+import backend_peers
 import torch
 import torch_peers
 
@@ -80,7 +82,8 @@ class GpuTimer:
 class Peers:
     """Callables of the case asked for last, so that it can be asked again without its set-up."""
 
-    def __init__(self):
+    def __init__(self, backends=()):
+        self.backends = backends
         self.key = None
         self.calls = {}
         self.copy = None
@@ -93,6 +96,8 @@ class Peers:
             self.calls = {}  # frees the last case's memory first
             adapter = torch_peers.adapter_of(case["op"])
             self.calls = adapter(case) if adapter else {}
+            if self.backends:
+                self.calls |= backend_peers.calls(case, self.backends)
             self.key = key
             self.warm = set()
         return self.calls
@@ -141,7 +146,7 @@ def serve():
 def walk(arguments):
     command = [arguments.pestle, "bench", "--list-cases", "--tags", "bar", *arguments.op]
     cases = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    peers = Peers()
+    peers = Peers(tuple(filter(None, arguments.backends.split(","))))
     out = open(arguments.out, "w") if arguments.out else sys.stdout  # noqa: SIM115  (closed at exit)
     for case in map(json.loads, cases.splitlines()):
         wanted = ["torch_copy", *peers.calls_for(case)]
@@ -156,6 +161,7 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--serve", action="store_true")
+    parser.add_argument("--backends", default="")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     arguments = parser.parse_args()
     torch_peers.DEVICE = arguments.device

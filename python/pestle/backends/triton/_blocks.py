@@ -1,7 +1,7 @@
 """Block formats in Triton: NVFP4, MXFP8, MXFP4, both ways. Numerics: docs/formats/nvfp4.md, mx.md.
 
-Map      a program takes some rows of the matrix of blocks; a row of the tile is a block, so its amax
-         is a reduction over 2 or 4 neighbouring threads. The grid covers the padding of the scales too.
+Map      a program takes some rows of the matrix of blocks; a row of the tile is a block, so its
+         amax is a reduction over 2 or 4 neighbouring threads. The grid covers scales' padding too.
 Traffic  x once, codes and scales once, padding included; nothing is cleared before.
 Numerics exact. E2M1 by f32 sums (_device.py): no instruction of sm_100 is needed, any GPU runs it.
 Measured not yet run on a GPU.
@@ -20,6 +20,8 @@ NVFP4 = tl.constexpr(0)
 MXFP4 = tl.constexpr(1)
 MXFP8_E4M3 = tl.constexpr(3)
 MXFP8_E5M2 = tl.constexpr(4)
+LAST_OF_4_BITS = tl.constexpr(1)
+ELEMENTS = 65536 if d.INTERPRETED.value else 4096  # of a program; the interpreter likes few
 
 
 @triton.jit
@@ -63,10 +65,7 @@ def _mx_codes(x, amax, u, FORMAT: tl.constexpr, STOCHASTIC: tl.constexpr, HW: tl
         else:
             code = d.e2m1_code(v, x, mask)
     else:
-        if STOCHASTIC:
-            code = d.fp8_code_stochastic(v, u, FORMAT)
-        else:
-            code = d.fp8_code(v, FORMAT, HW)
+        code = d.fp8_code_stochastic(v, u, FORMAT) if STOCHASTIC else d.fp8_code(v, FORMAT, HW)
         code = code & tl.where(amax == 0, 0, 0xFF).to(tl.uint8)
     return code, e
 
@@ -97,7 +96,7 @@ def quantize_blocks(x, q, scales, global_scale, rows, columns, x_row, x_column, 
     else:
         code, s = _mx_codes(values, amax, u, FORMAT, STOCHASTIC, HW)
     kept = ((row < q_rows) & (block < blocks_in_row))[:, None]
-    if FORMAT == NVFP4 or FORMAT == MXFP4:
+    if FORMAT <= LAST_OF_4_BITS:
         even, odd = tl.split(tl.reshape(code, (ROWS * BLOCKS, SIZE // 2, 2)))
         byte = ((even << 4) | odd) if HIGH_FIRST else ((odd << 4) | even)
         place = index[:, None] * (SIZE // 2) + tl.arange(0, SIZE // 2)[None, :]
@@ -121,11 +120,10 @@ def dequantize_blocks(q, scales, global_scale, out, rows, blocks_in_row, q_row, 
     from_q = (q + row.to(tl.int64) * q_row)[:, None]
     at = scale_offset(row, block, scale_columns, SWIZZLED)
     s = tl.load(scales + at, mask=inside, other=0).to(tl.int32)[:, None]
+    factor = d.e8m0_value(s)
     if FORMAT == NVFP4:
         factor = d.fp8_value(s, d.E4M3) * tl.load(global_scale)
-    else:
-        factor = d.e8m0_value(s)
-    if FORMAT == NVFP4 or FORMAT == MXFP4:
+    if FORMAT <= LAST_OF_4_BITS:
         column = block[:, None] * (SIZE // 2) + tl.arange(0, SIZE // 2)[None, :]
         byte = tl.load(from_q + column.to(tl.int64) * q_column, mask=inside[:, None], other=0)
         byte = byte.to(tl.int32)
@@ -145,9 +143,9 @@ def dequantize_blocks(q, scales, global_scale, out, rows, blocks_in_row, q_row, 
 
 
 def _tile(rows: int, columns: int, size: int) -> tuple[int, int]:
-    """Rows and blocks in a row of a program: some 4096 elements."""
-    blocks = min(power_of_2(columns), 4096 // size)
-    return min(power_of_2(rows), max(1, 4096 // (size * blocks))), blocks
+    """Rows and blocks in a row of a program."""
+    blocks = min(power_of_2(columns), ELEMENTS // size)
+    return min(power_of_2(rows), max(1, ELEMENTS // (size * blocks))), blocks
 
 
 def scale_shape(rows: int, blocks: int, swizzled: bool) -> tuple[int, int]:
@@ -163,7 +161,7 @@ def quantize(x, q, scales, global_scale, form, size, *, high_first, swizzled, st
     tiles = cdiv(scales.shape[1], blocks)
     launch(
         quantize_blocks, cdiv(scales.shape[0], tile_rows) * tiles, x, raw(x), raw(q), raw(scales),
-        global_scale if global_scale is not None else x, *x.shape, *x.stride(), q.shape[0],
+        global_scale if global_scale is not None else raw(x), *x.shape, *x.stride(), q.shape[0],
         blocks_in_row, *scales.shape, tiles, *seed_words(seed), XKIND=kind(x.dtype), FORMAT=form,
         HIGH_FIRST=high_first, SWIZZLED=swizzled, STOCHASTIC=stochastic, HW=hardware(x),
         ROWS=tile_rows, BLOCKS=blocks, SIZE=size,
@@ -180,7 +178,7 @@ def dequantize(q, scales, global_scale, out, form, size, *, high_first, swizzled
     tiles = cdiv(blocks_in_row, blocks)
     launch(
         dequantize_blocks, cdiv(out.shape[0], tile_rows) * tiles, q, raw(q), raw(scales),
-        global_scale if global_scale is not None else q, raw(out), out.shape[0], blocks_in_row,
+        global_scale if global_scale is not None else raw(q), raw(out), out.shape[0], blocks_in_row,
         *q.stride(), scales.shape[1], tiles, OKIND=kind(out.dtype), FORMAT=form,
         HIGH_FIRST=high_first, SWIZZLED=swizzled, ROWS=tile_rows, BLOCKS=blocks, SIZE=size,
     )  # fmt: skip

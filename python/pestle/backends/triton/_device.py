@@ -1,8 +1,8 @@
 """Pieces of kernels: the rules of docs/formats in Triton, f32 operation by operation.
 
-16-bit floats are loaded and stored as integers (_launch.py passes such views), because the interpreter
-rounds bf16 toward zero and the NaN codes are ours to choose. Kernels are launched without contraction
-(enable_fp_fusion=False); where a fused multiply-add is meant, tl.fma says so.
+16-bit floats are loaded and stored as integers (_launch.py passes such views), because the
+interpreter rounds bf16 toward zero and the NaN codes are ours to choose. Kernels are launched
+without contraction (enable_fp_fusion=False); where a fused multiply-add is meant, tl.fma says so.
 
 HW says what the GPU converts by itself: 0 nothing (interpreter, older than sm_89), 1 FP8 codes.
 """
@@ -42,7 +42,9 @@ F16 = tl.constexpr(2)
 E4M3 = tl.constexpr(3)
 E5M2 = tl.constexpr(4)
 # 0x4A800000 + (0x4B000000 + 2) + (0x4B800000 + 2) modulo 2^32, signed.
-E2M1_BASE = tl.constexpr(((0x4A800000 + 0x4B000002 + 0x4B800002 + (1 << 31)) & 0xFFFFFFFF) - (1 << 31))
+E2M1_BASE = tl.constexpr(
+    ((0x4A800000 + 0x4B000002 + 0x4B800002 + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+)
 
 
 @triton.jit
@@ -216,8 +218,8 @@ def scale_or_nan(amax, largest, least):
 
 @triton.jit
 def divisor_parts(d):
-    """(k, d * k, 1 / (d * k)): a power of two k brings d to where no step of quotient() leaves f32's
-    range. An infinite d has k = 0, so that x * k is x / d but for its own NaN; a NaN stays one."""
+    """(k, d * k, 1 / (d * k)): a power of two k brings d to where no step of quotient() leaves
+    f32's range. An infinite d has k = 0, so that x * k is x / d but for its own NaN; a NaN stays one."""
     a = abs_bits(d)
     k = tl.where(a < 0x21800000, 1.8446744073709552e19, 1.0)  # below 2^-60: 2^64
     k = tl.where(a > 0x5D800000, 5.421010862427522e-20, k)  # above 2^60: 2^-64

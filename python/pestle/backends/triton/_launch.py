@@ -64,18 +64,19 @@ def flat(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def hardware(t: torch.Tensor) -> int:
     """HW of _device.py: 1 where the GPU makes FP8 codes by itself."""
+    return int(capability_of(t) >= (8, 9))
+
+
+def capability_of(t: torch.Tensor) -> tuple[int, int]:
     if not t.is_cuda or INTERPRETED.value:
-        return 0
-    return int(_capability(t.device.index) >= (8, 9))
-
-
-_capabilities: dict[int, tuple[int, int]] = {}
-
-
-def _capability(index: int) -> tuple[int, int]:
+        return (0, 0)
+    index = t.device.index
     if index not in _capabilities:
         _capabilities[index] = torch.cuda.get_device_capability(index)
     return _capabilities[index]
+
+
+_capabilities: dict[int, tuple[int, int]] = {}
 
 
 def processors(t: torch.Tensor) -> int:
@@ -103,6 +104,10 @@ def round_up(a: int, b: int) -> int:
     return cdiv(a, b) * b
 
 
+def start(kernel, programs: int, arguments: tuple, options: dict) -> None:
+    kernel[(programs,)](*arguments, **options)
+
+
 def launch(kernel, programs: int, like: torch.Tensor, *args, warps: int = 4, **constants) -> None:
     """Starts `programs` programs on the tensor's device and its current stream; none for 0."""
     if programs == 0:
@@ -110,6 +115,6 @@ def launch(kernel, programs: int, like: torch.Tensor, *args, warps: int = 4, **c
     options = {"num_warps": warps, "enable_fp_fusion": False, **constants}
     if like.is_cuda and like.device.index != torch.cuda.current_device():
         with torch.cuda.device(like.device):
-            kernel[(programs,)](*args, **options)
+            start(kernel, programs, args, options)
     else:
-        kernel[(programs,)](*args, **options)
+        start(kernel, programs, args, options)

@@ -1,8 +1,8 @@
 """Rows of elements and f32 decode scales on a grid: quantize_fp8, quantize_int8 and their inverses.
 
-Map      given scales and decoding: tiles of a matrix. Computed scales: a set of elements (row, group,
-         128 columns of a row) lies in the registers of one program between its amax and its codes;
-         a longer set is read twice. Whole tensor and columns: partial amaxima, then tiles.
+Map      given scales and decoding: tiles of a matrix. Computed scales: a set of elements (row,
+         group, 128 columns of a row) lies in the registers of one program between its amax and its
+         codes; a longer set is read twice. Whole tensor and columns: partial amaxima, then tiles.
 Traffic  x once, codes once; x twice where amax is of the tensor, a column or a very long row.
 Numerics docs/formats/fp8.md, int8.md: exact. amax is an integer maximum, so any order gives it.
 Measured not yet run on a GPU.
@@ -115,7 +115,7 @@ def quantize_long_sets(x, q, scale_out, set_size, sets_in_row, columns, x_row, x
     for piece in range(0, pieces):
         column = (pieces - 1 - piece) * SIZE + lane
         values = d.widen(tl.load(from_x + column * x_column, mask=column < count, other=0), XKIND)
-        code, s = _codes_of_set(values, tl.full((SIZE,), 0, tl.int32) + amax,
+        code, _ = _codes_of_set(values, tl.full((SIZE,), 0, tl.int32) + amax,
                                 row * columns + first + column, seed_low, seed_high,
                                 QKIND, STOCHASTIC, HW)  # fmt: skip
         tl.store(to_q + column, code, mask=column < count)
@@ -240,10 +240,7 @@ def dequantize(q, out, scale, rows_, columns, q_row, q_column, s_row, s_column, 
     column = (tile % tiles_in_row).to(tl.int64) * SIZE + tl.arange(0, SIZE)[None, :]
     inside = (row < rows_) & (column < columns)
     code = tl.load(q + row * q_row + column * q_column, mask=inside, other=0)
-    if QKIND == INT8:
-        v = code.to(tl.float32)
-    else:
-        v = d.fp8_value(code, QKIND)
+    v = code.to(tl.float32) if QKIND == INT8 else d.fp8_value(code, QKIND)
     s = _scale_at(scale, row, column, inside, s_row, s_column, SET_ROWS, SET_COLUMNS)
     tl.store(out + row * columns + column, d.narrow(v * s, OKIND), mask=inside)
 
@@ -405,4 +402,3 @@ def decode(q, scale, out, granularity, group_size=128) -> None:
         q.stride(0), q.stride(1), *strides, tiles, QKIND=kind(q.dtype), OKIND=kind(out.dtype),
         SET_ROWS=set_rows, SET_COLUMNS=set_columns, ROWS=tile_rows, SIZE=size,
     )  # fmt: skip
-

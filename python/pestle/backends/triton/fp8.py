@@ -1,7 +1,7 @@
 """FP8 in Triton: quantize_fp8, dequantize_fp8, stochastic_round_fp8. Numerics: docs/formats/fp8.md.
 
 The kernels of the first two are in _rows.py, which INT8 shares.
-Map      stochastic_round_fp8: a program a tile of rows and columns, one row where all is contiguous.
+Map      stochastic_round_fp8: a program a tile; all is one row where it is contiguous.
 Traffic  x and the bytes once, codes once.
 Numerics docs/formats/stochastic.md: x to f16 first, u = byte * 256. Exact.
 Measured not yet run on a GPU.

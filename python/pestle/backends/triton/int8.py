@@ -1,6 +1,6 @@
 """INT8 in Triton: quantize_int8, dequantize_int8, rotated or not. Numerics: docs/formats/int8.md.
 
-The kernels are in _rows.py, the rotation in hadamard.py: rotated f32 values make a trip through memory.
+The kernels are in _rows.py, the rotation in hadamard.py: rotated f32 values go through memory.
 """
 
 from __future__ import annotations

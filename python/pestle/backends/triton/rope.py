@@ -1,7 +1,7 @@
 """apply_rope in Triton: interleaved pairs or halves, with a second tensor, in place.
 
-Map      a program rotates some positions in HEADS heads, so that rotations are read once for them; where
-         they are shared by positions instead (BSHD), heads and positions change places.
+Map      a program rotates some positions in HEADS heads, so that rotations are read once for
+         them; where positions share them instead (BSHD), heads and positions change places.
 Traffic  x and out once; freqs once for each group of heads, from the L2 after the first.
 Numerics f0 * x0 + f1 * x1 with one fused multiply-add in f32, one rounding.
 Measured not yet run on a GPU.

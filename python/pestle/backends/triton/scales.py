@@ -1,4 +1,6 @@
-"""Moves of codes in Triton: swizzle_scales, unswizzle_scales, swap_nibbles. docs/formats/swizzle.md.
+"""Moves of codes in Triton: swizzle_scales, unswizzle_scales, swap_nibbles.
+
+Rules: docs/formats/swizzle.md.
 
 Map      a program takes 128 rows and 16 columns of tiles; swap_nibbles: a piece of a row.
 Traffic  each byte once, padding written.
