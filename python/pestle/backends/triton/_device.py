@@ -219,7 +219,7 @@ def scale_or_nan(amax, largest, least):
 @triton.jit
 def divisor_parts(d):
     """(k, d * k, 1 / (d * k)): a power of two k brings d to where no step of quotient() leaves
-    f32's range. An infinite d has k = 0, so that x * k is x / d but for its own NaN; a NaN stays one."""
+    f32's range. An infinite d has k = 0: x * k is x / d then; a NaN stays one."""
     a = abs_bits(d)
     k = tl.where(a < 0x21800000, 1.8446744073709552e19, 1.0)  # below 2^-60: 2^64
     k = tl.where(a > 0x5D800000, 5.421010862427522e-20, k)  # above 2^60: 2^-64
