@@ -25,12 +25,10 @@ Status run(const Call& call) {
   const TensorView& x = call.tensor(kX);
   RopeJob job{};
   rope_shape(job, rotations_of<spec>(call), x.shape[3], x.shape[1], false);
-  job.operands[0] = rope_operand(x, call.tensor(kOut), nullptr);
-  job.first_blocks = rope_blocks(job, job.operands[0]);
+  job.first_blocks = rope_blocks(job, 0, rope_operand(x, call.tensor(kOut), nullptr));
   int64_t blocks = job.first_blocks;
   if (call.has(kX2)) {
-    job.operands[1] = rope_operand(call.tensor(kX2), call.tensor(kOut2), nullptr);
-    blocks += rope_blocks(job, job.operands[1]);
+    blocks += rope_blocks(job, 1, rope_operand(call.tensor(kX2), call.tensor(kOut2), nullptr));
   }
   switch (x.dtype) {
     case DType::kBF16: return start<Bf16>(call, job, blocks);

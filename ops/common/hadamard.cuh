@@ -81,17 +81,6 @@ __device__ inline void put_run(float* shared, int lane, const float (&v)[kLaneRu
         make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
   }
 }
-__device__ inline void get_run(const float* shared, int lane, float (&v)[kLaneRun]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float4 four = *reinterpret_cast<const float4*>(shared + lane_quad(lane, i));
-    v[4 * i] = four.x;
-    v[4 * i + 1] = four.y;
-    v[4 * i + 2] = four.z;
-    v[4 * i + 3] = four.w;
-  }
-}
-
 // Strided layout, groups of 256 and more: value k of lane l is element k * 16 + l % 16 of the
 // 256 that begin at l / 16 * 256.
 __device__ inline float* strided(float* shared, int lane, int k) {
@@ -172,7 +161,13 @@ __device__ inline void warp_rotate(float (&v)[kRotateChunks<kN>][kLaneRun], floa
   }
 }
 
-// From the strided layout back to neighbours.
+// Stores want 16 bytes of neighbouring lanes side by side: after restore_runs the lower half of a
+// run is 8 elements of the chunk's first half, the upper half 8 of its second, in the order of the
+// lanes; of groups of 4 and 16, which need no exchange, it stays 16 neighbours.
+template <int kN>
+__device__ inline int half_offset(int lane, int half) {
+  return kN >= 64 ? half * (kChunk / 2) + lane * cuda::kUnit : lane * kLaneRun + half * cuda::kUnit;
+}
 template <int kN>
 __device__ inline void restore_runs(float (&v)[2][kLaneRun], float* shared) {
   if constexpr (kN >= 64) {
@@ -182,7 +177,16 @@ __device__ inline void restore_runs(float (&v)[2][kLaneRun], float* shared) {
       __syncwarp();
       put_strided<kN>(shared, lane, v[c]);
       __syncwarp();
-      get_run(shared, lane, v[c]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int owner = i / 2 * 16 + lane / 2;
+        const float4 four =
+            *reinterpret_cast<const float4*>(shared + lane_quad(owner, lane % 2 * 2 + i % 2));
+        v[c][4 * i] = four.x;
+        v[c][4 * i + 1] = four.y;
+        v[c][4 * i + 2] = four.z;
+        v[c][4 * i + 3] = four.w;
+      }
     }
   }
 }

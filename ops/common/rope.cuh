@@ -13,6 +13,7 @@
 
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/elements.cuh"
+#include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tensor_amax.h"
 #include "ops/common/rope.h"
@@ -51,7 +52,9 @@ struct RopeOperand {
 
 struct RopeJob {
   RopeOperand operands[2];
-  int64_t first_blocks;  // of operands[0]; the others are operands[1]'s
+  int64_t first_blocks;         // of operands[0]; the others are operands[1]'s
+  cuda::FastDivisor groups[2];  // thread blocks that a position's heads take
+  cuda::FastDivisor tiles[2];   // and that the positions take
   RopeTable table;
   DType weight_dtype;
   int units;      // of a head
@@ -59,7 +62,7 @@ struct RopeJob {
   int lanes;      // threads of a head: units, or the power of two from there
   int positions;  // of a thread block, times
   int subgroups;  // groups of kRopeHeads heads
-  int d;
+  float one_by_d;
   float eps;
 };
 
@@ -193,31 +196,46 @@ __device__ inline RopePlace rope_place(int unit, int rot_units, int rot) {
   return {false, first, first + cuda::kUnit};
 }
 
+// The sum of squares of a unit.
+template <bool kSplit>
+__device__ inline float unit_squares(const RopeUnit<kSplit>& unit) {
+  float sum = 0;
+#pragma unroll
+  for (int c = 0; c < RopeUnit<kSplit>::kChunks; ++c) {
+    for (int j = 0; j < cuda::kUnit; ++j) sum = __fmaf_rn(unit.v[c][j], unit.v[c][j], sum);
+  }
+  return sum;
+}
+
+// Thread blocks an SM, for about 64 KiB in flight: wider units have twice as much each.
 template <class T, bool kSplit, bool kNorm>
-__global__ void __launch_bounds__(kRopeThreads) rope_units(RopeJob job) {
+inline constexpr int kRopeBlocks =
+    kSplit ? (T::kBytes == 4 ? 1 : 2) : (T::kBytes == 4 ? 2 : (kNorm ? 3 : 4));
+
+template <class T, bool kSplit, bool kNorm>
+__global__ void __launch_bounds__(kRopeThreads, kRopeBlocks<T, kSplit, kNorm>)
+    rope_units(RopeJob job) {
   using Unit = RopeUnit<kSplit>;
   constexpr int kChunks = Unit::kChunks;
-  const bool other = blockIdx.x >= job.first_blocks;
-  const RopeOperand& t = job.operands[other ? 1 : 0];
+  const int other = blockIdx.x >= job.first_blocks ? 1 : 0;
+  const RopeOperand& t = job.operands[other];
   const unsigned block = blockIdx.x - (other ? static_cast<unsigned>(job.first_blocks) : 0u);
-  const unsigned heads_each = job.subgroups * kRopeHeads;
-  const unsigned groups = (static_cast<unsigned>(t.shape[1]) + heads_each - 1) / heads_each;
-  const auto tiles = static_cast<unsigned>((t.shape[2] + job.positions - 1) / job.positions);
   const int unit = threadIdx.x % job.lanes;
   const int slot = threadIdx.x / job.lanes;
   // Groups of heads run fastest: they meet the same rotations in the L2.
-  const int64_t h0 = block % groups * heads_each + slot / job.positions * kRopeHeads;
-  const int64_t s =
-      static_cast<int64_t>(block / groups % tiles) * job.positions + slot % job.positions;
-  const int64_t b = block / groups / tiles;
-  const bool active = unit < job.units && s < t.shape[2];
+  const unsigned below = job.groups[other].divide(block);
+  const int64_t b = job.tiles[other].divide(below);
+  const unsigned group = block - below * job.groups[other].divisor;
+  const unsigned tile = below - static_cast<unsigned>(b) * job.tiles[other].divisor;
+  const int64_t h0 = (group * job.subgroups + slot / job.positions) * kRopeHeads;
+  const int64_t s = static_cast<int64_t>(tile) * job.positions + slot % job.positions;
+  const bool active = unit < job.units && s < t.shape[2] && slot / job.positions < job.subgroups;
   const int heads = active ? static_cast<int>(min(t.shape[1] - h0, int64_t{kRopeHeads})) : 0;
   if (!kNorm && heads <= 0) return;
 
   const RopePlace place = rope_place<kSplit>(unit, job.rot_units, job.table.rot);
   const int offset[2] = {place.first * T::kBytes, place.second * T::kBytes};
   const char* x = t.x + rope_offset(t.x_stride, b, h0, s);
-  char* out = t.out + rope_offset(t.out_stride, b, h0, s);
   typename T::Raw raw[kRopeHeads][kChunks];
 #pragma unroll
   for (int i = 0; i < kRopeHeads; ++i) {
@@ -225,6 +243,11 @@ __global__ void __launch_bounds__(kRopeThreads) rope_units(RopeJob job) {
     for (int c = 0; c < kChunks; ++c) raw[i][c] = i < heads ? T::load(x + offset[c]) : T::zero();
     x += t.x_stride[1];
   }
+  float f[4 * Unit::kPairs];
+  if (heads > 0 && place.rotates && job.table.shared_by_heads) {
+    load_turns<Unit::kPairs>(job.table, b, 0, s, unit * Unit::kPairs, f);
+  }
+  float root[kRopeHeads];
   float w[kChunks][cuda::kUnit];
   if constexpr (kNorm) {
 #pragma unroll
@@ -234,43 +257,46 @@ __global__ void __launch_bounds__(kRopeThreads) rope_units(RopeJob job) {
                                  (job.weight_dtype == DType::kF32 ? 4 : 2),
                   job.weight_dtype, w[c]);
     }
+    // All heads' sums side by side, so that their shuffles overlap.
+#pragma unroll
+    for (int i = 0; i < kRopeHeads; ++i) {
+      Unit v;
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) T::to_f32(raw[i][c], v.v[c]);
+      root[i] = unit_squares(v);
+    }
+    for (int step = job.lanes / 2; step > 0; step /= 2) {
+#pragma unroll
+      for (float& sum : root) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+    }
+#pragma unroll
+    for (float& sum : root) sum = inverse_root(__fmaf_rn(sum, job.one_by_d, job.eps));
   }
-  float f[4 * Unit::kPairs];
-  if (heads > 0 && place.rotates && job.table.shared_by_heads) {
-    load_turns<Unit::kPairs>(job.table, b, 0, s, unit * Unit::kPairs, f);
-  }
+  char* out = t.out + rope_offset(t.out_stride, b, h0, s);
 #pragma unroll
   for (int i = 0; i < kRopeHeads; ++i) {
+    if (i >= heads) break;
     Unit v;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) T::to_f32(raw[i][c], v.v[c]);
     if constexpr (kNorm) {
-      float sum = 0;
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
-        for (int j = 0; j < cuda::kUnit; ++j) sum = __fmaf_rn(v.v[c][j], v.v[c][j], sum);
-      }
-      const float mean = lane_sum(sum, job.lanes) / static_cast<float>(job.d);
-      const float r = inverse_root(mean + job.eps);
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        for (int j = 0; j < cuda::kUnit; ++j) v.v[c][j] = v.v[c][j] * r * w[c][j];
+        for (int j = 0; j < cuda::kUnit; ++j) v.v[c][j] = v.v[c][j] * root[i] * w[c][j];
       }
     }
-    if (i < heads) {
-      if (place.rotates) {
-        if (!job.table.shared_by_heads) {
-          load_turns<Unit::kPairs>(job.table, b, h0 + i, s, unit * Unit::kPairs, f);
-        }
-        v.rotate(f);
+    if (place.rotates) {
+      if (!job.table.shared_by_heads) {
+        load_turns<Unit::kPairs>(job.table, b, h0 + i, s, unit * Unit::kPairs, f);
       }
+      v.rotate(f);
+    }
 #pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        if (kNorm || place.rotates)
-          T::store(out + offset[c], v.v[c]);
-        else
-          store_raw(raw[i][c], out + offset[c]);
-      }
+    for (int c = 0; c < kChunks; ++c) {
+      if (kNorm || place.rotates)
+        T::store(out + offset[c], v.v[c]);
+      else
+        store_raw(raw[i][c], out + offset[c]);
     }
     out += t.out_stride[1];
   }
@@ -442,7 +468,7 @@ inline int rope_unit(const Rotations& r) { return cuda::kUnit * (r.split ? 2 : 1
 // Threads of a thread block and what they cover, for the longest head count of the call.
 inline void rope_shape(RopeJob& job, const Rotations& r, int64_t d, int64_t heads, bool norm) {
   job.table = rope_table(r);
-  job.d = static_cast<int>(d);
+  job.one_by_d = 1.0f / static_cast<float>(d);
   job.units = static_cast<int>(d / rope_unit(r));
   job.rot_units = static_cast<int>(r.rot / rope_unit(r));
   job.lanes = job.units;
@@ -451,16 +477,20 @@ inline void rope_shape(RopeJob& job, const Rotations& r, int64_t d, int64_t head
   }
   const int64_t groups = cuda::ceil_div(heads, kRopeHeads);
   job.subgroups = 1;
-  for (int n = 2; n <= 4; ++n) {
-    if (r.shared_by_heads() && groups % n == 0 && n * job.lanes <= kRopeThreads) job.subgroups = n;
-  }
+  // Two at most, so that the positions of a thread block stay a long run of each head's memory.
+  if (r.shared_by_heads() && groups % 2 == 0 && 2 * job.lanes <= kRopeThreads) job.subgroups = 2;
   job.positions = 1;
   while (2 * job.positions * job.subgroups * job.lanes <= kRopeThreads) job.positions *= 2;
 }
 
-inline int64_t rope_blocks(const RopeJob& job, const RopeOperand& o) {
-  return o.shape[0] * cuda::ceil_div(o.shape[1], job.subgroups * kRopeHeads) *
-         cuda::ceil_div(o.shape[2], job.positions);
+// Sets operand `i` and counts its thread blocks.
+inline int64_t rope_blocks(RopeJob& job, int i, const RopeOperand& o) {
+  const int64_t groups = cuda::ceil_div(o.shape[1], job.subgroups * kRopeHeads);
+  const int64_t tiles = cuda::ceil_div(o.shape[2], job.positions);
+  job.operands[i] = o;
+  job.groups[i] = cuda::FastDivisor(static_cast<uint32_t>(std::max<int64_t>(groups, 1)));
+  job.tiles[i] = cuda::FastDivisor(static_cast<uint32_t>(std::max<int64_t>(tiles, 1)));
+  return o.shape[0] * groups * tiles;
 }
 // Whole warps: heads that are normalised are added up by shuffles.
 inline int rope_threads(const RopeJob& job) {

@@ -40,13 +40,10 @@ struct Job {
 };
 
 template <class T>
-__device__ void store_run(char* out, const float (&v)[kLaneRun]) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float y[kUnit];
-    for (int i = 0; i < kUnit; ++i) y[i] = v[8 * half + i];
-    T::store(out + 8 * half * T::kBytes, y);
-  }
+__device__ void store_half(char* out, const float* v) {
+  float y[kUnit];
+  for (int i = 0; i < kUnit; ++i) y[i] = v[i];
+  T::store(out, y);
 }
 
 template <int kN>
@@ -63,16 +60,21 @@ __global__ void __launch_bounds__(32 * kWarps) rows_kernel(Job job) {
   rotate_runs<kN>(v, shared[warp]);
   restore_runs<kN>(v, shared[warp]);
   const float norm = formats::hadamard_norm(kN);
-  char* out = job.out + row * job.out_row_bytes + first * job.out_bytes;
+  const int64_t piece = first - lane * kLaneRun;
+  char* out = job.out + row * job.out_row_bytes + piece * job.out_bytes;
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
-    if (!inside[c]) continue;
     for (int i = 0; i < kLaneRun; ++i) v[c][i] *= norm;
-    char* to = out + c * kChunk * job.out_bytes;
-    switch (job.out_dtype) {
-      case DType::kBF16: store_run<Bf16>(to, v[c]); break;
-      case DType::kF16: store_run<F16>(to, v[c]); break;
-      default: store_run<F32>(to, v[c]); break;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int offset = c * kChunk + half_offset<kN>(lane, half);
+      if (piece + offset >= job.columns) continue;
+      char* to = out + offset * job.out_bytes;
+      switch (job.out_dtype) {
+        case DType::kBF16: store_half<Bf16>(to, v[c] + 8 * half); break;
+        case DType::kF16: store_half<F16>(to, v[c] + 8 * half); break;
+        default: store_half<F32>(to, v[c] + 8 * half); break;
+      }
     }
   }
 }

@@ -33,12 +33,11 @@ Status run(const Call& call) {
   rope_shape(job, rotations_of<spec>(call), x.shape[3], x.shape[1], true);
   job.eps = call.number(kEps);
   job.weight_dtype = call.tensor(kWeight).dtype;
-  job.operands[0] = rope_operand(x, call.tensor(kOut), &call.tensor(kWeight));
-  job.first_blocks = rope_blocks(job, job.operands[0]);
+  job.first_blocks = rope_blocks(job, 0, rope_operand(x, call.tensor(kOut), &call.tensor(kWeight)));
   int64_t blocks = job.first_blocks;
   if (call.has(kX2)) {
-    job.operands[1] = rope_operand(call.tensor(kX2), call.tensor(kOut2), &second_weight(call));
-    blocks += rope_blocks(job, job.operands[1]);
+    blocks += rope_blocks(job, 1,
+                          rope_operand(call.tensor(kX2), call.tensor(kOut2), &second_weight(call)));
   }
   switch (x.dtype) {
     case DType::kBF16: return start<Bf16>(call, job, blocks);

@@ -1,6 +1,6 @@
 // rms_rope_backward on CUDA.
 // Map      fast  the units of ops/common/rope.cuh: a thread takes one unit of one position in
-//                kHeads heads at a time and keeps d_weight of its columns in registers; thread
+//                kHeadGroup heads at a time and keeps d_weight of its columns in registers; thread
 //                blocks, a fixed number, go through tiles of positions and groups of heads, and
 //                leave one row of d_weight each in the workspace; a last kernel adds the rows up.
 //          any   a thread block a head for d_x, then one a piece of the heads for d_weight.
@@ -27,11 +27,11 @@ constexpr int kDX2 = arg_index(spec, "d_x2");
 constexpr int kDWeight2 = arg_index(spec, "d_weight2");
 constexpr int kEps = arg_index(spec, "eps");
 
-constexpr int kHeads = 2;          // in flight in a thread, two tensors each
-constexpr int kHeadGroup = 8;      // heads of a task
+constexpr int kHeadGroup = 4;      // heads of a task, in flight in a thread, two tensors each
+constexpr int kAtOnce = 2;         // of them worked on side by side
 constexpr int kThreads = 256;      // and a unit of 8 columns in each of them: 8 or 16 KiB of sums
-constexpr int kMostBlocks = 1024;  // rows of partial sums of one tensor; the workspace has 2 of it
-constexpr const char* kWorkspace = "4*D*2048";
+constexpr int kMostBlocks = 2048;  // rows of partial sums of one tensor; the workspace has 2 of it
+constexpr const char* kWorkspace = "4*D*4096";
 
 struct Job {
   RopeOperand operand;  // its `out` is d_x
@@ -40,6 +40,7 @@ struct Job {
   RopeTable table;
   DType weight_dtype;
   int units, rot_units, lanes, positions, d;
+  float one_by_d;
   int64_t tasks;
   float eps;
   float* sums;  // a row of D for each thread block
@@ -52,33 +53,51 @@ struct Columns {
   float d_w[RopeUnit<kSplit>::kChunks][kUnit];
 };
 
-// One head: v is d_out, x the input; leaves d_x in v.
+// kAtOnce heads, so that their shuffles overlap: g is d_out, x the input; leaves d_x in g.
 template <bool kSplit>
-__device__ void one_head(const Job& job, const RopePlace& place,
-                         const float (&f)[4 * RopeUnit<kSplit>::kPairs], RopeUnit<kSplit>& v,
-                         RopeUnit<kSplit>& x, Columns<kSplit>& columns) {
+__device__ void some_heads(const Job& job, const RopePlace& place,
+                           const float (&f)[4 * RopeUnit<kSplit>::kPairs],
+                           RopeUnit<kSplit> (&g)[kAtOnce], RopeUnit<kSplit> (&x)[kAtOnce],
+                           Columns<kSplit>& columns) {
   constexpr int kChunks = RopeUnit<kSplit>::kChunks;
-  float sum = 0;
+  float root[kAtOnce];
+  float mean[kAtOnce];
 #pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-    for (int j = 0; j < kUnit; ++j) sum = __fmaf_rn(x.v[c][j], x.v[c][j], sum);
+  for (int i = 0; i < kAtOnce; ++i) {
+    root[i] = unit_squares(x[i]);
+    if (place.rotates && job.table.shared_by_heads) g[i].rotate(f);
   }
-  const float r = inverse_root(lane_sum(sum, job.lanes) / static_cast<float>(job.d) + job.eps);
-  if (place.rotates) v.rotate(f);
-  float dot = 0;
+  for (int step = job.lanes / 2; step > 0; step /= 2) {
 #pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-    for (int j = 0; j < kUnit; ++j) {
-      x.v[c][j] *= r;
-      columns.d_w[c][j] = __fmaf_rn(v.v[c][j], x.v[c][j], columns.d_w[c][j]);
-      v.v[c][j] *= columns.w[c][j];
-      dot = __fmaf_rn(v.v[c][j], x.v[c][j], dot);
+    for (float& sum : root) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+  }
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i) {
+    root[i] = inverse_root(__fmaf_rn(root[i], job.one_by_d, job.eps));
+    mean[i] = 0;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      for (int j = 0; j < kUnit; ++j) {
+        x[i].v[c][j] *= root[i];
+        columns.d_w[c][j] = __fmaf_rn(g[i].v[c][j], x[i].v[c][j], columns.d_w[c][j]);
+        g[i].v[c][j] *= columns.w[c][j];
+        mean[i] = __fmaf_rn(g[i].v[c][j], x[i].v[c][j], mean[i]);
+      }
     }
   }
-  const float mean = lane_sum(dot, job.lanes) / static_cast<float>(job.d);
+  for (int step = job.lanes / 2; step > 0; step /= 2) {
 #pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-    for (int j = 0; j < kUnit; ++j) v.v[c][j] = r * __fmaf_rn(-mean, x.v[c][j], v.v[c][j]);
+    for (float& sum : mean) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+  }
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i) {
+    const float by = mean[i] * job.one_by_d;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      for (int j = 0; j < kUnit; ++j) {
+        g[i].v[c][j] = root[i] * __fmaf_rn(-by, x[i].v[c][j], g[i].v[c][j]);
+      }
+    }
   }
 }
 
@@ -104,7 +123,8 @@ __device__ void add_slots(const Job& job, const RopePlace& place, int slot, bool
 }
 
 template <class T, bool kSplit>
-__global__ void __launch_bounds__(kThreads) backward_units(Job job) {
+__global__ void __launch_bounds__(kThreads, kSplit || T::kBytes == 4 ? 1 : 2)
+    backward_units(Job job) {
   using Unit = RopeUnit<kSplit>;
   constexpr int kChunks = Unit::kChunks;
   const RopeOperand& t = job.operand;
@@ -131,37 +151,44 @@ __global__ void __launch_bounds__(kThreads) backward_units(Job job) {
     const char* d_out = job.d_out + rope_offset(job.d_out_stride, b, h0, s);
     char* d_x = t.out + rope_offset(t.out_stride, b, h0, s);
     float f[4 * Unit::kPairs] = {};
-    for (int h = 0; h < count; h += kHeads) {
-      typename T::Raw raw_x[kHeads][kChunks];
-      typename T::Raw raw_g[kHeads][kChunks];
+    if (active && place.rotates && job.table.shared_by_heads) {
+      load_turns<Unit::kPairs>(job.table, b, 0, s, unit * Unit::kPairs, f);
+    }
+    typename T::Raw raw_x[kHeadGroup][kChunks];
+    typename T::Raw raw_g[kHeadGroup][kChunks];
 #pragma unroll
-      for (int i = 0; i < kHeads; ++i) {
-        const bool there = active && h + i < count;
+    for (int i = 0; i < kHeadGroup; ++i) {
+      const bool there = active && i < count;
 #pragma unroll
-        for (int c = 0; c < kChunks; ++c) {
-          raw_x[i][c] = there ? T::load(x + column[c] * T::kBytes) : T::zero();
-          raw_g[i][c] = there ? T::load(d_out + column[c] * T::kBytes) : T::zero();
-        }
-        x += t.x_stride[1];
-        d_out += job.d_out_stride[1];
+      for (int c = 0; c < kChunks; ++c) {
+        raw_x[i][c] = there ? T::load(x + column[c] * T::kBytes) : T::zero();
+        raw_g[i][c] = there ? T::load(d_out + column[c] * T::kBytes) : T::zero();
       }
+      x += t.x_stride[1];
+      d_out += job.d_out_stride[1];
+    }
 #pragma unroll
-      for (int i = 0; i < kHeads; ++i) {
-        const bool there = active && h + i < count;
-        if (there && place.rotates && (h + i == 0 || !job.table.shared_by_heads)) {
+    for (int h = 0; h < kHeadGroup; h += kAtOnce) {
+      Unit g[kAtOnce];
+      Unit n[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) {
+          T::to_f32(raw_g[h + i][c], g[i].v[c]);
+          T::to_f32(raw_x[h + i][c], n[i].v[c]);
+        }
+        if (!job.table.shared_by_heads && active && place.rotates && h + i < count) {
           load_turns<Unit::kPairs>(job.table, b, h0 + h + i, s, unit * Unit::kPairs, f);
+          g[i].rotate(f);
         }
-        Unit g;
-        Unit n;
+      }
+      some_heads<kSplit>(job, place, f, g, n, columns);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
 #pragma unroll
         for (int c = 0; c < kChunks; ++c) {
-          T::to_f32(raw_g[i][c], g.v[c]);
-          T::to_f32(raw_x[i][c], n.v[c]);
-        }
-        one_head<kSplit>(job, place, f, g, n, columns);
-#pragma unroll
-        for (int c = 0; c < kChunks; ++c) {
-          if (there) T::store(d_x + column[c] * T::kBytes, g.v[c]);
+          if (active && h + i < count) T::store(d_x + column[c] * T::kBytes, g[i].v[c]);
         }
         d_x += t.out_stride[1];
       }
@@ -294,7 +321,8 @@ Status run_units(const Call& call, const Operands& o, float* sums, int64_t& rows
   job.units = shape.units;
   job.rot_units = shape.rot_units;
   job.lanes = shape.lanes;
-  job.d = shape.d;
+  job.d = static_cast<int>(o.x.shape[3]);
+  job.one_by_d = shape.one_by_d;
   job.positions = kThreads / job.lanes;
   job.eps = call.number(kEps);
   job.sums = sums;
