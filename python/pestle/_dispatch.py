@@ -58,23 +58,40 @@ def _nobody(op: str, backend, inputs: tuple, options: dict) -> Exception:
     return NoCapableBackendError("\n".join([f"{op}: no backend takes this call", *reasons]))
 
 
+def _static(op: str, names: tuple[str, ...], device: torch.device) -> str:
+    """The first candidate that has the op for this kind of device."""
+    for name in names:
+        if not _backends.refusal(name, op, device):
+            return name
+    reasons = [f"  {name}: {_backends.refusal(name, op, device)}" for name in names]
+    raise NoCapableBackendError("\n".join([f"{op}: no backend takes this call", *reasons]))
+
+
 def traced(op: str, backend, device_type: str) -> str:
     """What choose() answers, for torch.compile: a constant of the graph, guarded by the selection.
 
     A refusal that depends on more than op and device is an error when the graph runs.
     """
     guard_result(_backends.__name__, "state")
-    device = torch.device(device_type)
-    for name in _backends.order(backend):
-        if not _backends.refusal(name, op, device):
-            return _space(name)
-    candidates = _backends.order(backend)
-    reasons = [f"  {name}: {_backends.refusal(name, op, device)}" for name in candidates]
-    raise NoCapableBackendError("\n".join([f"{op}: no backend takes this call", *reasons]))
+    return _space(_static(op, _backends.order(backend), torch.device(device_type)))
 
 
 # What torch.compiler.assume_constant_result does, without importing dynamo.
 traced._dynamo_marked_constant = True
+
+
+def of_backward(op: str, backend: str, inputs: list) -> tuple[str, ...] | None:
+    """Backends for a backward op: first the Python one that ran the forward op, if one did.
+
+    While torch traces, the one that the graph will call: nothing could try another later.
+    """
+    names = _backends.order(None)
+    names = (backend, *(name for name in names if name != backend)) if backend else names
+    tensors = [t for t in inputs if t is not None]
+    fake = torch._subclasses.FakeTensor
+    if any(isinstance(t, fake) or torch._is_functional_tensor(t) for t in tensors):
+        return (_static(op, names, tensors[0].device),)
+    return names if backend else None
 
 
 def guard_result(module: str, function: str) -> None:

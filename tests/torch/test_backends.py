@@ -40,9 +40,11 @@ def assert_near(op: str, got: dict, expected: dict) -> None:
         mine = got[name]
         assert (mine.dtype, mine.shape) == (tensor.dtype, tensor.shape), name
         if bounds[name] != "exact":
-            tolerance = 2e-2 if tensor.dtype == torch.bfloat16 else 5e-3
+            relative = {torch.bfloat16: 1.6e-2, torch.float16: 2e-3}.get(tensor.dtype, 1e-4)
+            finite = tensor[tensor.isfinite()]
+            largest = finite.abs().max().item() if finite.numel() else 0.0
             torch.testing.assert_close(
-                mine.float(), tensor.float(), rtol=tolerance, atol=tolerance, equal_nan=True
+                mine, tensor, rtol=relative, atol=relative * largest + 2.0**-143, equal_nan=True
             )
         elif tensor.dtype in (torch.float32, torch.float16, torch.bfloat16):
             torch.testing.assert_close(mine, tensor, rtol=0, atol=0, equal_nan=True)
@@ -130,6 +132,7 @@ def test_backends_are_listed():
     assert list(found) == ["cuda", "triton", "cpu", "eager"]
     assert found["eager"].available and "apply_rope" in found["eager"].ops
     assert found["cpu"].ops == tuple(contracts())
+    assert len(found["eager"].ops) >= 33  # every op there was when the backend was written
     assert found["cuda"].available == (torch.cuda.is_available() and bool(found["cuda"].ops))
 
 

@@ -1,0 +1,124 @@
+"""Products with quantised operands: both sides decoded to f32, one f32 product, the epilogue."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+from torch.nn import functional
+
+from ..._backends import implements
+from . import _layouts, blocks, fp8, int4, int8, w4a8
+from . import _numbers as n
+
+_ACTIVATIONS = {
+    "none": lambda y: y,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh"),
+    "silu": functional.silu,
+}
+
+
+def _epilogue(y, shape, alpha, bias, residual, activation, out_dtype) -> Tensor:
+    if alpha is not None:
+        y = y * alpha
+    if bias is not None:
+        y = y + bias.float()
+    y = _ACTIVATIONS[activation](y).reshape(shape)
+    if residual is not None:
+        y = y + residual.float()
+    return y.to(out_dtype)
+
+
+def _linear(x, weight: Tensor, hadamard: int, epilogue: tuple, options: dict) -> Tensor:
+    """epilogue(x @ weight^T), x rotated first if the weight was."""
+    left = _layouts.rotate(n.rows(x).float(), hadamard)
+    shape = (*x.shape[:-1], weight.shape[0])
+    return _epilogue(left @ weight.t(), shape, *epilogue, **options)
+
+
+def _product(a: Tensor, left: Tensor, right: Tensor, epilogue: tuple, options: dict) -> Tensor:
+    shape = (*a.shape[:-1], right.shape[0])
+    return _epilogue(left @ right.t(), shape, *epilogue, **options)
+
+
+@implements("linear_fp8", backend="eager")
+def linear_fp8(x, weight, scale, *epilogue, granularity, **options):
+    spread = fp8.spread_scale(scale, granularity, *weight.shape)
+    return _linear(x, weight.float() * spread, 0, epilogue, options)
+
+
+@implements("linear_int8", backend="eager")
+def linear_int8(x, weight, scale, *epilogue, granularity, group_size, hadamard, **options):
+    decoded = int8.decode(weight, scale, granularity, group_size)
+    return _linear(x, decoded, hadamard, epilogue, options)
+
+
+@implements("linear_int4", backend="eager")
+def linear_int4(x, weight, scale, zero, *epilogue, group_size, mode, hadamard, **options):
+    decoded = int4.decode(weight, scale, zero, group_size)
+    return _linear(x, decoded, hadamard, epilogue, options)
+
+
+@implements("linear_w4a8", backend="eager")
+def linear_w4a8(x, weight, scale_rel, scale_channel, codebook, *epilogue, hadamard, **options):
+    decoded = w4a8.decode(weight, scale_rel, scale_channel, codebook)
+    return _linear(x, decoded, hadamard, epilogue, options)
+
+
+@implements("linear_nvfp4", backend="eager")
+def linear_nvfp4(x, weight, scale, global_scale, *epilogue, nibbles, scale_layout, **options):
+    decoded = blocks.decode_nvfp4(weight, scale, global_scale, nibbles, scale_layout)
+    return _linear(x, decoded, 0, epilogue, options)
+
+
+@implements("linear_mxfp8", backend="eager")
+def linear_mxfp8(x, weight, scale, *epilogue, scale_layout, **options):
+    return _linear(x, blocks.decode_mxfp8(weight, scale, scale_layout), 0, epilogue, options)
+
+
+@implements("linear_mxfp4", backend="eager")
+def linear_mxfp4(x, weight, scale, *epilogue, nibbles, scale_layout, **options):
+    decoded = blocks.decode_mxfp4(weight, scale, nibbles, scale_layout)
+    return _linear(x, decoded, 0, epilogue, options)
+
+
+@implements("scaled_mm_fp8", backend="eager")
+def scaled_mm_fp8(a, b, scale_a, scale_b, *epilogue, granularity, **options):
+    block_a, block_b = {"block": ("block_1x128", "block_128x128")}.get(
+        granularity, (granularity,) * 2
+    )
+    left, right = n.rows(a), b
+    left = left.float() * fp8.spread_scale(scale_a, block_a, *left.shape)
+    right = right.float() * fp8.spread_scale(scale_b, block_b, *right.shape)
+    return _product(a, left, right, epilogue, options)
+
+
+@implements("scaled_mm_int8", backend="eager")
+def scaled_mm_int8(a, b, scale_a, scale_b, *epilogue, granularity, **options):
+    # float64 holds the integer sums exactly; no integer product exists on CUDA.
+    sums = (n.rows(a).double() @ b.double().t()).float()
+    m = math.prod(a.shape[:-1])
+    if granularity == "tensor":
+        scale_a, scale_b = scale_a.reshape(1, 1), scale_b.reshape(1, 1)
+    else:
+        scale_a, scale_b = scale_a.reshape(m, 1), scale_b.reshape(1, b.shape[0])
+    shape = (*a.shape[:-1], b.shape[0])
+    return _epilogue(sums * scale_a * scale_b, shape, *epilogue, **options)
+
+
+@implements("scaled_mm_nvfp4", backend="eager")
+def scaled_mm_nvfp4(
+    a, b, scale_a, scale_b, global_scale_a, global_scale_b, *epilogue,
+    nibbles, scale_layout, **options,
+):  # fmt: skip
+    left = blocks.decode_nvfp4(n.rows(a), scale_a, global_scale_a, nibbles, scale_layout)
+    right = blocks.decode_nvfp4(b, scale_b, global_scale_b, nibbles, scale_layout)
+    return _product(a, left, right, epilogue, options)
+
+
+@implements("scaled_mm_mxfp8", backend="eager")
+def scaled_mm_mxfp8(a, b, scale_a, scale_b, *epilogue, scale_layout, **options):
+    left = blocks.decode_mxfp8(n.rows(a), scale_a, scale_layout)
+    right = blocks.decode_mxfp8(b, scale_b, scale_layout)
+    return _product(a, left, right, epilogue, options)

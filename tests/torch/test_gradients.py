@@ -1,0 +1,196 @@
+"""Gradients of every op that has a backward, by walking the table: against finite differences of
+the op itself, between dtypes and between backends."""
+
+import cases
+import pestle
+import pytest
+import torch
+from pestle import _autograd, _contract
+from pestle._contract import DTYPE_NAMES
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def in_dtype(op, case: dict, dtype: torch.dtype) -> dict:
+    """The case with every tensor that has a gradient, and the outputs, in one dtype if allowed."""
+    words = dict(word.split("=", 1) for word in case["text"].split())
+    plan = _autograd.backward_of(op)
+    for name in (*plan.gives, *plan.gradients.values()):
+        arg = op.by_name[name]
+        is_there = not (arg.optional or arg.present_if) or words.get(name, "none") != "none"
+        allowed = "|".join(arg.dtypes.values()).split("|")
+        if (
+            is_there
+            and DTYPE_NAMES[dtype] in allowed
+            and not arg.dtypes.get("", "").startswith("=")
+        ):
+            words[name] = DTYPE_NAMES[dtype]
+    return case | {"text": " ".join(f"{key}={value}" for key, value in words.items())}
+
+
+def smooth_cases():
+    """(op, case) of every small case of ops with a backward whose data has finite gradients."""
+    return [
+        (name, case)
+        for name, case in cases.all_cases()
+        if _autograd.backward_of(_contract.op(name)) and case["data"] in ("normal", "zeros")
+    ]
+
+
+every_case = pytest.mark.parametrize(("name", "case"), smooth_cases(), ids=cases.case_id)
+
+
+def call(case: cases.Case, tensors: dict, namespace: str = "pestle") -> dict:
+    form = case.form()
+    args, kwargs = case.arguments(form, **tensors)
+    name, _, variant = form.name.partition(".")
+    made = getattr(getattr(getattr(torch.ops, namespace), name), variant or "default")(
+        *args, **kwargs
+    )
+    return dict(zip(form.outputs, made if isinstance(made, tuple) else (made,), strict=True))
+
+
+def compiled_call(case: cases.Case, leaves: dict) -> dict:
+    form = case.form()
+    overload = form.overload
+    args, kwargs = case.arguments(form)
+    tensors = [name for kind, name, _ in form.arguments if kind in ("tensor", "optional_tensor")]
+    places = [tensors.index(name) for name in leaves]
+
+    def run(*given):
+        filled = list(args)
+        for place, leaf in zip(places, given, strict=True):
+            filled[place] = leaf
+        return overload(*filled, **kwargs)
+
+    made = torch.compile(run, fullgraph=True, backend="aot_eager")(*leaves.values())
+    return dict(zip(form.outputs, made if isinstance(made, tuple) else (made,), strict=True))
+
+
+def differentiable(case: cases.Case) -> dict[str, torch.Tensor]:
+    plan = _autograd.backward_of(case.op)
+    return {n: case.call.tensors[n] for n in plan.gives if n in case.call.tensors}
+
+
+def weights_of(case: cases.Case, outputs: dict) -> dict[str, torch.Tensor]:
+    plan = _autograd.backward_of(case.op)
+    random = torch.Generator().manual_seed(7)
+    return {
+        name: torch.randn(outputs[name].shape, generator=random).to(outputs[name].dtype)
+        for name in sorted(set(plan.gradients.values())) if name in outputs
+    }  # fmt: skip
+
+
+def gradients(case: cases.Case, weights: dict | None = None, namespace: str = "pestle") -> dict:
+    leaves = {n: t.clone().requires_grad_() for n, t in differentiable(case).items()}
+    outputs = call(case, leaves, namespace)
+    weights = weights or weights_of(case, outputs)
+    torch.autograd.backward([outputs[n] for n in weights], list(weights.values()))
+    return {name: leaf.grad for name, leaf in leaves.items()}
+
+
+def loss(case: cases.Case, weights: dict, tensors: dict) -> float:
+    with torch.no_grad():
+        outputs = call(case, tensors)
+    return sum((outputs[n].double() * w.double()).sum().item() for n, w in weights.items())
+
+
+@every_case
+def test_against_finite_differences(name, case):
+    op = _contract.op(name)
+    case = cases.make(op, in_dtype(op, case, torch.float32))
+    leaves = differentiable(case)
+    assert all(t.dtype == torch.float32 for t in leaves.values()), "no f32 gradient to compare"
+    with torch.no_grad():
+        weights = weights_of(case, call(case, {}))
+    found = gradients(case, weights)
+    random = torch.Generator().manual_seed(9)
+    step = 2.0**-7
+    for argument, tensor in leaves.items():
+        direction = torch.randn(tensor.shape, generator=random)
+        slope = (found[argument].double() * direction.double()).sum().item()
+        measured = (
+            loss(case, weights, {argument: tensor + step * direction})
+            - loss(case, weights, {argument: tensor - step * direction})
+        ) / (2 * step)
+        size = found[argument].double().norm().item()
+        assert abs(slope - measured) <= 1e-2 * size + 1e-3, (argument, slope, measured)
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_is_near_f32(name, case, dtype):
+    op = _contract.op(name)
+    text, case = case, cases.make(op, in_dtype(op, case, dtype))
+    found = gradients(case)
+    with torch.no_grad():
+        weights = {n: w.float() for n, w in weights_of(case, call(case, {})).items()}
+    wide = cases.make(op, in_dtype(op, text, torch.float32))
+    wide.call.tensors = {n: t.float() if n in found else t for n, t in case.call.tensors.items()}
+    expected = gradients(wide, weights)
+    for argument, gradient in found.items():
+        assert gradient.dtype == case.call.tensors[argument].dtype
+        assert gradient.shape == case.call.tensors[argument].shape
+        scale = expected[argument].abs().max().item() if gradient.numel() else 0.0
+        torch.testing.assert_close(
+            gradient.float(), expected[argument], rtol=4e-2, atol=2e-2 * scale + 1e-5
+        )
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in pestle.list_ops() if _autograd.backward_of(_contract.op(n))]
+)
+def test_compiled_and_twice(name):
+    """torch.compile traces the backward; a backward op with a backward is differentiated again."""
+    op = _contract.op(name)
+    case = cases.make(op, in_dtype(op, op.cases[0], torch.float32))
+    expected = gradients(case)
+    torch._dynamo.reset()
+    leaves = {n: t.clone().requires_grad_() for n, t in differentiable(case).items()}
+    weights = weights_of(case, call(case, {}))
+    outputs = compiled_call(case, leaves)
+    torch.autograd.backward([outputs[n] for n in weights], list(weights.values()))
+    for argument, leaf in leaves.items():
+        assert torch.equal(leaf.grad, expected[argument])
+    back = _autograd.backward_of(op).op
+    leaves = {n: t.clone().requires_grad_() for n, t in differentiable(case).items()}
+    outputs = call(case, leaves)
+    asked = {n: w.clone().requires_grad_() for n, w in weights.items()}
+    first = torch.autograd.grad(
+        [outputs[n] for n in asked], list(leaves.values()), list(asked.values()), create_graph=True
+    )
+    total = sum(g.float().square().sum() for g in first)
+    if _autograd.backward_of(back) is None:
+        with pytest.raises(pestle.NoGradientError, match=back.name):
+            total.backward()
+    else:
+        total.backward()
+        assert any(a.grad is not None and a.grad.abs().sum() > 0 for a in asked.values())
+
+
+@every_case
+def test_python_backends_have_the_same_gradients(name, case):
+    op = _contract.op(name)
+    with_op = [b.name for b in pestle.list_backends() if b.name == "eager" and name in b.ops]
+    case = cases.make(op, case)
+    expected = gradients(case)
+    for backend in with_op:
+        for argument, gradient in gradients(case, namespace=f"pestle_{backend}").items():
+            torch.testing.assert_close(gradient, expected[argument], rtol=2e-2, atol=2e-2)
+
+
+def test_inputs_without_a_gradient_say_so():
+    for name in pestle.list_ops():
+        op = _contract.op(name)
+        plan = _autograd.backward_of(op)
+        if plan is None:
+            continue
+        case = cases.make(op, op.cases[0])
+        others = [
+            n for n, t in case.call.tensors.items() if n not in plan.gives and t.dtype in FLOATS
+        ]
+        for argument in others:
+            leaf = case.call.tensors[argument].clone().requires_grad_()
+            outputs = call(case, {argument: leaf})
+            with pytest.raises(pestle.NoGradientError, match=f"no gradient of {argument}"):
+                sum(o.float().sum() for o in outputs.values() if o.requires_grad).backward()
