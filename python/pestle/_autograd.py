@@ -118,6 +118,11 @@ def _gradient(form: Form, plan: Backward, backend: str):
         defaults = {a.name: a.default for a in plan.op.of_role("attribute")}
         call = Call(plan.op, tensors, defaults | ctx.attributes)
         _zeros(plan, ctx, form, call)
+        for name, output in plan.gradients.items():
+            if name not in call.tensors and call.wants(plan.op.by_name[name]):
+                raise NoGradientError(
+                    f"{form.op} has no gradient in calls that do not return {output}"
+                )
         options = dict(ctx.attributes)
         for name, output in plan.gives.items():
             if output in chosen_dtypes and name in ctx.inputs:

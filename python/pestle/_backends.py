@@ -52,13 +52,16 @@ def implements(op: str, *, backend: str, refuses: Callable | None = None) -> Cal
     It is called as the op's Python function, after the contract was checked: inputs by position
     (absent ones None; of the contract's exact dtypes and ranks), attributes and the dtypes of
     outputs that have a choice by keyword, all of them given. It returns fresh tensors, or, if it
-    has a parameter `out` that is not None, fills those (a tuple if the op has several outputs).
+    has a parameter `out` that is not None, fills those (a tuple if the op has several outputs; an
+    op with an input of this name can't have it).
     `refuses` sees the same arguments but `out`; it may look at shapes, strides, dtypes and devices,
     never at data, since its answer is remembered for calls that are equal in these.
     """
 
     def register(function: Callable) -> Callable:
-        takes_out = "out" in inspect.signature(function).parameters
+        contract = _library.contracts().get(op, {"args": []})
+        inputs = [arg["name"] for arg in contract["args"] if arg["role"] == "input"]
+        takes_out = "out" in inspect.signature(function).parameters and "out" not in inputs
         made = Implementation(op, backend, function, refuses, takes_out)
         _implementations.setdefault(backend, {})[op] = made
         return function

@@ -111,6 +111,15 @@ def _fill(shape: tuple, dtype: torch.dtype, data: str, seed: int) -> torch.Tenso
     return raw.view(dtype).reshape(shape) if count else _zeros(shape, dtype)
 
 
+def _classes(call: Call, shape: tuple, seed: int) -> torch.Tensor:
+    """Classes of the first input's last dimension, and now and then a row that does not count."""
+    random = torch.Generator().manual_seed(seed)
+    count = next(iter(call.tensors.values())).shape[-1]
+    target = torch.randint(0, max(count, 1), shape, generator=random)
+    ignored = torch.rand(shape, generator=random) < 0.1
+    return torch.where(ignored, call.attributes.get("ignore_index", -100), target)
+
+
 def _attribute(arg, text: str):
     return {
         "choice": str, "int": int, "float": float, "bool": lambda t: t in ("true", "1")
@@ -145,7 +154,10 @@ def make(op: Op, case: dict) -> Case:
             continue
         dtype = dtypes.get(arg.name) or call.dtype(arg)
         seed = zlib.crc32(f"{op.name} {case['text']} {arg.name}".encode())
-        tensor = _fill(call.shape(arg), dtype, case["data"], seed)
+        if "target" in arg.name:
+            tensor = _classes(call, call.shape(arg), seed).to(dtype)
+        else:
+            tensor = _fill(call.shape(arg), dtype, case["data"], seed)
         if dtype == torch.float32 and arg.name != "x":
             tensor = tensor.abs() + 0.01 if "scale" in arg.name else tensor
             tensor = tensor.sort().values if "ascending" in arg.doc else tensor
