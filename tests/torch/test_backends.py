@@ -14,22 +14,29 @@ from pestle._library import contracts
 X = torch.randn(4, 64, generator=torch.Generator().manual_seed(1))
 
 
+DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+
 def python_cases():
-    """(backend, op, case) of every case of each op that a Python backend has and runs here."""
-    result = []
-    for name in _backends.PYTHON:
-        for op, case in cases.all_cases():
-            if not _backends.refusal(name, op, torch.device("cpu")):
-                result.append((name, op, case))
-    return result
+    """(backend, device, op, case) of each op that a Python backend has and runs there."""
+    return [
+        (name, device, op, case)
+        for name in _backends.PYTHON
+        for device in DEVICES
+        for op, case in cases.all_cases()
+        if not _backends.refusal(name, op, torch.device(device))
+    ]
 
 
-def run(name: str, case: cases.Case, kind: str = "functional", **replaced):
+def run(name: str, device: str, case: cases.Case, kind: str = "functional", **given) -> dict:
     form = case.form(kind)
-    args, kwargs = case.arguments(form, **replaced)
+    given = {n: t.to(device) for n, t in (case.call.tensors | given).items()}
+    args, kwargs = case.arguments(form, **given)
     result = _python_ops.overloads(form)[_python_ops.namespace(name)](*args, **kwargs)
     outputs = result if isinstance(result, tuple) else (result,)
-    return dict(zip(form.outputs, outputs, strict=True)) if kind == "functional" else None
+    if kind != "functional":
+        outputs = [given[output] for output in form.outputs]
+    return {n: t.cpu() for n, t in zip(form.outputs, outputs, strict=True)}
 
 
 def assert_near(op: str, got: dict, expected: dict, data: str = "normal") -> None:
@@ -60,21 +67,25 @@ def assert_near(op: str, got: dict, expected: dict, data: str = "normal") -> Non
 
 
 every_python_case = pytest.mark.parametrize(
-    ("name", "op", "case"), python_cases(), ids=cases.case_id
+    ("name", "device", "op", "case"), python_cases(), ids=cases.case_id
 )
 
 
 @every_python_case
-def test_python_backends_give_the_librarys_results(name, op, case):
+def test_python_backends_give_the_librarys_results(name, device, op, case):
     data, case = case["data"], cases.make(_contract.op(op), case)
     expected = case.expected()
     before = {n: t.clone() for n, t in case.call.tensors.items()}
-    assert_near(op, run(name, case), expected, data)
+    assert_near(op, run(name, device, case), expected, data)
     for argument, tensor in before.items():
         assert torch.equal(cases.bits(case.call.tensors[argument]), cases.bits(tensor))
-    given = case.empty_outputs()
-    run(name, case, "out", **given)
-    assert_near(op, given, expected, data)
+    assert_near(op, run(name, device, case, "out", **case.empty_outputs()), expected, data)
+
+
+def test_implementations_are_of_ops():
+    for name in _backends.PYTHON:
+        _backends.load(name)
+        assert set(_backends.implementations(name)) <= set(contracts()), name
 
 
 def test_the_choice():

@@ -17,13 +17,10 @@ def in_dtype(op, case: dict, dtype: torch.dtype) -> dict:
     plan = _autograd.backward_of(op)
     for name in (*plan.gives, *plan.gradients.values()):
         arg = op.by_name[name]
+        follows = arg.dtypes.get("", "").startswith("=")  # another argument that is changed too
         is_there = not (arg.optional or arg.present_if) or words.get(name, "none") != "none"
-        allowed = "|".join(arg.dtypes.values()).split("|")
-        if (
-            is_there
-            and DTYPE_NAMES[dtype] in allowed
-            and not arg.dtypes.get("", "").startswith("=")
-        ):
+        allowed = follows or DTYPE_NAMES[dtype] in "|".join(arg.dtypes.values()).split("|")
+        if is_there and allowed and not (follows and name not in words):
             words[name] = DTYPE_NAMES[dtype]
     return case | {"text": " ".join(f"{key}={value}" for key, value in words.items())}
 
