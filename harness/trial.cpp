@@ -37,6 +37,7 @@ Result<Trial> Trial::make(const Op& op, const Case& row, uint64_t seed, Memory& 
                          " is a list of tensors, which cases can't describe yet");
     }
   }
+  PESTLE_TRY(trial.find_codes());
   return trial;
 }
 
@@ -195,6 +196,7 @@ Status Trial::read_bounds(bool& any) {
 }
 
 Status Trial::compute_truth() {
+  if (with_output_) PESTLE_TRY(with_output_->compute_truth());
   bool bounded = false;
   PESTLE_TRY(read_bounds(bounded));
   PESTLE_TRY(run_reference(false));
@@ -203,7 +205,7 @@ Status Trial::compute_truth() {
 
 void Trial::compare(const Placed& placed, Outcome& outcome) const {
   for (size_t i = 0; i < placed.values.size(); ++i) {
-    if (!is_output(i)) continue;
+    if (!is_output(i) || is_codes(i)) continue;
     const TestTensor& tensor = placed.tensors[static_cast<size_t>(placed.owner[i])];
     const Truth::Output& truth = truth_.outputs[i];
     std::vector<uint8_t> scratch;
@@ -312,6 +314,8 @@ uint64_t Trial::run_once(Placed& placed, const Impl& impl, Launch launch, uint8_
     return 0;
   }
   compare(placed, outcome);
+  compare_codes(placed, outcome);
+  outcome.codes_hash = hash_codes(placed);
   uint64_t hash = 0;
   for (size_t i = 0; i < placed.values.size(); ++i) {
     if (!is_output(i)) continue;
@@ -334,6 +338,7 @@ Trial::Outcome Trial::run(const Impl& impl, const Variant& variant) {
   if (outcome.faults.empty() && again != outcome.hash) {
     outcome.faults.push_back("two runs on the same inputs gave different bits");
   }
+  if (outcome.faults.empty()) run_with_kept_output(impl, variant, outcome);
   return outcome;
 }
 

@@ -48,6 +48,7 @@ class Trial {
     std::string reason;               // of the refusal
     std::vector<std::string> faults;  // empty: as promised
     uint64_t hash = 0;                // of all outputs
+    uint64_t codes_hash = 0;          // of those that are another op's codes
     double worst_bound = 0;
   };
   Outcome run(const Impl& impl, const Variant& variant);
@@ -82,6 +83,13 @@ class Trial {
   uint64_t run_once(Placed& placed, const Impl& impl, Launch launch, uint8_t poison,
                     Outcome& outcome);
   void compare(const Placed& placed, Outcome& outcome) const;
+  // trial_codes.cpp: outputs that are another op's codes of this op's own output.
+  Status find_codes();
+  std::string coder() const;
+  bool is_codes(size_t arg) const;
+  void compare_codes(const Placed& placed, Outcome& outcome) const;
+  uint64_t hash_codes(const Placed& placed) const;
+  void run_with_kept_output(const Impl& impl, const Variant& variant, Outcome& outcome);
   Status run_reference(bool magnitudes);
   Status read_bounds(bool& any);
   void fill_input(size_t arg, const TensorView& shape, void* elements) const;
@@ -95,6 +103,8 @@ class Trial {
   Memory* memory_ = nullptr;
   TextCall call_;
   Truth truth_;
+  std::string codes_;                   // what makes its codes: "quantize_fp8 x=out ..."
+  std::unique_ptr<Trial> with_output_;  // the same call with the output that the codes are of
 };
 
 }  // namespace pestle::harness

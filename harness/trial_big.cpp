@@ -48,11 +48,13 @@ Status Trial::sample_bounded(std::string& how) {
 }
 
 Status Trial::compute_truth_of_big_case(std::string& how) {
+  if (with_output_) PESTLE_TRY(with_output_->compute_truth_of_big_case(how));
   how.clear();
   bool bounded = false;
   bool exact = false;
   PESTLE_TRY(read_bounds(bounded));
-  for (size_t i = 0; i < call_.values.size(); ++i) exact |= is_output(i) && !is_bounded_output(i);
+  for (size_t i = 0; i < call_.values.size(); ++i)
+    exact |= is_output(i) && !is_bounded_output(i) && !is_codes(i);
   if (bounded) {
     const Status sampled = sample_bounded(how);
     if (sampled.code() == Code::kUnsupported) {
