@@ -50,7 +50,7 @@ struct Bf16 {
         max_u16x2(max_u16x2(raw.v.x & m, raw.v.y & m), max_u16x2(raw.v.z & m, raw.v.w & m));
     return max(a << 16, a & 0xFFFF0000u);
   }
-  __device__ static void store(void* p, const float (&v)[kUnit]) {
+  __device__ static Raw pack(const float (&v)[kUnit]) {
     uint32_t w[4];
     for (int i = 0; i < 4; ++i) {
       const __nv_bfloat162 pair = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
@@ -62,8 +62,10 @@ struct Bf16 {
                static_cast<uint32_t>(formats::bf16_from_f32(v[2 * i + 1])) << 16;
       }
     }
-    store16(p, make_uint4(w[0], w[1], w[2], w[3]));
+    return {make_uint4(w[0], w[1], w[2], w[3])};
   }
+  __device__ static void put(void* p, const Raw& raw) { store16(p, raw.v); }
+  __device__ static void store(void* p, const float (&v)[kUnit]) { put(p, pack(v)); }
 };
 
 struct F16 {
@@ -89,7 +91,7 @@ struct F16 {
     const float2 two = pair(a);
     return max(formats::abs_bits(two.x), formats::abs_bits(two.y));
   }
-  __device__ static void store(void* p, const float (&v)[kUnit]) {
+  __device__ static Raw pack(const float (&v)[kUnit]) {
     uint32_t w[4];
     for (int i = 0; i < 4; ++i) {
       const __half2 pair = __floats2half2_rn(v[2 * i], v[2 * i + 1]);
@@ -101,8 +103,10 @@ struct F16 {
                static_cast<uint32_t>(formats::f16_from_f32(v[2 * i + 1])) << 16;
       }
     }
-    store16(p, make_uint4(w[0], w[1], w[2], w[3]));
+    return {make_uint4(w[0], w[1], w[2], w[3])};
   }
+  __device__ static void put(void* p, const Raw& raw) { store16(p, raw.v); }
+  __device__ static void store(void* p, const float (&v)[kUnit]) { put(p, pack(v)); }
 };
 
 struct F32 {
@@ -126,15 +130,19 @@ struct F32 {
     for (int i = 0; i < kUnit; ++i) largest = max(largest, w[i] & 0x7FFFFFFFu);
     return largest;
   }
-  __device__ static void store(void* p, const float (&v)[kUnit]) {
+  __device__ static Raw pack(const float (&v)[kUnit]) {
     uint32_t w[8];
     for (int i = 0; i < kUnit; ++i) w[i] = __float_as_uint(v[i]);
     if (maybe_nan(v)) {
       for (int i = 0; i < kUnit; ++i) w[i] = v[i] != v[i] ? formats::kF32Nan : w[i];
     }
-    store16(p, make_uint4(w[0], w[1], w[2], w[3]));
-    store16(static_cast<char*>(p) + 16, make_uint4(w[4], w[5], w[6], w[7]));
+    return {make_uint4(w[0], w[1], w[2], w[3]), make_uint4(w[4], w[5], w[6], w[7])};
   }
+  __device__ static void put(void* p, const Raw& raw) {
+    store16(p, raw.low);
+    store16(static_cast<char*>(p) + 16, raw.high);
+  }
+  __device__ static void store(void* p, const float (&v)[kUnit]) { put(p, pack(v)); }
 };
 
 }  // namespace pestle::cuda
