@@ -1307,6 +1307,442 @@ static inline pestle_status pestle_cross_entropy_backward(
   return pestle_call(pestle_find_op("cross_entropy_backward"), args, 7, options);
 }
 
+/* Divides each row by the root of its mean square (plus eps), times weight, plus bias; the row may be a sum with a residual, the result quantised.
+ *   x: bf16|f16|f32 [*M, K] rows to normalise
+ *   residual: =x [*M, K] (may be NULL) added to gate * x before the norm
+ *   gate: bf16|f16|f32 [*G, K] (may be NULL) multiplies x before the residual is added; M/G neighbouring rows share a row of it
+ *   weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row
+ *   bias: f32|bf16|f16 [K] (may be NULL) added after weight
+ *   q_scale: f32 [none|fp8_tensor|nvfp4|mxfp8: 1; fp8_row|int8_row: *M, 1] (may be NULL) decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+ *   global_scale: f32 [1] (may be NULL) decode scale of the whole tensor, out_format=nvfp4
+ *   out: =x [*M, K] (output) (may be NULL) the normalised rows
+ *   residual_out: =x [*M, K] (output) (may be NULL) the sum that was normalised: residual + gate * x
+ *   q: none|nvfp4: u8; fp8_tensor|fp8_row|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|int8_row|mxfp8: *M, K; nvfp4: *M, K/2] (output) (may be NULL) codes of out; nvfp4: two a byte
+ *   scale_out: none|fp8_tensor|fp8_row|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1;nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(K,32),4), cdiv(K,32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K
+ *   eps: added to the mean square
+ *   out_format: none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8; none: out; else q holds out's codes, and out is given only with keep_out
+ *   keep_out: give out beside its codes, rounded to x's dtype
+ *   hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ */
+static inline pestle_status pestle_rms_norm(
+    const pestle_tensor* x,
+    const pestle_tensor* residual,
+    const pestle_tensor* gate,
+    const pestle_tensor* weight,
+    const pestle_tensor* bias,
+    const pestle_tensor* q_scale,
+    const pestle_tensor* global_scale,
+    const pestle_tensor* out,
+    const pestle_tensor* residual_out,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_out,
+    double eps,
+    const char* out_format,
+    int keep_out,
+    int64_t hadamard,
+    const char* nibbles,
+    const char* scale_layout,
+    const pestle_call_options* options) {
+  pestle_arg args[17];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(residual);
+  args[2] = pestle_tensor_arg(gate);
+  args[3] = pestle_tensor_arg(weight);
+  args[4] = pestle_tensor_arg(bias);
+  args[5] = pestle_tensor_arg(q_scale);
+  args[6] = pestle_tensor_arg(global_scale);
+  args[7] = pestle_tensor_arg(out);
+  args[8] = pestle_tensor_arg(residual_out);
+  args[9] = pestle_tensor_arg(q);
+  args[10] = pestle_tensor_arg(scale_out);
+  args[11] = pestle_float_arg(eps);
+  args[12] = pestle_choice_arg(out_format);
+  args[13] = pestle_bool_arg(keep_out);
+  args[14] = pestle_int_arg(hadamard);
+  args[15] = pestle_choice_arg(nibbles);
+  args[16] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("rms_norm"), args, 17, options);
+}
+
+/* Subtracts each row's mean and divides by its standard deviation (variance plus eps), times weight, plus bias; the row may be a sum with a residual, the result quantised.
+ *   x: bf16|f16|f32 [*M, K] rows to normalise
+ *   residual: =x [*M, K] (may be NULL) added to gate * x before the norm
+ *   gate: bf16|f16|f32 [*G, K] (may be NULL) multiplies x before the residual is added; M/G neighbouring rows share a row of it
+ *   weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row
+ *   bias: f32|bf16|f16 [K] (may be NULL) added after weight
+ *   q_scale: f32 [none|fp8_tensor|nvfp4|mxfp8: 1; fp8_row|int8_row: *M, 1] (may be NULL) decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+ *   global_scale: f32 [1] (may be NULL) decode scale of the whole tensor, out_format=nvfp4
+ *   out: =x [*M, K] (output) (may be NULL) the normalised rows
+ *   residual_out: =x [*M, K] (output) (may be NULL) the sum that was normalised: residual + gate * x
+ *   q: none|nvfp4: u8; fp8_tensor|fp8_row|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|int8_row|mxfp8: *M, K; nvfp4: *M, K/2] (output) (may be NULL) codes of out; nvfp4: two a byte
+ *   scale_out: none|fp8_tensor|fp8_row|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1;nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(K,32),4), cdiv(K,32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K
+ *   eps: added to the mean squared difference, the variance
+ *   out_format: none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8; none: out; else q holds out's codes, and out is given only with keep_out
+ *   keep_out: give out beside its codes, rounded to x's dtype
+ *   hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ */
+static inline pestle_status pestle_layer_norm(
+    const pestle_tensor* x,
+    const pestle_tensor* residual,
+    const pestle_tensor* gate,
+    const pestle_tensor* weight,
+    const pestle_tensor* bias,
+    const pestle_tensor* q_scale,
+    const pestle_tensor* global_scale,
+    const pestle_tensor* out,
+    const pestle_tensor* residual_out,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_out,
+    double eps,
+    const char* out_format,
+    int keep_out,
+    int64_t hadamard,
+    const char* nibbles,
+    const char* scale_layout,
+    const pestle_call_options* options) {
+  pestle_arg args[17];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(residual);
+  args[2] = pestle_tensor_arg(gate);
+  args[3] = pestle_tensor_arg(weight);
+  args[4] = pestle_tensor_arg(bias);
+  args[5] = pestle_tensor_arg(q_scale);
+  args[6] = pestle_tensor_arg(global_scale);
+  args[7] = pestle_tensor_arg(out);
+  args[8] = pestle_tensor_arg(residual_out);
+  args[9] = pestle_tensor_arg(q);
+  args[10] = pestle_tensor_arg(scale_out);
+  args[11] = pestle_float_arg(eps);
+  args[12] = pestle_choice_arg(out_format);
+  args[13] = pestle_bool_arg(keep_out);
+  args[14] = pestle_int_arg(hadamard);
+  args[15] = pestle_choice_arg(nibbles);
+  args[16] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("layer_norm"), args, 17, options);
+}
+
+/* Layer norm whose rows, or groups of rows, have a modulation of their own: norm * (1 + scale) + shift.
+ *   x: bf16|f16|f32 [*M, K] rows to normalise
+ *   residual: =x [*M, K] (may be NULL) added to gate * x before the norm
+ *   gate: bf16|f16|f32 [*G, K] (may be NULL) multiplies x before the residual is added; M/G neighbouring rows share a row of it
+ *   weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row
+ *   scale: bf16|f16|f32 [*G, K] modulation: the norm is multiplied by 1 + scale; M/G neighbouring rows share a row of it
+ *   shift: bf16|f16|f32 [*G, K] modulation: added at the end
+ *   q_scale: f32 [none|fp8_tensor|nvfp4|mxfp8: 1; fp8_row|int8_row: *M, 1] (may be NULL) decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+ *   global_scale: f32 [1] (may be NULL) decode scale of the whole tensor, out_format=nvfp4
+ *   out: =x [*M, K] (output) (may be NULL) the normalised rows
+ *   residual_out: =x [*M, K] (output) (may be NULL) the sum that was normalised: residual + gate * x
+ *   q: none|nvfp4: u8; fp8_tensor|fp8_row|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|int8_row|mxfp8: *M, K; nvfp4: *M, K/2] (output) (may be NULL) codes of out; nvfp4: two a byte
+ *   scale_out: none|fp8_tensor|fp8_row|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1;nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(K,32),4), cdiv(K,32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K
+ *   eps: added to the mean squared difference, the variance
+ *   out_format: none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8; none: out; else q holds out's codes, and out is given only with keep_out
+ *   keep_out: give out beside its codes, rounded to x's dtype
+ *   hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ */
+static inline pestle_status pestle_adaln(
+    const pestle_tensor* x,
+    const pestle_tensor* residual,
+    const pestle_tensor* gate,
+    const pestle_tensor* weight,
+    const pestle_tensor* scale,
+    const pestle_tensor* shift,
+    const pestle_tensor* q_scale,
+    const pestle_tensor* global_scale,
+    const pestle_tensor* out,
+    const pestle_tensor* residual_out,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_out,
+    double eps,
+    const char* out_format,
+    int keep_out,
+    int64_t hadamard,
+    const char* nibbles,
+    const char* scale_layout,
+    const pestle_call_options* options) {
+  pestle_arg args[18];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(residual);
+  args[2] = pestle_tensor_arg(gate);
+  args[3] = pestle_tensor_arg(weight);
+  args[4] = pestle_tensor_arg(scale);
+  args[5] = pestle_tensor_arg(shift);
+  args[6] = pestle_tensor_arg(q_scale);
+  args[7] = pestle_tensor_arg(global_scale);
+  args[8] = pestle_tensor_arg(out);
+  args[9] = pestle_tensor_arg(residual_out);
+  args[10] = pestle_tensor_arg(q);
+  args[11] = pestle_tensor_arg(scale_out);
+  args[12] = pestle_float_arg(eps);
+  args[13] = pestle_choice_arg(out_format);
+  args[14] = pestle_bool_arg(keep_out);
+  args[15] = pestle_int_arg(hadamard);
+  args[16] = pestle_choice_arg(nibbles);
+  args[17] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("adaln"), args, 18, options);
+}
+
+/* RMS norm whose rows, or groups of rows, have a modulation of their own: norm * (1 + scale) + shift.
+ *   x: bf16|f16|f32 [*M, K] rows to normalise
+ *   residual: =x [*M, K] (may be NULL) added to gate * x before the norm
+ *   gate: bf16|f16|f32 [*G, K] (may be NULL) multiplies x before the residual is added; M/G neighbouring rows share a row of it
+ *   weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row
+ *   scale: bf16|f16|f32 [*G, K] modulation: the norm is multiplied by 1 + scale; M/G neighbouring rows share a row of it
+ *   shift: bf16|f16|f32 [*G, K] modulation: added at the end
+ *   q_scale: f32 [none|fp8_tensor|nvfp4|mxfp8: 1; fp8_row|int8_row: *M, 1] (may be NULL) decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+ *   global_scale: f32 [1] (may be NULL) decode scale of the whole tensor, out_format=nvfp4
+ *   out: =x [*M, K] (output) (may be NULL) the normalised rows
+ *   residual_out: =x [*M, K] (output) (may be NULL) the sum that was normalised: residual + gate * x
+ *   q: none|nvfp4: u8; fp8_tensor|fp8_row|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|int8_row|mxfp8: *M, K; nvfp4: *M, K/2] (output) (may be NULL) codes of out; nvfp4: two a byte
+ *   scale_out: none|fp8_tensor|fp8_row|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1;nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(K,32),4), cdiv(K,32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K
+ *   eps: added to the mean square
+ *   out_format: none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8; none: out; else q holds out's codes, and out is given only with keep_out
+ *   keep_out: give out beside its codes, rounded to x's dtype
+ *   hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ */
+static inline pestle_status pestle_rms_adaln(
+    const pestle_tensor* x,
+    const pestle_tensor* residual,
+    const pestle_tensor* gate,
+    const pestle_tensor* weight,
+    const pestle_tensor* scale,
+    const pestle_tensor* shift,
+    const pestle_tensor* q_scale,
+    const pestle_tensor* global_scale,
+    const pestle_tensor* out,
+    const pestle_tensor* residual_out,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_out,
+    double eps,
+    const char* out_format,
+    int keep_out,
+    int64_t hadamard,
+    const char* nibbles,
+    const char* scale_layout,
+    const pestle_call_options* options) {
+  pestle_arg args[18];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(residual);
+  args[2] = pestle_tensor_arg(gate);
+  args[3] = pestle_tensor_arg(weight);
+  args[4] = pestle_tensor_arg(scale);
+  args[5] = pestle_tensor_arg(shift);
+  args[6] = pestle_tensor_arg(q_scale);
+  args[7] = pestle_tensor_arg(global_scale);
+  args[8] = pestle_tensor_arg(out);
+  args[9] = pestle_tensor_arg(residual_out);
+  args[10] = pestle_tensor_arg(q);
+  args[11] = pestle_tensor_arg(scale_out);
+  args[12] = pestle_float_arg(eps);
+  args[13] = pestle_choice_arg(out_format);
+  args[14] = pestle_bool_arg(keep_out);
+  args[15] = pestle_int_arg(hadamard);
+  args[16] = pestle_choice_arg(nibbles);
+  args[17] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("rms_adaln"), args, 18, options);
+}
+
+/* Gradients of rms_norm: of x, residual, gate and all parameters, from x and the gradient of out.
+ *   x: bf16|f16|f32 [*M, K] rows to normalise
+ *   d_out: =x [*M, K] gradient of out
+ *   residual: =x [*M, K] (may be NULL) added to gate * x before the norm
+ *   gate: bf16|f16|f32 [*G, K] (may be NULL) multiplies x before the residual is added; M/G neighbouring rows share a row of it
+ *   weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row
+ *   bias: f32|bf16|f16 [K] (may be NULL) added after weight
+ *   d_residual_out: =x [*M, K] (may be NULL) gradient of residual_out
+ *   d_x: =x [*M, K] (output) gradient of x
+ *   d_residual: =x [*M, K] (output) (may be NULL) gradient of residual
+ *   d_weight: =weight [K] (output) (may be NULL) gradient of weight
+ *   d_gate: =gate [*G, K] (output) (may be NULL) gradient of gate
+ *   d_bias: =bias [K] (output) (may be NULL) gradient of bias
+ *   eps: as in the forward call
+ */
+static inline pestle_status pestle_rms_norm_backward(
+    const pestle_tensor* x,
+    const pestle_tensor* d_out,
+    const pestle_tensor* residual,
+    const pestle_tensor* gate,
+    const pestle_tensor* weight,
+    const pestle_tensor* bias,
+    const pestle_tensor* d_residual_out,
+    const pestle_tensor* d_x,
+    const pestle_tensor* d_residual,
+    const pestle_tensor* d_weight,
+    const pestle_tensor* d_gate,
+    const pestle_tensor* d_bias,
+    double eps,
+    const pestle_call_options* options) {
+  pestle_arg args[13];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(d_out);
+  args[2] = pestle_tensor_arg(residual);
+  args[3] = pestle_tensor_arg(gate);
+  args[4] = pestle_tensor_arg(weight);
+  args[5] = pestle_tensor_arg(bias);
+  args[6] = pestle_tensor_arg(d_residual_out);
+  args[7] = pestle_tensor_arg(d_x);
+  args[8] = pestle_tensor_arg(d_residual);
+  args[9] = pestle_tensor_arg(d_weight);
+  args[10] = pestle_tensor_arg(d_gate);
+  args[11] = pestle_tensor_arg(d_bias);
+  args[12] = pestle_float_arg(eps);
+  return pestle_call(pestle_find_op("rms_norm_backward"), args, 13, options);
+}
+
+/* Gradients of layer_norm: of x, residual, gate and all parameters, from x and the gradient of out.
+ *   x: bf16|f16|f32 [*M, K] rows to normalise
+ *   d_out: =x [*M, K] gradient of out
+ *   residual: =x [*M, K] (may be NULL) added to gate * x before the norm
+ *   gate: bf16|f16|f32 [*G, K] (may be NULL) multiplies x before the residual is added; M/G neighbouring rows share a row of it
+ *   weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row
+ *   bias: f32|bf16|f16 [K] (may be NULL) added after weight
+ *   d_residual_out: =x [*M, K] (may be NULL) gradient of residual_out
+ *   d_x: =x [*M, K] (output) gradient of x
+ *   d_residual: =x [*M, K] (output) (may be NULL) gradient of residual
+ *   d_weight: =weight [K] (output) (may be NULL) gradient of weight
+ *   d_gate: =gate [*G, K] (output) (may be NULL) gradient of gate
+ *   d_bias: =bias [K] (output) (may be NULL) gradient of bias
+ *   eps: as in the forward call
+ */
+static inline pestle_status pestle_layer_norm_backward(
+    const pestle_tensor* x,
+    const pestle_tensor* d_out,
+    const pestle_tensor* residual,
+    const pestle_tensor* gate,
+    const pestle_tensor* weight,
+    const pestle_tensor* bias,
+    const pestle_tensor* d_residual_out,
+    const pestle_tensor* d_x,
+    const pestle_tensor* d_residual,
+    const pestle_tensor* d_weight,
+    const pestle_tensor* d_gate,
+    const pestle_tensor* d_bias,
+    double eps,
+    const pestle_call_options* options) {
+  pestle_arg args[13];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(d_out);
+  args[2] = pestle_tensor_arg(residual);
+  args[3] = pestle_tensor_arg(gate);
+  args[4] = pestle_tensor_arg(weight);
+  args[5] = pestle_tensor_arg(bias);
+  args[6] = pestle_tensor_arg(d_residual_out);
+  args[7] = pestle_tensor_arg(d_x);
+  args[8] = pestle_tensor_arg(d_residual);
+  args[9] = pestle_tensor_arg(d_weight);
+  args[10] = pestle_tensor_arg(d_gate);
+  args[11] = pestle_tensor_arg(d_bias);
+  args[12] = pestle_float_arg(eps);
+  return pestle_call(pestle_find_op("layer_norm_backward"), args, 13, options);
+}
+
+/* Gradients of adaln: of x, residual, gate and all parameters, from x and the gradient of out.
+ *   x: bf16|f16|f32 [*M, K] rows to normalise
+ *   d_out: =x [*M, K] gradient of out
+ *   residual: =x [*M, K] (may be NULL) added to gate * x before the norm
+ *   gate: bf16|f16|f32 [*G, K] (may be NULL) multiplies x before the residual is added; M/G neighbouring rows share a row of it
+ *   weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row
+ *   scale: bf16|f16|f32 [*G, K] modulation: the norm is multiplied by 1 + scale; M/G neighbouring rows share a row of it
+ *   d_residual_out: =x [*M, K] (may be NULL) gradient of residual_out
+ *   d_x: =x [*M, K] (output) gradient of x
+ *   d_residual: =x [*M, K] (output) (may be NULL) gradient of residual
+ *   d_weight: =weight [K] (output) (may be NULL) gradient of weight
+ *   d_gate: =gate [*G, K] (output) (may be NULL) gradient of gate
+ *   d_scale: =scale [*G, K] (output) gradient of scale
+ *   d_shift: =scale [*G, K] (output) gradient of shift
+ *   eps: as in the forward call
+ */
+static inline pestle_status pestle_adaln_backward(
+    const pestle_tensor* x,
+    const pestle_tensor* d_out,
+    const pestle_tensor* residual,
+    const pestle_tensor* gate,
+    const pestle_tensor* weight,
+    const pestle_tensor* scale,
+    const pestle_tensor* d_residual_out,
+    const pestle_tensor* d_x,
+    const pestle_tensor* d_residual,
+    const pestle_tensor* d_weight,
+    const pestle_tensor* d_gate,
+    const pestle_tensor* d_scale,
+    const pestle_tensor* d_shift,
+    double eps,
+    const pestle_call_options* options) {
+  pestle_arg args[14];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(d_out);
+  args[2] = pestle_tensor_arg(residual);
+  args[3] = pestle_tensor_arg(gate);
+  args[4] = pestle_tensor_arg(weight);
+  args[5] = pestle_tensor_arg(scale);
+  args[6] = pestle_tensor_arg(d_residual_out);
+  args[7] = pestle_tensor_arg(d_x);
+  args[8] = pestle_tensor_arg(d_residual);
+  args[9] = pestle_tensor_arg(d_weight);
+  args[10] = pestle_tensor_arg(d_gate);
+  args[11] = pestle_tensor_arg(d_scale);
+  args[12] = pestle_tensor_arg(d_shift);
+  args[13] = pestle_float_arg(eps);
+  return pestle_call(pestle_find_op("adaln_backward"), args, 14, options);
+}
+
+/* Gradients of rms_adaln: of x, residual, gate and all parameters, from x and the gradient of out.
+ *   x: bf16|f16|f32 [*M, K] rows to normalise
+ *   d_out: =x [*M, K] gradient of out
+ *   residual: =x [*M, K] (may be NULL) added to gate * x before the norm
+ *   gate: bf16|f16|f32 [*G, K] (may be NULL) multiplies x before the residual is added; M/G neighbouring rows share a row of it
+ *   weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row
+ *   scale: bf16|f16|f32 [*G, K] modulation: the norm is multiplied by 1 + scale; M/G neighbouring rows share a row of it
+ *   d_residual_out: =x [*M, K] (may be NULL) gradient of residual_out
+ *   d_x: =x [*M, K] (output) gradient of x
+ *   d_residual: =x [*M, K] (output) (may be NULL) gradient of residual
+ *   d_weight: =weight [K] (output) (may be NULL) gradient of weight
+ *   d_gate: =gate [*G, K] (output) (may be NULL) gradient of gate
+ *   d_scale: =scale [*G, K] (output) gradient of scale
+ *   d_shift: =scale [*G, K] (output) gradient of shift
+ *   eps: as in the forward call
+ */
+static inline pestle_status pestle_rms_adaln_backward(
+    const pestle_tensor* x,
+    const pestle_tensor* d_out,
+    const pestle_tensor* residual,
+    const pestle_tensor* gate,
+    const pestle_tensor* weight,
+    const pestle_tensor* scale,
+    const pestle_tensor* d_residual_out,
+    const pestle_tensor* d_x,
+    const pestle_tensor* d_residual,
+    const pestle_tensor* d_weight,
+    const pestle_tensor* d_gate,
+    const pestle_tensor* d_scale,
+    const pestle_tensor* d_shift,
+    double eps,
+    const pestle_call_options* options) {
+  pestle_arg args[14];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(d_out);
+  args[2] = pestle_tensor_arg(residual);
+  args[3] = pestle_tensor_arg(gate);
+  args[4] = pestle_tensor_arg(weight);
+  args[5] = pestle_tensor_arg(scale);
+  args[6] = pestle_tensor_arg(d_residual_out);
+  args[7] = pestle_tensor_arg(d_x);
+  args[8] = pestle_tensor_arg(d_residual);
+  args[9] = pestle_tensor_arg(d_weight);
+  args[10] = pestle_tensor_arg(d_gate);
+  args[11] = pestle_tensor_arg(d_scale);
+  args[12] = pestle_tensor_arg(d_shift);
+  args[13] = pestle_float_arg(eps);
+  return pestle_call(pestle_find_op("rms_adaln_backward"), args, 14, options);
+}
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
