@@ -136,6 +136,7 @@ Status Contract::check_devices(const Call& call) const {
 Status Contract::bind_shape(const Call& call, size_t index, const TensorView& tensor, Scope& scope,
                             Packs& packs, bool invert_ratios) const {
   const Shape& shape = shape_of(call, index);
+  if (shape.is_reduced()) return {};  // says nothing of the dimensions that are gone
   const int fixed = static_cast<int>(shape.dims.size()) - shape.has_pack();
   if (tensor.rank < fixed || (!shape.has_pack() && tensor.rank != fixed)) {
     return error(index, "is " + describe(tensor) + ", expected shape [" + shape.text + "]" +
@@ -179,24 +180,50 @@ Status Contract::check_shape(const Call& call, size_t index, const TensorView& t
                           shape_of(call, index).text + "]" + alternative(call, index));
 }
 
+// The dimensions of a pack, or what "reduced" leaves of them.
+Status Contract::infer_pack(size_t index, const Dim& dim, const Scope& scope, const Packs& packs,
+                            TensorView& tensor) const {
+  const int count = packs.rank[dim.pack];
+  int64_t gone = 0, keepdim = 0;
+  if (dim.keepdim) {
+    if (!dim.expr.eval(scope, gone) || !dim.keepdim->eval(scope, keepdim)) {
+      return error(index, "has dimensions that nothing determines");
+    }
+    if (gone != -1 && (gone < 0 || gone >> std::max(count, 0) != 0)) {
+      return error(index, "has no shape: " + dim.expr.text() + " is " + std::to_string(gone) +
+                              ", expected a bit for each of " + std::to_string(count) +
+                              " dimensions to reduce (bit 0 is the first), or -1 for all");
+    }
+  }
+  for (int d = 0; d < count; ++d) {
+    const bool reduced = (gone >> d & 1) != 0;
+    if (reduced && keepdim == 0) continue;
+    if (tensor.rank == kMaxRank) return error(index, "has more than 8 dimensions");
+    tensor.shape[tensor.rank++] = reduced ? 1 : packs.dims[dim.pack][d];
+  }
+  return {};
+}
+
 // Shape by the contract; strides contiguous, no data.
 Status Contract::infer_tensor(const Call& call, size_t index, const Scope& scope,
                               const Packs& packs, TensorView& tensor) const {
   const Shape& shape = shape_of(call, index);
   tensor.rank = 0;
   for (const Dim& dim : shape.dims) {
-    const int count = dim.pack >= 0 ? packs.rank[dim.pack] : 1;
-    if (tensor.rank + count > kMaxRank) return error(index, "has more than 8 dimensions");
-    for (int d = 0; d < count; ++d) {
-      int64_t value = 0;
-      if (dim.pack >= 0) {
-        value = packs.dims[dim.pack][d];
-      } else if (!dim.expr.eval(scope, value)) {
-        return error(index, "has dimension '" + dim.expr.text() + "', which nothing determines");
-      }
-      if (value < 0) return error(index, "has negative dimension '" + dim.expr.text() + "'");
-      tensor.shape[tensor.rank++] = value;
+    if (dim.pack >= 0) {
+      PESTLE_TRY(infer_pack(index, dim, scope, packs, tensor));
+      continue;
     }
+    if (tensor.rank == kMaxRank) return error(index, "has more than 8 dimensions");
+    int64_t value = 0;
+    if (!dim.expr.eval(scope, value)) {
+      return error(index, "has dimension '" + dim.expr.text() + "', which nothing determines");
+    }
+    if (value < 0) return error(index, "has negative dimension '" + dim.expr.text() + "'");
+    tensor.shape[tensor.rank++] = value;
+  }
+  for (int d = 0; d < tensor.rank; ++d) {
+    if (tensor.shape[d] < 0) return error(index, "has a negative dimension");
   }
   set_contiguous_strides(tensor);
   return {};

@@ -62,13 +62,15 @@ class Contract {
 
  private:
   struct Dim {
-    Expr expr;
-    int pack = -1;  // index into the packs when the dimension is "*S"
+    Expr expr;      // of "reduced(*S, dims, keepdim)": dims
+    int pack = -1;  // index into the packs when the dimension is "*S" or made from it
+    std::optional<Expr> keepdim;  // of "reduced(...)"
   };
   struct Shape {
     std::vector<Dim> dims;
     std::string text;
     bool has_pack() const { return !dims.empty() && dims[0].pack >= 0; }
+    bool is_reduced() const { return !dims.empty() && dims[0].keepdim.has_value(); }
   };
   struct DTypes {
     std::vector<DType> allowed;
@@ -90,6 +92,7 @@ class Contract {
 
   Status compile_arg(size_t index);
   Status compile_shape(std::string_view text, Shape& shape);
+  Status compile_reduced(std::string_view text, Dim& dim);
   Status compile_dtypes(std::string_view text, DTypes& dtypes) const;
   Result<Expr> parse(std::string_view text, bool may_add);
   int pack_index(std::string_view name);
@@ -112,6 +115,8 @@ class Contract {
                      const Packs& packs) const;
   Status infer_tensor(const Call& call, size_t index, const Scope& scope, const Packs& packs,
                       TensorView& tensor) const;
+  Status infer_pack(size_t index, const Dim& dim, const Scope& scope, const Packs& packs,
+                    TensorView& tensor) const;
   template <class Visit>
   Status for_each_tensor(const Call& call, Role role, Visit&& visit) const;
 

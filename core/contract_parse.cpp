@@ -53,12 +53,14 @@ Status Contract::compile_shape(std::string_view text, Shape& shape) {
   shape.text = std::string(trim(text));
   for (std::string_view part : split(text, ',')) {
     Dim dim;
-    if (part.starts_with('*')) {
+    const bool reduced = part.starts_with("reduced(");
+    if (reduced || part.starts_with('*')) {
       if (!shape.dims.empty()) {
         return {Code::kInternal,
                 std::string(spec_->name) + ": '*' must lead in '" + shape.text + "'"};
       }
-      dim.pack = pack_index(part.substr(1));
+      if (reduced) PESTLE_TRY(compile_reduced(part, dim));
+      if (!reduced) dim.pack = pack_index(part.substr(1));
       if (dim.pack >= 4) return {Code::kInternal, std::string(spec_->name) + ": too many packs"};
     } else {
       auto expr = parse(part, true);
@@ -67,6 +69,25 @@ Status Contract::compile_shape(std::string_view text, Shape& shape) {
     }
     shape.dims.push_back(std::move(dim));
   }
+  return {};
+}
+
+// "reduced(*S, dims, keepdim)": S without the dimensions whose bits are set in dims, or with ones.
+Status Contract::compile_reduced(std::string_view text, Dim& dim) {
+  const size_t open = text.find('(');
+  const auto parts = split(text.substr(open + 1, text.size() - open - 2), ',');
+  if (!text.ends_with(')') || parts.size() != 3 || !parts[0].starts_with('*')) {
+    return {Code::kInternal,
+            std::string(spec_->name) + ": expected reduced(*S, dims, keepdim), not '" +
+                std::string(text) + "'"};
+  }
+  dim.pack = pack_index(parts[0].substr(1));
+  auto dims = parse(parts[1], false);
+  PESTLE_TRY(dims.status());
+  auto keepdim = parse(parts[2], false);
+  PESTLE_TRY(keepdim.status());
+  dim.expr = std::move(dims.value());
+  dim.keepdim = std::move(keepdim.value());
   return {};
 }
 

@@ -939,6 +939,89 @@ static inline pestle_status pestle_dequantize_mxfp4(
   return pestle_call(pestle_find_op("dequantize_mxfp4"), args, 5, options);
 }
 
+/* Copies matrices into their transposes.
+ *   x: bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32 [*B, M, N] matrices, one or a batch
+ *   out: =x [*B, N, M] (output) their transposes, in memory of their own
+ *   tile_size: 16 or 32: a hint that other libraries take; neither result nor speed depend on it
+ */
+static inline pestle_status pestle_copy_transpose(
+    const pestle_tensor* x,
+    const pestle_tensor* out,
+    int64_t tile_size,
+    const pestle_call_options* options) {
+  pestle_arg args[3];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(out);
+  args[2] = pestle_int_arg(tile_size);
+  return pestle_call(pestle_find_op("copy_transpose"), args, 3, options);
+}
+
+/* Reduces a tensor over any set of its dimensions.
+ *   x: bf16|f16|f32 [*M] any values
+ *   out: as_x: =x; f32: f32 [reduced(*M, dims, keepdim)] (output) one value for each set
+ *   op: sum|mean|amax|amin|max|min|prod|norm|logsumexp; what is made of the elements; max and min are amax and amin, norm is the Euclidean one
+ *   dims: the dimensions to reduce, a bit for each: bit 0 is x's first; -1 is all of them
+ *   keepdim: reduced dimensions stay, with size 1
+ *   out_type: as_x|f32; dtype of out: x's, or f32
+ */
+static inline pestle_status pestle_reduce(
+    const pestle_tensor* x,
+    const pestle_tensor* out,
+    const char* op,
+    int64_t dims,
+    int keepdim,
+    const char* out_type,
+    const pestle_call_options* options) {
+  pestle_arg args[6];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(out);
+  args[2] = pestle_choice_arg(op);
+  args[3] = pestle_int_arg(dims);
+  args[4] = pestle_bool_arg(keepdim);
+  args[5] = pestle_choice_arg(out_type);
+  return pestle_call(pestle_find_op("reduce"), args, 6, options);
+}
+
+/* Place of the largest element over any set of dimensions.
+ *   x: bf16|f16|f32 [*M] any values; NaN counts as the largest
+ *   out: i64 [reduced(*M, dims, keepdim)] (output) place of the largest among the reduced elements, in row-major order; the first of equal ones; -1 of none
+ *   dims: the dimensions to reduce, a bit for each: bit 0 is x's first; -1 is all of them
+ *   keepdim: reduced dimensions stay, with size 1
+ */
+static inline pestle_status pestle_argmax(
+    const pestle_tensor* x,
+    const pestle_tensor* out,
+    int64_t dims,
+    int keepdim,
+    const pestle_call_options* options) {
+  pestle_arg args[4];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(out);
+  args[2] = pestle_int_arg(dims);
+  args[3] = pestle_bool_arg(keepdim);
+  return pestle_call(pestle_find_op("argmax"), args, 4, options);
+}
+
+/* Place of the smallest element over any set of dimensions.
+ *   x: bf16|f16|f32 [*M] any values; NaN counts as the smallest
+ *   out: i64 [reduced(*M, dims, keepdim)] (output) place of the smallest among the reduced elements, in row-major order; the first of equal ones; -1 of none
+ *   dims: the dimensions to reduce, a bit for each: bit 0 is x's first; -1 is all of them
+ *   keepdim: reduced dimensions stay, with size 1
+ */
+static inline pestle_status pestle_argmin(
+    const pestle_tensor* x,
+    const pestle_tensor* out,
+    int64_t dims,
+    int keepdim,
+    const pestle_call_options* options) {
+  pestle_arg args[4];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(out);
+  args[2] = pestle_int_arg(dims);
+  args[3] = pestle_bool_arg(keepdim);
+  return pestle_call(pestle_find_op("argmin"), args, 4, options);
+}
+
 /* Block scales from row-major order to the 128 x 4 tile order that cuBLAS reads.
  *   scale: e4m3|e8m0|u8 [M, C] block scales in row-major order
  *   out: =scale [round_up(M,128), round_up(C,4)] (output) the scales in 128 x 4 tiles; padding entries are 0

@@ -76,6 +76,8 @@ class Call:
     def _bind_one(self, arg: Arg, ratios: bool) -> None:
         dims = split_dims(arg.shape_text(self.attributes))
         sizes = self.sizes(arg)
+        if dims and dims[0].startswith("reduced("):
+            return  # says nothing of the dimensions that are gone
         pack = dims[0][1:] if dims and dims[0].startswith("*") else None
         fixed = dims[1:] if pack else dims
         if len(sizes) < len(fixed) or (pack is None and len(sizes) != len(fixed)):
@@ -102,9 +104,24 @@ class Call:
         for text in split_dims(arg.shape_text(self.attributes)):
             if text.startswith("*"):
                 dims += self.packs[text[1:]]
+            elif text.startswith("reduced("):
+                dims += self._reduced(arg, *split_dims(text[len("reduced(") : -1]))
             else:
                 dims.append(self.evaluate(text))
         return tuple(dims)
+
+    def _reduced(self, arg: Arg, pack: str, dims: str, keepdim: str) -> list:
+        """What reduced(*S, dims, keepdim) leaves of a pack: dims has a bit for each dimension."""
+        sizes, gone, keep = self.packs[pack[1:]], self.evaluate(dims), self.evaluate(keepdim)
+        if gone != -1 and (gone < 0 or gone >> len(sizes) != 0):
+            raise self.error(
+                arg, f"has no shape: {dims} is {gone}, expected a bit for each of {len(sizes)} "
+                "dimensions to reduce (bit 0 is the first), or -1 for all"
+            )  # fmt: skip
+        is_gone = [gone >> d & 1 for d in range(len(sizes))]
+        return [
+            1 if out else size for size, out in zip(sizes, is_gone, strict=True) if keep or not out
+        ]
 
     def dtype(self, arg: Arg, asked: torch.dtype | None = None) -> torch.dtype:
         """An output's dtype: what another argument has, what is asked for, or the first allowed."""

@@ -1,0 +1,426 @@
+// Strided copies on CUDA.
+// Map      units: a thread copies 4 units of 16 bytes; rows of both tensors are dense, and a unit's
+//          place comes from one division a dimension. tiles: x's elements are neighbours in one
+//          dimension, out's in another: a thread reads a square of 16 bytes by 16 / element rows,
+//          turns it in registers and stores it; a warp's stores are whole 128-byte lines, its loads
+//          halves of them. any: elements, through 32 x 32 tiles of shared memory where the dense
+//          dimensions differ.
+// Traffic  each tensor once.
+// Numerics bits are copied.
+// Measured not yet run on a GPU
+#include "backends/cuda/device/elements.cuh"
+#include "backends/cuda/device/tiles.h"
+#include "backends/cuda/launch.h"
+#include "ops/common/strided_copy_cuda.h"
+
+namespace pestle::ops {
+namespace {
+
+using namespace pestle::cuda;
+
+constexpr int kThreads = 256;
+
+// The dimensions that a kernel does not walk inside a block, innermost first.
+struct OuterDims {
+  int rank = 0;
+  FastDivisor size[kMaxRank];
+  int64_t from_stride[kMaxRank];
+  int64_t to_stride[kMaxRank];
+
+  void add(int64_t count, int64_t from, int64_t to) {
+    size[rank] = FastDivisor(static_cast<uint32_t>(count));
+    from_stride[rank] = from;
+    to_stride[rank] = to;
+    ++rank;
+  }
+  __device__ void place(uint32_t index, int64_t& from, int64_t& to) const {
+    for (int d = 0; d < rank; ++d) {
+      const uint32_t rest = size[d].divide(index);
+      const uint32_t here = index - rest * size[d].divisor;
+      from += here * from_stride[d];
+      to += here * to_stride[d];
+      index = rest;
+    }
+  }
+};
+
+// ---- units ----
+
+constexpr int kUnitsEach = 4;
+constexpr int kUnitBytes = 16;
+
+struct UnitCopy {
+  const char* from;
+  char* to;
+  uint32_t units;
+  FastDivisor row_units;
+  OuterDims outer;
+  int tail_bytes;  // after the last unit; of a dense copy only
+};
+
+__global__ void __launch_bounds__(kThreads) copy_units(const __grid_constant__ UnitCopy copy) {
+  const uint32_t first = blockIdx.x * (kThreads * kUnitsEach) + threadIdx.x;
+  uint4 values[kUnitsEach];
+  int64_t places[kUnitsEach];
+#pragma unroll
+  for (int i = 0; i < kUnitsEach; ++i) {
+    const uint32_t unit = first + i * kThreads;
+    int64_t from = 0;
+    places[i] = 0;
+    if (copy.outer.rank == 0) {
+      from = places[i] = static_cast<int64_t>(unit) * kUnitBytes;
+    } else {
+      const uint32_t row = copy.row_units.divide(unit);
+      from = places[i] = static_cast<int64_t>(unit - row * copy.row_units.divisor) * kUnitBytes;
+      copy.outer.place(row, from, places[i]);
+    }
+    if (unit < copy.units) values[i] = load16(copy.from + from);
+  }
+#pragma unroll
+  for (int i = 0; i < kUnitsEach; ++i) {
+    if (first + i * kThreads < copy.units) store16(copy.to + places[i], values[i]);
+  }
+  if (blockIdx.x == gridDim.x - 1 && threadIdx.x < copy.tail_bytes) {
+    const int64_t place = static_cast<int64_t>(copy.units) * kUnitBytes + threadIdx.x;
+    copy.to[place] = copy.from[place];
+  }
+}
+
+// ---- tiles ----
+
+// Tiles that run at the same time should make whole pages of both tensors: they go down this many
+// before they go on to the next column.
+constexpr uint32_t kTilesDown = 16;
+
+// x's element (r, c) is at from + r * from_row + c * bytes, and goes to to + c * to_row + r *
+// bytes.
+struct TileCopy {
+  const char* from;
+  char* to;
+  int64_t from_row;
+  int64_t to_row;
+  uint32_t rows;
+  uint32_t columns;
+  uint32_t tiles_down;
+  FastDivisor tiles;        // of a matrix
+  FastDivisor group_tiles;  // of kTilesDown rows of tiles
+  OuterDims outer;
+};
+
+template <int kBytes>
+struct Square {
+  static constexpr int kSide = kUnitBytes / kBytes;
+  static constexpr int kSquares =
+      kBytes == 4 ? 2 : 1;  // of a thread, side by side along out's rows
+  static constexpr int kTileRows = 2 * 8 * kSide * kSquares;
+  static constexpr int kTileColumns = 4 * 4 * kSide;
+};
+
+__device__ inline uint32_t word_of(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+// Column kColumn of a square: element kColumn of each row.
+template <int kBytes>
+__device__ inline uint4 column_of(const uint4 (&rows)[kUnitBytes / kBytes], int column) {
+  uint32_t w[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (kBytes == 4) {
+      w[i] = word_of(rows[i], column);
+    } else if constexpr (kBytes == 2) {
+      w[i] = __byte_perm(word_of(rows[2 * i], column / 2), word_of(rows[2 * i + 1], column / 2),
+                         column % 2 == 0 ? 0x5410 : 0x7632);
+    } else {
+      const uint32_t pick = column % 4 + (column % 4 + 4) * 16;
+      const uint32_t low =
+          __byte_perm(word_of(rows[4 * i], column / 4), word_of(rows[4 * i + 1], column / 4), pick);
+      const uint32_t high = __byte_perm(word_of(rows[4 * i + 2], column / 4),
+                                        word_of(rows[4 * i + 3], column / 4), pick);
+      w[i] = __byte_perm(low, high, 0x5410);
+    }
+  }
+  return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+template <int kBytes>
+__global__ void __launch_bounds__(kThreads) copy_tiles(const __grid_constant__ TileCopy copy) {
+  using S = Square<kBytes>;
+  const uint32_t matrix = copy.tiles.divide(blockIdx.x);
+  const uint32_t tile = blockIdx.x - matrix * copy.tiles.divisor;
+  const uint32_t group = copy.group_tiles.divide(tile);
+  const uint32_t in_group = tile - group * copy.group_tiles.divisor;
+  const uint32_t down = min(kTilesDown, copy.tiles_down - group * kTilesDown);
+  const uint32_t tile_row = group * kTilesDown + in_group % down;
+  const uint32_t tile_column = in_group / down;
+
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const uint32_t row =
+      tile_row * S::kTileRows + warp % 2 * (S::kTileRows / 2) + lane % 8 * S::kSide;
+  const uint32_t column = tile_column * S::kTileColumns + (warp / 2 * 4 + lane / 8) * S::kSide;
+  int64_t from = row * copy.from_row + static_cast<int64_t>(column) * kBytes;
+  int64_t to = column * copy.to_row + static_cast<int64_t>(row) * kBytes;
+  copy.outer.place(matrix, from, to);
+  if (column >= copy.columns) return;
+
+  constexpr int kSquareRows = 8 * S::kSide;  // from a thread's square to its next one
+  uint4 squares[S::kSquares][S::kSide];
+#pragma unroll
+  for (int s = 0; s < S::kSquares; ++s) {
+    if (row + s * kSquareRows >= copy.rows) break;
+    const char* p = copy.from + from + s * kSquareRows * copy.from_row;
+#pragma unroll
+    for (int i = 0; i < S::kSide; ++i) squares[s][i] = load16(p + i * copy.from_row);
+  }
+#pragma unroll
+  for (int s = 0; s < S::kSquares; ++s) {
+    if (row + s * kSquareRows >= copy.rows) break;
+    char* p = copy.to + to + s * kSquareRows * kBytes;
+#pragma unroll
+    for (int i = 0; i < S::kSide; ++i) {
+      store16(p + i * copy.to_row, column_of<kBytes>(squares[s], i));
+    }
+  }
+}
+
+// ---- any ----
+
+template <class T>
+__device__ inline T load_any(const char* p, bool aligned) {
+  if (aligned) return *reinterpret_cast<const T*>(p);
+  T value = 0;
+  for (unsigned i = 0; i < sizeof(T); ++i) {
+    value |= static_cast<T>(static_cast<T>(static_cast<uint8_t>(p[i])) << (8 * i));
+  }
+  return value;
+}
+template <class T>
+__device__ inline void store_any(char* p, T value, bool aligned) {
+  if (aligned) {
+    *reinterpret_cast<T*>(p) = value;
+    return;
+  }
+  for (unsigned i = 0; i < sizeof(T); ++i) p[i] = static_cast<char>(value >> (8 * i));
+}
+
+constexpr int kSide = 32;
+constexpr int kTileThreadRows = kThreads / kSide;
+
+// A copy by tiles of two dimensions: `rows` are out's, `columns` x's dense ones, if there are such.
+struct AnyCopy {
+  const char* from;
+  char* to;
+  bool aligned;
+  int64_t rows, columns;
+  int64_t from_row, from_column;
+  int64_t to_row, to_column;
+  int64_t tiles_down, tiles_over;
+  int rank;  // of the other dimensions, innermost first
+  int64_t size[kMaxRank];
+  int64_t from_stride[kMaxRank];
+  int64_t to_stride[kMaxRank];
+};
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) copy_any(const __grid_constant__ AnyCopy copy) {
+  __shared__ T tile[kSide][kSide + 1];
+  int64_t index = blockIdx.x;
+  const int64_t over = index % copy.tiles_over * kSide;
+  index /= copy.tiles_over;
+  const int64_t down = index % copy.tiles_down * kSide;
+  index /= copy.tiles_down;
+  const char* from = copy.from;
+  char* to = copy.to;
+  for (int d = 0; d < copy.rank; ++d) {
+    from += index % copy.size[d] * copy.from_stride[d];
+    to += index % copy.size[d] * copy.to_stride[d];
+    index /= copy.size[d];
+  }
+  const int x = threadIdx.x % kSide, y = threadIdx.x / kSide;
+  for (int i = y; i < kSide; i += kTileThreadRows) {
+    const int64_t row = down + i, column = over + x;
+    if (row < copy.rows && column < copy.columns) {
+      tile[i][x] =
+          load_any<T>(from + row * copy.from_row + column * copy.from_column, copy.aligned);
+    }
+  }
+  __syncthreads();
+  for (int i = y; i < kSide; i += kTileThreadRows) {
+    const int64_t row = down + x, column = over + i;
+    if (row < copy.rows && column < copy.columns) {
+      store_any<T>(to + row * copy.to_row + column * copy.to_column, tile[x][i], copy.aligned);
+    }
+  }
+}
+
+// Without a dimension to cross: elements in out's order.
+template <class T>
+__global__ void __launch_bounds__(kThreads) copy_elements(const __grid_constant__ AnyCopy copy) {
+  const int64_t blocks = (copy.columns + kThreads - 1) / kThreads;
+  int64_t index = blockIdx.x / blocks;
+  const int64_t column = blockIdx.x % blocks * kThreads + threadIdx.x;
+  if (column >= copy.columns) return;
+  const char* from = copy.from + column * copy.from_column;
+  char* to = copy.to + column * copy.to_column;
+  for (int d = 0; d < copy.rank; ++d) {
+    from += index % copy.size[d] * copy.from_stride[d];
+    to += index % copy.size[d] * copy.to_stride[d];
+    index /= copy.size[d];
+  }
+  store_any<T>(to, load_any<T>(from, copy.aligned), copy.aligned);
+}
+
+// ---- host ----
+
+bool is_aligned(const CopyPlan& plan, int bytes, int besides_a, int besides_b) {
+  const auto addresses =
+      reinterpret_cast<uintptr_t>(plan.from) | reinterpret_cast<uintptr_t>(plan.to);
+  bool aligned = addresses % static_cast<unsigned>(bytes) == 0;
+  for (int d = 0; d < plan.rank; ++d) {
+    if (d != besides_a) aligned &= plan.from_stride[d] % bytes == 0;
+    if (d != besides_b) aligned &= plan.to_stride[d] % bytes == 0;
+  }
+  return aligned;
+}
+
+int64_t units_of(const CopyPlan& plan) { return plan.elements * plan.from_bytes / kUnitBytes; }
+
+template <int kBytes>
+Status start_tiles(const Call& call, const char* name, const CopyPlan& plan) {
+  using S = Square<kBytes>;
+  const int across = plan.crossing(), last = plan.rank - 1;
+  TileCopy copy{};
+  copy.from = plan.from;
+  copy.to = plan.to;
+  copy.from_row = plan.from_stride[last];
+  copy.to_row = plan.to_stride[across];
+  copy.rows = static_cast<uint32_t>(plan.shape[last]);
+  copy.columns = static_cast<uint32_t>(plan.shape[across]);
+  copy.tiles_down = static_cast<uint32_t>(ceil_div(copy.rows, S::kTileRows));
+  const int64_t over = ceil_div(copy.columns, S::kTileColumns);
+  copy.tiles = FastDivisor(static_cast<uint32_t>(copy.tiles_down * over));
+  copy.group_tiles = FastDivisor(static_cast<uint32_t>(kTilesDown * over));
+  int64_t matrices = 1;
+  for (int d = last - 1; d >= 0; --d) {
+    if (d == across) continue;
+    copy.outer.add(plan.shape[d], plan.from_stride[d], plan.to_stride[d]);
+    matrices *= plan.shape[d];
+  }
+  return launch(call, name, {matrices * copy.tiles_down * over, kThreads}, copy_tiles<kBytes>,
+                copy);
+}
+
+Status start_units(const Call& call, const char* name, const CopyPlan& plan) {
+  UnitCopy copy{};
+  copy.from = plan.from;
+  copy.to = plan.to;
+  copy.units = static_cast<uint32_t>(units_of(plan));
+  if (plan.rank < 2) {
+    copy.tail_bytes = static_cast<int>(plan.elements * plan.from_bytes % kUnitBytes);
+  } else {
+    const int last = plan.rank - 1;
+    copy.row_units =
+        FastDivisor(static_cast<uint32_t>(plan.shape[last] * plan.from_bytes / kUnitBytes));
+    for (int d = last - 1; d >= 0; --d) {
+      copy.outer.add(plan.shape[d], plan.from_stride[d], plan.to_stride[d]);
+    }
+  }
+  const int64_t blocks = std::max<int64_t>(1, ceil_div(copy.units, kThreads * kUnitsEach));
+  return launch(call, name, {blocks, kThreads}, copy_units, copy);
+}
+
+AnyCopy any_of(const CopyPlan& plan, int across, int last) {
+  AnyCopy copy{};
+  copy.from = plan.from;
+  copy.to = plan.to;
+  copy.aligned = is_aligned(plan, plan.from_bytes, -1, -1);
+  copy.rows = copy.columns = 1;
+  if (last >= 0) {
+    // Columns are x's: a warp reads along them, and stores along the rows.
+    copy.columns = plan.shape[across];
+    copy.from_column = plan.from_stride[across];
+    copy.to_column = plan.to_stride[across];
+    if (across != last) {
+      copy.rows = plan.shape[last];
+      copy.from_row = plan.from_stride[last];
+      copy.to_row = plan.to_stride[last];
+    }
+  }
+  copy.tiles_down = ceil_div(copy.rows, kSide);
+  copy.tiles_over = ceil_div(copy.columns, kSide);
+  for (int d = last - 1; d >= 0; --d) {
+    if (d == across) continue;
+    copy.size[copy.rank] = plan.shape[d];
+    copy.from_stride[copy.rank] = plan.from_stride[d];
+    copy.to_stride[copy.rank] = plan.to_stride[d];
+    ++copy.rank;
+  }
+  return copy;
+}
+
+template <class T>
+Status start_any(const Call& call, const char* name, const CopyPlan& plan) {
+  const int last = plan.rank - 1;
+  int across = last;
+  for (int d = 0; d < last; ++d) {
+    if (std::llabs(plan.from_stride[d]) < std::llabs(plan.from_stride[across])) across = d;
+  }
+  const AnyCopy copy = any_of(plan, across, last);
+  const int64_t others = plan.elements / (copy.rows * copy.columns);
+  if (across == last) {
+    return launch(call, name, {others * ceil_div(copy.columns, kThreads), kThreads},
+                  copy_elements<T>, copy);
+  }
+  return launch(call, name, {others * copy.tiles_down * copy.tiles_over, kThreads}, copy_any<T>,
+                copy);
+}
+
+constexpr int64_t kMostUnitsOfCopy = int64_t{1} << 31;
+
+}  // namespace
+
+std::string refuse_fast_copy(const CopyPlan& plan) {
+  if (plan.elements == 0) return "the tensor is empty";
+  if (units_of(plan) >= kMostUnitsOfCopy) return "the tensor is beyond 32 GiB";
+  const int last = plan.rank - 1;
+  if (plan.is_dense_row()) {
+    if (!is_aligned(plan, kUnitBytes, last, last))
+      return "rows do not start at multiples of 16 bytes";
+    const bool whole = plan.rank < 2 || plan.shape[last] * plan.from_bytes % kUnitBytes == 0;
+    return whole ? "" : "rows are no multiple of 16 bytes";
+  }
+  const int across = plan.crossing();
+  if (across < 0) return "x or out has no dimension in which elements are neighbours";
+  if (plan.from_bytes > 4) return "it turns elements of up to 4 bytes";
+  if (!is_aligned(plan, kUnitBytes, across, last)) {
+    return "rows do not start at multiples of 16 bytes";
+  }
+  const int64_t side = kUnitBytes / plan.from_bytes;
+  if (plan.shape[across] % side != 0 || plan.shape[last] % side != 0) {
+    return "the dense dimensions are no multiples of 16 bytes";
+  }
+  // Row numbers are 32-bit, with room for a tile past the end.
+  const int64_t longest = std::max(plan.shape[across], plan.shape[last]);
+  return longest < INT_MAX - 1024 ? "" : "a dimension is beyond 2^31";
+}
+
+Status fast_copy(const Call& call, const char* name, const CopyPlan& plan) {
+  if (plan.is_dense_row()) return start_units(call, name, plan);
+  switch (plan.from_bytes) {
+    case 1: return start_tiles<1>(call, name, plan);
+    case 2: return start_tiles<2>(call, name, plan);
+    default: return start_tiles<4>(call, name, plan);
+  }
+}
+
+Status any_copy(const Call& call, const char* name, const CopyPlan& plan) {
+  if (plan.elements == 0) return {};
+  switch (plan.from_bytes) {
+    case 1: return start_any<uint8_t>(call, name, plan);
+    case 2: return start_any<uint16_t>(call, name, plan);
+    case 4: return start_any<uint32_t>(call, name, plan);
+    default: return start_any<uint64_t>(call, name, plan);
+  }
+}
+
+}  // namespace pestle::ops
