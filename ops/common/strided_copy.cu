@@ -178,7 +178,9 @@ __global__ void __launch_bounds__(kThreads) copy_tiles(const __grid_constant__ T
     char* p = copy.to + to + s * kSquareRows * kBytes;
 #pragma unroll
     for (int i = 0; i < S::kSide; ++i) {
-      store16(p + i * copy.to_row, column_of<kBytes>(squares[s], i));
+      // Kept in the L2: rows that are no multiple of 32 bytes share sectors with other blocks'
+      // tiles.
+      *reinterpret_cast<uint4*>(p + i * copy.to_row) = column_of<kBytes>(squares[s], i);
     }
   }
 }
