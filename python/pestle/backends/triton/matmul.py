@@ -3,9 +3,9 @@
 Map      a program makes a tile of out; both operands are decoded on their way to the tensor cores.
 Traffic  codes and scales of each operand once per tile of the other; out once.
 Numerics products are exact: codes, and codes times the scales of NVFP4 and MX, are bf16 or f16
-         numbers; INT8 sums are integers. Scales of 128 columns or of groups multiply partial sums in
-         f32, those of rows and tensors the whole sum. What has no such place (scales of columns, odd
-         groups, f32 activations) is multiplied in f32 without tensor cores. Sums are f32.
+         numbers; INT8 sums are integers. Scales of 128 columns or of groups multiply partial sums
+         in f32, those of rows and tensors the whole sum. What has no such place (scales of
+         columns, odd groups, f32 activations) is multiplied in f32 without tensor cores.
 Measured not yet run on a GPU.
 """
 
@@ -90,19 +90,20 @@ def _operand(p, scale, row, start, rows_, columns, p_row, p_column, s_row, s_col
     v = _codes(p, row, start, rows_, columns, p_row, p_column, KIND, HIGH_FIRST, BK)
     if DOT == DOT_INT8:
         return v
-    if KIND != E2M1:
-        v = _value(v, KIND)
-    if SCALE == NVFP4 or SCALE == MX:
-        BLOCK: tl.constexpr = 16 if SCALE == NVFP4 else 32
-        s = _block_scales(scale, row, start, rows_, columns, s_row, SCALE, SWIZZLED, BK)
-        v = tl.reshape(v, (row.shape[0], BK // BLOCK, BLOCK)) * s[:, :, None]
-        v = tl.reshape(v, (row.shape[0], BK))
-    elif SCALE == ELEMENT:
-        column = start + tl.arange(0, BK)[None, :]
-        at = (row // GROUP_ROWS).to(tl.int64)[:, None] * s_row + (column // GROUP) * s_column
-        inside = (row < rows_)[:, None] & (column < columns)
-        v = v * tl.load(scale + at, mask=inside, other=0.0)
-    return v
+    else:
+        if KIND != E2M1:
+            v = _value(v, KIND)
+        if SCALE >= NVFP4:
+            BLOCK: tl.constexpr = 16 if SCALE == NVFP4 else 32
+            s = _block_scales(scale, row, start, rows_, columns, s_row, SCALE, SWIZZLED, BK)
+            v = tl.reshape(v, (row.shape[0], BK // BLOCK, BLOCK)) * s[:, :, None]
+            v = tl.reshape(v, (row.shape[0], BK))
+        elif SCALE == ELEMENT:
+            column = start + tl.arange(0, BK)[None, :]
+            at = (row // GROUP_ROWS).to(tl.int64)[:, None] * s_row + (column // GROUP) * s_column
+            inside = (row < rows_)[:, None] & (column < columns)
+            v = v * tl.load(scale + at, mask=inside, other=0.0)
+        return v
 
 
 @triton.jit
@@ -130,9 +131,12 @@ def _product(a, b, DOT: tl.constexpr, SPLIT: tl.constexpr):
 
 
 @triton.jit
-def _end_scale(scale, row, rows_, s_row, SCALE: tl.constexpr):
+def _end_scale(scale, row, rows_, s_row, SCALE: tl.constexpr, DOT: tl.constexpr):
+    """An infinite scale is NaN: it stands beside codes that are 0, and 0 * Inf is NaN. The sum of
+    integers is one term."""
     at = row.to(tl.int64) * (s_row if SCALE == ROW else 0)
-    return tl.load(scale + at, mask=row < rows_, other=0.0)
+    s = tl.load(scale + at, mask=row < rows_, other=0.0)
+    return s if DOT == DOT_INT8 else tl.where(d.abs_bits(s) >= 0x7F800000, float("nan"), s)
 
 
 @triton.jit
@@ -175,7 +179,7 @@ def matmul(a, b, scale_a, scale_b, global_a, global_b, out, alpha, bias, residua
            DOT: tl.constexpr, SPLIT: tl.constexpr, LONG: tl.constexpr, HAS_ALPHA: tl.constexpr,
            BIAS: tl.constexpr, RESIDUAL: tl.constexpr, ACTIVATION: tl.constexpr,
            OKIND: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):  # fmt: skip
-    """epilogue(a [M, K] @ b [N, K]^T), codes of both decoded. BIAS, RESIDUAL: kinds, -1 for none."""
+    """epilogue(a [M, K] @ b [N, K]^T), both decoded. BIAS, RESIDUAL: kinds, -1 for none."""
     tiles_m = tl.cdiv(M, BM)
     tiles_n = tl.cdiv(N, BN)
     # Eight tiles of rows go together along the columns: they meet the same columns in the L2.
@@ -196,10 +200,9 @@ def matmul(a, b, scale_a, scale_b, global_a, global_b, out, alpha, bias, residua
                      GROUP_ROWS, GROUP, HIGH_FIRST, SWIZZLED, DOT, BK)  # fmt: skip
         if DOT == DOT_INT8:
             total = tl.dot(x, tl.trans(w), total, out_dtype=tl.int32)
-            if LONG:
-                if start % LONGEST_INT8 >= LONGEST_INT8 - BK:
-                    far += total.to(tl.int64)
-                    total = tl.zeros((BM, BN), tl.int32)
+            if LONG and start % 131072 >= 131072 - BK:
+                far += total.to(tl.int64)
+                total = tl.zeros((BM, BN), tl.int32)
         else:
             y = _product(x, w, DOT, SPLIT)
             if ASCALE == CHUNK:
@@ -214,14 +217,14 @@ def matmul(a, b, scale_a, scale_b, global_a, global_b, out, alpha, bias, residua
         y = (far + total.to(tl.int64)).to(tl.float32)
     else:
         y = total.to(tl.float32)
-    if ASCALE == TENSOR or ASCALE == ROW:
-        y = y * _end_scale(scale_a, m, M, sa_row, ASCALE)[:, None]
-    if BSCALE == TENSOR or BSCALE == ROW:
-        y = y * _end_scale(scale_b, n, N, sb_row, BSCALE)[None, :]
+    if ASCALE > NONE and ASCALE < CHUNK:
+        y = y * _end_scale(scale_a, m, M, sa_row, ASCALE, DOT)[:, None]
+    if BSCALE > NONE and BSCALE < CHUNK:
+        y = y * _end_scale(scale_b, n, N, sb_row, BSCALE, DOT)[None, :]
     if ASCALE == NVFP4:
-        y = y * tl.load(global_a)
+        y = y * _end_scale(global_a, m, M, 0, TENSOR, DOT)[:, None]
     if BSCALE == NVFP4:
-        y = y * tl.load(global_b)
+        y = y * _end_scale(global_b, n, N, 0, TENSOR, DOT)[None, :]
     _epilogue(y, out, alpha, bias, residual, m, n, M, N, bias_stride, r_row, r_column, HAS_ALPHA,
               BIAS, RESIDUAL, ACTIVATION, OKIND)  # fmt: skip
 
@@ -234,7 +237,7 @@ _ACTIVATIONS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}
 def _tile(m: int, n: int, dot: int, chunk: int) -> dict:
     """Tile and warps: wide for a few rows, where reading b is all; square for many."""
     if d.INTERPRETED.value:
-        return {"BM": 64, "BN": 64, "BK": min(128, chunk), "warps": 4}
+        return {"BM": 16 if m <= 16 else 64, "BN": 64, "BK": min(1024, chunk), "warps": 4}
     if dot == DOT_F32.value:
         return {"BM": 16 if m <= 16 else 32, "BN": 64, "BK": 32, "warps": 4}
     if m <= 16:

@@ -88,8 +88,8 @@ def rotate(x, out, freqs, sin, weight, eps, heads, positions, x_b, x_h, x_s, x_d
            INVERSE: tl.constexpr, SHARED: tl.constexpr, HEADS: tl.constexpr,
            POSITIONS: tl.constexpr, PAIRS: tl.constexpr, TURNED: tl.constexpr,
            REST: tl.constexpr, SIZE: tl.constexpr):  # fmt: skip
-    """SHARED: one rotation for all heads. WKIND: the weight's, -1 for no norm. TURNED pairs of a head
-    of SIZE are rotated, PAIRS and REST are powers of two that hold them and what is left."""
+    """SHARED: one rotation for all heads. WKIND: the weight's, -1 for no norm. TURNED pairs of
+    a head of SIZE are rotated, PAIRS and REST are powers of two that hold them and what is left."""
     group = tl.program_id(0) % groups
     tile = tl.program_id(0) // groups % tiles
     batch = (tl.program_id(0) // groups // tiles).to(tl.int64)
