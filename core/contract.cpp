@@ -132,7 +132,7 @@ Status Contract::check_devices(const Call& call) const {
   return {};
 }
 
-// Binds what the tensor's dimensions say directly: "M", "*S", and "K/2" in the second pass.
+// Binds what the tensor's dimensions say directly: "M", "*S", and in the second pass "K/2", "2*K".
 Status Contract::bind_shape(const Call& call, size_t index, const TensorView& tensor, Scope& scope,
                             Packs& packs, bool invert_ratios) const {
   const Shape& shape = shape_of(call, index);
@@ -159,6 +159,10 @@ Status Contract::bind_shape(const Call& call, size_t index, const TensorView& te
     if (symbol < 0 && invert_ratios) {
       symbol = expr.lone_ratio().symbol;
       value *= expr.lone_ratio().divisor;
+      if (symbol < 0) {
+        symbol = expr.lone_multiple().symbol;
+        value /= expr.lone_multiple().divisor;  // check_shape finds what is left over
+      }
     }
     if (symbol < 0 || scope.bound[symbol]) continue;
     scope.values[symbol] = value;

@@ -378,4 +378,11 @@ Expr::Ratio Expr::lone_ratio() const {
   return is_ratio ? Ratio{static_cast<int>(code_[0].operand), code_[1].operand} : Ratio{-1, 1};
 }
 
+Expr::Ratio Expr::lone_multiple() const {
+  const bool is_multiple = code_.size() == 3 && code_[0].op == Op::kConst &&
+                           code_[1].op == Op::kSymbol && code_[2].op == Op::kMul &&
+                           code_[0].operand > 0;
+  return is_multiple ? Ratio{static_cast<int>(code_[1].operand), code_[0].operand} : Ratio{-1, 1};
+}
+
 }  // namespace pestle

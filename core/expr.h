@@ -46,6 +46,8 @@ class Expr {
     int64_t divisor;
   };
   Ratio lone_ratio() const;
+  // For "constant * symbol" (two halves in one dimension), likewise with the factor as divisor.
+  Ratio lone_multiple() const;
   const std::string& text() const { return text_; }
 
  private:

@@ -45,6 +45,9 @@ __device__ void to_gradient(float (&d_out)[kUnit], const float (&out)[kUnit], fl
   }
 }
 
+template <class T>
+constexpr int kBackwardThreads = T::kBytes == 2 ? 512 : 128;
+
 // Two rows of 16-bit elements take half the registers of two rows of f32.
 template <class Access>
 constexpr int kBackwardBlocks = sizeof(typename Access::Raw) <= 16 ? 2 : 1;
@@ -137,7 +140,7 @@ Status start_softmax_backward(const Call& call, const char* name, SoftmaxBackwar
   using namespace softmax_device;
   const int64_t rows = job.groups.rows;
   const int64_t units = ceil_div(job.out.count, kUnit);
-  const int most_blocks = units > kRowBlockUnits / 2 ? cluster_blocks(call) : 1;
+  const int most_blocks = units > kBackwardThreads<T> * kRowChunks ? cluster_blocks(call) : 1;
   const auto start = [&](auto* kernel) {
     return launch(call, name, {job.groups.blocks(), job.groups.threads(), 0, job.groups.cluster},
                   kernel, job);
@@ -148,12 +151,11 @@ Status start_softmax_backward(const Call& call, const char* name, SoftmaxBackwar
         apart ? RowGroups::one_thread(rows, units) : RowGroups::looping(rows, units, most_blocks);
     return start(long_backward_kernel<Elements<T>, kKind>);
   }
-  // Half the threads where a block's registers do not leave room for a second one.
-  if (T::kBytes == 4) job.groups = RowGroups::holding(rows, units, most_blocks, kRowThreads / 2);
-  if (T::kBytes != 4 || job.groups.cluster == 0) {
-    job.groups = RowGroups::holding(rows, units, most_blocks);
+  // Small blocks first: several on a multiprocessor overlap their loads and stores.
+  for (int threads : {kBackwardThreads<T>, kRowThreads}) {
+    job.groups = RowGroups::holding(rows, units, most_blocks, threads, kRowChunks);
+    if (job.groups.cluster > 0) return start(held_backward_kernel<Vectors<T>, kKind>);
   }
-  if (job.groups.cluster > 0) return start(held_backward_kernel<Vectors<T>, kKind>);
   job.groups = RowGroups::looping(rows, units, most_blocks);
   return start(long_backward_kernel<Vectors<T>, kKind>);
 }

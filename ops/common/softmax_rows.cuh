@@ -1,14 +1,15 @@
 // softmax, log_softmax and cross_entropy on CUDA: rows spread over groups of threads.
-//   held_kernel  a row of up to 256k elements in the registers of a warp's lanes, a block or a
-//                cluster: one read. Each warp takes its largest t, then sums exp(t - largest), and
-//                one exchange of these pairs over block and cluster gives the row's.
-//   long_kernel  the online algorithm: each thread runs its pair over its part, the pairs are
-//                joined, and the row is read again, backwards: what the L2 still holds comes first.
+//   held_kernel  a row in the registers of a warp's lanes, a block or a cluster, as it was loaded:
+//                one read. Each thread runs the online algorithm over its units, and its pair
+//                (largest, sum) is joined over warp, block and cluster.
+//   long_kernel  the same over parts of a row that are read again, backwards: what the L2 still
+//                holds comes first. cross_entropy reads once and writes no row.
 #pragma once
 
 #include "backends/cuda/device/row_access.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tensor_amax.h"
+#include "core/activation.h"
 #include "core/machine.h"
 #include "ops/common/rows_along.h"
 
@@ -39,9 +40,21 @@ constexpr float kInfinity = __builtin_huge_valf();
 
 __device__ inline float exp_of(float x) {
   float e;
-  asm("ex2.approx.f32 %0, %1;" : "=f"(e) : "f"(x * 1.4426950408889634f));
+  asm("ex2.approx.f32 %0, %1;" : "=f"(e) : "f"(x * kLog2E));
   return e;
 }
+// Three instructions less: what is below 2^-126 becomes 0, which sums of at least 1 do not notice.
+__device__ inline float quick_exp2(float x) {
+  float e;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
+  return e;
+}
+__device__ inline float quick_exp(float x) { return quick_exp2(x * kLog2E); }
+
+// Units that a thread holds of a row: 128 bytes in flight.
+template <class Access>
+constexpr int kHeldChunks = Access::kBytes == 2 ? 8 : 4;
+constexpr int kHeldThreads = 256;  // of a block, at most, where a cluster of those takes the row
 // What exponents are taken from: of a row of -infinity alone 0, so that its sum is 0 and not NaN.
 __device__ inline float base_of(float largest) { return largest == -kInfinity ? 0.0f : largest; }
 
@@ -95,7 +108,7 @@ struct MaskRow {
   }
 };
 
-// t of a chunk; -infinity past the row's end.
+// t of a chunk. Elements past the row's end have -infinity.
 template <class Access>
 __device__ void logits(const Access& access, const MaskRow<Access>& mask, float scale,
                        const typename Access::Raw& raw, int chunk, float (&t)[kUnit]) {
@@ -104,11 +117,13 @@ __device__ void logits(const Access& access, const MaskRow<Access>& mask, float 
     float m[kUnit] = {};
     mask.values(access, chunk, m);
     for (int i = 0; i < kUnit; ++i) t[i] = __fmaf_rn(t[i], scale, m[i]);
-  } else {
+  } else if (scale != 1) {
     for (int i = 0; i < kUnit; ++i) t[i] *= scale;
   }
-  for (int i = 0; i < kUnit; ++i) {
-    if (!access.has(chunk, i)) t[i] = -kInfinity;
+  if constexpr (!Access::kNeighbours) {
+    for (int i = 0; i < kUnit; ++i) {
+      if (!access.has(chunk, i)) t[i] = -kInfinity;
+    }
   }
 }
 
@@ -136,126 +151,110 @@ __device__ inline void store_loss(const SoftmaxJob& job, int64_t row, const Soft
   loss.loss.store(loss.loss.element_at(row), value);
 }
 
+// The online algorithm on one chunk of a thread.
+template <class Access, SoftmaxKind kKind>
+__device__ void add_chunk(const Access& x, const MaskRow<Access>& mask, const SoftmaxJob& job,
+                          const typename Access::Raw& raw, int chunk, SoftmaxPart& part) {
+  // Vectors are whole or not there.
+  if (Access::kNeighbours && !x.has(chunk, 0)) return;
+  float t[kUnit];
+  logits(x, mask, job.scale, raw, chunk, t);
+  if (kKind == SoftmaxKind::kLoss && job.loss.smoothing != 0) {
+    for (int i = 0; i < kUnit; ++i) part.total += x.has(chunk, i) ? t[i] : 0;
+  }
+  float largest = part.largest;
+  for (int i = 0; i < kUnit; ++i) largest = fmaxf(largest, t[i]);
+  const float base = base_of(largest);
+  float sums[2] = {part.sum * quick_exp(part.largest - base), 0};
+  for (int i = 0; i < kUnit; ++i) sums[i % 2] += quick_exp(t[i] - base);
+  part.largest = largest;
+  part.sum = sums[0] + sums[1];
+}
+
+// What a row's elements need of the whole row. 16-bit results come from one exponential whose
+// exponent holds the sum's logarithm and 24 more, so that what bf16 can show is not flushed; its
+// rounding, 2^-20, is far below theirs.
+template <class Access, SoftmaxKind kKind>
+struct RowResult {
+  static constexpr bool kShort = Access::kBytes == 2;
+  float base, by;
+
+  __device__ explicit RowResult(const SoftmaxPart& all) : base(base_of(all.largest)) {
+    if constexpr (kKind == SoftmaxKind::kLogSoftmax)
+      by = logf(all.sum);
+    else
+      by = kShort ? 24.0f - log2f(all.sum) : 1.0f / all.sum;
+  }
+  __device__ float of(float t) const {
+    if constexpr (kKind == SoftmaxKind::kLogSoftmax) return (t - base) - by;
+    if constexpr (kShort) return quick_exp2(__fmaf_rn(t - base, kLog2E, by)) * 0x1p-24f;
+    return exp_of(t - base) * by;
+  }
+};
+
 template <class Access, SoftmaxKind kKind>
 __global__ void __launch_bounds__(kRowThreads, 2) held_kernel(SoftmaxJob job) {
+  constexpr int kChunks = kHeldChunks<Access>;
   __shared__ RowParts shared;
   const RowPlace place = row_place(job.groups);
   begin_row(place);
   const Access x(job.x, place);
   const MaskRow<Access> mask(job.mask, place);
-  typename Access::Raw raw[kRowChunks];
+  typename Access::Raw raw[kChunks];
 #pragma unroll
-  for (int c = 0; c < kRowChunks; ++c) raw[c] = x.load(c);
-  float t[kRowChunks][kUnit];
-  float largest = -kInfinity;
-  float total = 0;
+  for (int c = 0; c < kChunks; ++c) raw[c] = x.load(c);
+  SoftmaxPart own = SoftmaxPart::none();
 #pragma unroll
-  for (int c = 0; c < kRowChunks; ++c) {
-    logits(x, mask, job.scale, raw[c], c, t[c]);
-    for (int i = 0; i < kUnit; ++i) largest = fmaxf(largest, t[c][i]);
-    if constexpr (kKind == SoftmaxKind::kLoss) {
-      for (int i = 0; i < kUnit; ++i) total += x.has(c, i) ? t[c][i] : 0;
-    }
-  }
-  const int width = min(place.lanes, 32);
-  SoftmaxPart part{max_over_lanes(largest, width), 0, 0};
-  const float base = base_of(part.largest);
-  float sums[2] = {};
-#pragma unroll
-  for (int c = 0; c < kRowChunks; ++c) {
-    for (int i = 0; i < kUnit; ++i) {
-      const float e = exp_of(t[c][i] - base);
-      sums[i % 2] += e;
-      if constexpr (kKind == SoftmaxKind::kSoftmax) t[c][i] = e;
-    }
-  }
-  part.sum = sum_over_lanes(sums[0] + sums[1], width);
-  if constexpr (kKind == SoftmaxKind::kLoss) part.total = sum_over_lanes(total, width);
-  const SoftmaxPart all = join_row(place, part, shared);
+  for (int c = 0; c < kChunks; ++c) add_chunk<Access, kKind>(x, mask, job, raw[c], c, own);
+  const SoftmaxPart all = join_row(place, own.over_lanes(min(place.lanes, 32)), shared);
   if (place.row >= job.groups.rows) return;
-  if constexpr (kKind == SoftmaxKind::kLoss) {
-    if (place.lane == 0 && place.rank == 0) store_loss(job, place.row, all);
-    return;
-  }
+  const RowResult<Access, kKind> row(all);
   const Access out(job.out, place);
-  const float factor = exp_of(part.largest - base_of(all.largest)) / all.sum;
-  const float log_sum = logf(all.sum);
 #pragma unroll
-  for (int c = 0; c < kRowChunks; ++c) {
-    for (int i = 0; i < kUnit; ++i) {
-      if constexpr (kKind == SoftmaxKind::kSoftmax)
-        t[c][i] *= factor;
-      else
-        t[c][i] = (t[c][i] - base_of(all.largest)) - log_sum;
-    }
-    out.store(c, t[c]);
+  for (int c = 0; c < kChunks; ++c) {
+    if (!out.has(c, 0)) continue;
+    float t[kUnit];
+    logits(x, mask, job.scale, raw[c], c, t);
+    for (int i = 0; i < kUnit; ++i) t[i] = row.of(t[i]);
+    out.store(c, t);
   }
-}
-
-// One thread's part of the row: the online algorithm, some units a step.
-template <class Access, SoftmaxKind kKind>
-__device__ SoftmaxPart run_online(const SoftmaxJob& job, const RowPlace& place, const Access& x,
-                                  const MaskRow<Access>& mask) {
-  SoftmaxPart part = SoftmaxPart::none();
-  for (int first = 0; first < place.chunks; first += Access::kChunks) {
-    typename Access::Raw raw[Access::kChunks];
-#pragma unroll
-    for (int c = 0; c < Access::kChunks; ++c) raw[c] = x.load(first + c);
-    float t[Access::kChunks][kUnit];
-    float largest = part.largest;
-#pragma unroll
-    for (int c = 0; c < Access::kChunks; ++c) {
-      logits(x, mask, job.scale, raw[c], first + c, t[c]);
-      for (int i = 0; i < kUnit; ++i) largest = fmaxf(largest, t[c][i]);
-      if constexpr (kKind == SoftmaxKind::kLoss) {
-        for (int i = 0; i < kUnit; ++i) part.total += x.has(first + c, i) ? t[c][i] : 0;
-      }
-    }
-    const float base = base_of(largest);
-    float sum = part.sum * exp_of(part.largest - base);
-#pragma unroll
-    for (int c = 0; c < Access::kChunks; ++c) {
-      for (int i = 0; i < kUnit; ++i) sum += exp_of(t[c][i] - base);
-    }
-    part.largest = largest;
-    part.sum = sum;
-  }
-  return part;
 }
 
 template <class Access, SoftmaxKind kKind>
 __global__ void __launch_bounds__(kRowThreads, 2) long_kernel(SoftmaxJob job) {
+  constexpr int kChunks = Access::kChunks;
   __shared__ RowParts shared;
   const RowPlace place = row_place(job.groups);
   begin_row(place);
   const Access x(job.x, place);
   const MaskRow<Access> mask(job.mask, place);
-  const SoftmaxPart own = run_online<Access, kKind>(job, place, x, mask);
+  SoftmaxPart own = SoftmaxPart::none();
+  for (int first = 0; first < place.chunks; first += kChunks) {
+    typename Access::Raw raw[kChunks];
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) raw[c] = x.load(first + c);
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      add_chunk<Access, kKind>(x, mask, job, raw[c], first + c, own);
+    }
+  }
   const SoftmaxPart all = join_row(place, own.over_lanes(min(place.lanes, 32)), shared);
   if (place.row >= job.groups.rows) return;
   if constexpr (kKind == SoftmaxKind::kLoss) {
     if (place.lane == 0 && place.rank == 0) store_loss(job, place.row, all);
     return;
   }
+  const RowResult<Access, kKind> row(all);
   const Access out(job.out, place);
-  const float base = base_of(all.largest);
-  const float factor = 1.0f / all.sum;
-  const float log_sum = logf(all.sum);
-  for (int first = (place.chunks - 1) / Access::kChunks * Access::kChunks; first >= 0;
-       first -= Access::kChunks) {
-    typename Access::Raw raw[Access::kChunks];
+  for (int first = (place.chunks - 1) / kChunks * kChunks; first >= 0; first -= kChunks) {
+    typename Access::Raw raw[kChunks];
 #pragma unroll
-    for (int c = 0; c < Access::kChunks; ++c) raw[c] = x.load(first + c);
+    for (int c = 0; c < kChunks; ++c) raw[c] = x.load(first + c);
 #pragma unroll
-    for (int c = 0; c < Access::kChunks; ++c) {
+    for (int c = 0; c < kChunks; ++c) {
       float t[kUnit];
       logits(x, mask, job.scale, raw[c], first + c, t);
-      for (int i = 0; i < kUnit; ++i) {
-        if constexpr (kKind == SoftmaxKind::kSoftmax)
-          t[i] = exp_of(t[i] - base) * factor;
-        else
-          t[i] = (t[i] - base) - log_sum;
-      }
+      for (int i = 0; i < kUnit; ++i) t[i] = row.of(t[i]);
       out.store(first + c, t);
     }
   }
@@ -264,6 +263,9 @@ __global__ void __launch_bounds__(kRowThreads, 2) long_kernel(SoftmaxJob job) {
 }  // namespace softmax_device
 
 // ---- the host's side ----
+
+// Rows that keep a GPU busy with a block each.
+constexpr int64_t kManyRows = 1024;
 
 // Blocks of a cluster that the call's device takes.
 inline int cluster_blocks(const Call& call) {
@@ -275,14 +277,24 @@ template <SoftmaxKind kKind, class T>
 Status start_softmax(const Call& call, const char* name, SoftmaxJob& job) {
   using namespace softmax_device;
   const int64_t units = job.x.count / kUnit;
-  const int most_blocks = units > kRowBlockUnits ? cluster_blocks(call) : 1;
-  job.groups = RowGroups::holding(job.groups.rows, units, most_blocks);
+  const int64_t rows = job.groups.rows;
   const auto start = [&](auto* kernel) {
     return launch(call, name, {job.groups.blocks(), job.groups.threads(), 0, job.groups.cluster},
                   kernel, job);
   };
-  if (job.groups.cluster > 0) return start(held_kernel<Vectors<T>, kKind>);
-  job.groups = RowGroups::looping(job.groups.rows, units, most_blocks);
+  // Without a second pass there is nothing to hold a row for.
+  if (kKind == SoftmaxKind::kLoss && (rows >= kManyRows || units <= kRowBlockUnits)) {
+    job.groups = RowGroups::block_a_row(rows, units, kHeldThreads);
+    return start(long_kernel<Vectors<T>, kKind>);
+  }
+  const int most_blocks = units > kHeldThreads * kRowChunks ? cluster_blocks(call) : 1;
+  if constexpr (kKind != SoftmaxKind::kLoss) {
+    for (int threads : {kHeldThreads, kRowThreads}) {
+      job.groups = RowGroups::holding(rows, units, most_blocks, threads, kHeldChunks<Vectors<T>>);
+      if (job.groups.cluster > 0) return start(held_kernel<Vectors<T>, kKind>);
+    }
+  }
+  job.groups = RowGroups::looping(rows, units, most_blocks);
   return start(long_kernel<Vectors<T>, kKind>);
 }
 

@@ -12,6 +12,7 @@ from .errors import InvalidArgumentError
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _RATIO = re.compile(r"([A-Za-z_]\w*)\s*/\s*(\d+)")
+_MULTIPLE = re.compile(r"(\d+)\s*\*\s*([A-Za-z_]\w*)")
 
 
 class _Tensors:
@@ -90,6 +91,8 @@ class Call:
                 self.values.setdefault(text, size)
             elif ratios and (ratio := _RATIO.fullmatch(text)):
                 self.values.setdefault(ratio[1], size * int(ratio[2]))
+            elif ratios and (multiple := _MULTIPLE.fullmatch(text)):
+                self.values.setdefault(multiple[2], size // int(multiple[1]))
 
     def bind_pack(self, name: str, dims: tuple) -> None:
         self.packs[name] = dims

@@ -90,6 +90,46 @@ HWY_INLINE VF exp_of(VF x) {
   return hn::IfThenElse(nan_lanes(x), x, y);
 }
 
+// 1 / (1 + exp(-x)) and its distance from 1, both without loss for any x.
+struct Sigmoid {
+  VF value, rest;
+};
+HWY_INLINE Sigmoid sigmoid_pair(VF x) {
+  const VF e = exp_of(hn::Neg(hn::Abs(x)));
+  const VF large = hn::Div(set(1), hn::Add(set(1), e));
+  const VF small = hn::Mul(e, large);
+  const auto positive = hn::Ge(x, set(0));
+  return {hn::IfThenElse(positive, large, small), hn::IfThenElse(positive, small, large)};
+}
+// Phi(x) of the normal distribution.
+HWY_INLINE VF normal_of(VF x) {
+  const VF z = hn::Abs(x);
+  VF p = set(kNormalTail[7]);
+  for (int i = 6; i >= 0; --i) p = hn::MulAdd(p, z, set(kNormalTail[i]));
+  const VF tail = exp_of(hn::Mul(hn::MulAdd(p, z, set(-1)), set(0.6931471806f)));
+  return hn::IfThenElse(hn::Ge(x, set(0)), hn::Sub(set(1), tail), tail);
+}
+HWY_INLINE VF tanh_argument(VF x) {
+  return hn::Mul(x, hn::MulAdd(hn::Mul(x, x), set(kTanhCubic), set(kTanhLinear)));
+}
+
+HWY_INLINE VF silu_slope(VF x) {
+  const Sigmoid s = sigmoid_pair(x);
+  const VF near = hn::Min(hn::Max(x, set(-kSlopeEnd)), set(kSlopeEnd));
+  return hn::Mul(s.value, hn::MulAdd(near, s.rest, set(1)));
+}
+HWY_INLINE VF gelu_slope(VF x) {
+  const VF near = hn::Min(hn::Max(x, set(-kSlopeEnd)), set(kSlopeEnd));
+  const VF density = hn::Mul(exp_of(hn::Mul(hn::Mul(near, near), set(-0.5f))), set(kNormalDensity));
+  return hn::MulAdd(near, density, normal_of(x));
+}
+HWY_INLINE VF gelu_tanh_slope(VF x) {
+  const Sigmoid s = sigmoid_pair(tanh_argument(x));
+  const VF near = hn::Min(hn::Max(x, set(-kSlopeEnd)), set(kSlopeEnd));
+  const VF inner = hn::MulAdd(hn::Mul(near, near), set(3 * kTanhCubic), set(kTanhLinear));
+  return hn::MulAdd(hn::Mul(hn::Mul(near, s.value), s.rest), inner, s.value);
+}
+
 HWY_INLINE VF sigmoid_of(VF x) { return hn::Div(set(1), hn::Add(set(1), exp_of(hn::Neg(x)))); }
 
 }  // namespace
@@ -196,6 +236,30 @@ void silu(const float* x, float* out, int64_t n) {
       [](VF v, VF, VF) HWY_ATTR { return hn::Div(v, hn::Add(set(1), exp_of(hn::Neg(v)))); });
 }
 
+void activation(Activation act, const float* x, float* out, int64_t n) {
+  switch (act) {
+    case Activation::kSilu:
+      return map(x, x, x, out, n,
+                 [](VF a, VF, VF) HWY_ATTR { return hn::Mul(a, sigmoid_pair(a).value); });
+    case Activation::kGelu:
+      return map(x, x, x, out, n, [](VF a, VF, VF) HWY_ATTR { return hn::Mul(a, normal_of(a)); });
+    case Activation::kGeluTanh:
+      return map(x, x, x, out, n, [](VF a, VF, VF) HWY_ATTR {
+        return hn::Mul(a, sigmoid_pair(tanh_argument(a)).value);
+      });
+  }
+}
+void activation_slope(Activation act, const float* x, float* out, int64_t n) {
+  switch (act) {
+    case Activation::kSilu:
+      return map(x, x, x, out, n, [](VF a, VF, VF) HWY_ATTR { return silu_slope(a); });
+    case Activation::kGelu:
+      return map(x, x, x, out, n, [](VF a, VF, VF) HWY_ATTR { return gelu_slope(a); });
+    case Activation::kGeluTanh:
+      return map(x, x, x, out, n, [](VF a, VF, VF) HWY_ATTR { return gelu_tanh_slope(a); });
+  }
+}
+
 }  // namespace pestle::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -224,6 +288,8 @@ HWY_EXPORT(add_scaled);
 HWY_EXPORT(add_constant);
 HWY_EXPORT(sigmoid);
 HWY_EXPORT(silu);
+HWY_EXPORT(activation);
+HWY_EXPORT(activation_slope);
 
 void row_load(const void* in, DType dtype, float* out, int64_t count) {
   HWY_DYNAMIC_DISPATCH(load)(in, dtype, out, count);
@@ -284,6 +350,12 @@ void row_sigmoid(const float* x, float* out, int64_t count) {
 }
 void row_silu(const float* x, float* out, int64_t count) {
   HWY_DYNAMIC_DISPATCH(silu)(x, out, count);
+}
+void row_activation(Activation act, const float* x, float* out, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(activation)(act, x, out, count);
+}
+void row_activation_slope(Activation act, const float* x, float* out, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(activation_slope)(act, x, out, count);
 }
 
 }  // namespace pestle::cpu

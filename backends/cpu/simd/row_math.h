@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "core/activation.h"
 #include "core/dtype.h"
 
 namespace pestle::cpu {
@@ -50,5 +51,8 @@ void row_add_scaled(const float* a, const float* b, float factor, float* out,
 void row_add_constant(const float* x, float constant, float* out, int64_t count);
 void row_sigmoid(const float* x, float* out, int64_t count);  // 1 / (1 + exp(-x))
 void row_silu(const float* x, float* out, int64_t count);     // x / (1 + exp(-x))
+// The function itself, and its derivative (at infinities the limits, 0 and 1).
+void row_activation(Activation act, const float* x, float* out, int64_t count);
+void row_activation_slope(Activation act, const float* x, float* out, int64_t count);
 
 }  // namespace pestle::cpu

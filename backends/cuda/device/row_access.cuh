@@ -77,6 +77,7 @@ __device__ __noinline__ inline void store_bytes(char* p, DType dtype, float v) {
 template <class T>
 struct Vectors {
   static constexpr bool kNeighbours = true;
+  static constexpr int kBytes = T::kBytes;
   static constexpr int kChunks = kRowChunks;  // that loops take at a time
   using Raw = typename T::Raw;
   char* row;
@@ -108,6 +109,7 @@ struct Vectors {
 template <class T>
 struct Elements {
   static constexpr bool kNeighbours = false;
+  static constexpr int kBytes = T::kBytes;
   static constexpr int kChunks = 1;
   struct Raw {
     float v[kUnit];

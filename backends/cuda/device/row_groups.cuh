@@ -4,6 +4,7 @@
 //   packed() / from()   as a float4, for shared memory;  none()   what joins without effect
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "backends/cuda/device/cluster.cuh"
@@ -28,23 +29,25 @@ struct RowGroups {
     return units == 0 ? 0 : (rows + rows_of_block - 1) / rows_of_block * cluster;
   }
 
-  // So that each thread holds at most kRowChunks units; cluster 0: the row is too long for that.
-  static RowGroups holding(int64_t rows, int64_t units, int most_blocks,
-                           int most_threads = kRowThreads) {
+  // So that each thread holds at most `chunks` units; cluster 0: the row is too long for that.
+  static RowGroups holding(int64_t rows, int64_t units, int most_blocks, int most_threads,
+                           int chunks) {
     RowGroups g;
     g.rows = rows;
     g.units = units;
-    if (units <= 32 * kRowChunks) {
+    if (units <= 32 * chunks) {
       g.lanes = 1;
-      while (g.lanes * kRowChunks < units) g.lanes *= 2;
+      while (g.lanes * chunks < units) g.lanes *= 2;
       g.rows_of_block = 128 / g.lanes;
-    } else {
-      while (units > int64_t{most_threads} * kRowChunks * g.cluster) g.cluster *= 2;
-      if (g.cluster > most_blocks) g.cluster = 0;
-      g.lanes = warps_for(g.cluster == 0 ? units : (units + g.cluster - 1) / g.cluster);
-      g.rows_of_block = g.lanes == 64 ? 2 : 1;
+      g.block_units = units;
+      return g;
     }
+    while (units > int64_t{most_threads} * chunks * g.cluster) g.cluster *= 2;
+    if (g.cluster > most_blocks) g.cluster = 0;
     g.block_units = g.cluster == 0 ? 0 : (units + g.cluster - 1) / g.cluster;
+    g.lanes = warps_for(g.block_units, chunks);
+    g.rows_of_block = g.lanes == 64 ? 2 : 1;
+    if (g.cluster > 1) g.rows_of_block = 1;
     return g;
   }
   // For rows that are read again instead of held.
@@ -69,6 +72,14 @@ struct RowGroups {
     g.cluster = static_cast<int>((units + g.block_units - 1) / g.block_units);
     return g;
   }
+  // A block a row, which it goes through in steps.
+  static RowGroups block_a_row(int64_t rows, int64_t units, int most_threads) {
+    RowGroups g;
+    g.rows = rows;
+    g.units = g.block_units = units;
+    g.lanes = std::min(warps_for(units), most_threads);
+    return g;
+  }
   // A thread a row: for rows whose elements lie apart while neighbouring rows are neighbours.
   static RowGroups one_thread(int64_t rows, int64_t units) {
     RowGroups g;
@@ -80,8 +91,8 @@ struct RowGroups {
   }
 
  private:
-  static int warps_for(int64_t units) {
-    const int64_t threads = ((units + kRowChunks - 1) / kRowChunks + 31) / 32 * 32;
+  static int warps_for(int64_t units, int chunks = kRowChunks) {
+    const int64_t threads = ((units + chunks - 1) / chunks + 31) / 32 * 32;
     return static_cast<int>(threads < kRowThreads ? threads : kRowThreads);
   }
 };
