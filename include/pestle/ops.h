@@ -1826,6 +1826,95 @@ static inline pestle_status pestle_rms_adaln_backward(
   return pestle_call(pestle_find_op("rms_adaln_backward"), args, 14, options);
 }
 
+/* SiLU (swish) or GELU, exact or by tanh, of every element.
+ *   x: bf16|f16|f32 [*M, K] any values
+ *   out: =x [*M, K] (output) act(x)
+ *   act: silu|gelu|gelu_tanh; x * sigmoid(x) (also swish); x * Phi(x) by erf; gelu by its tanh approximation
+ */
+static inline pestle_status pestle_activation(
+    const pestle_tensor* x,
+    const pestle_tensor* out,
+    const char* act,
+    const pestle_call_options* options) {
+  pestle_arg args[3];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(out);
+  args[2] = pestle_choice_arg(act);
+  return pestle_call(pestle_find_op("activation"), args, 3, options);
+}
+
+/* Gradient of activation's x.
+ *   d_out: bf16|f16|f32 [*M, K] gradient of activation's result
+ *   x: =d_out [*M, K] activation's x
+ *   d_x: =d_out [*M, K] (output) gradient of x
+ *   act: silu|gelu|gelu_tanh; x * sigmoid(x) (also swish); x * Phi(x) by erf; gelu by its tanh approximation
+ */
+static inline pestle_status pestle_activation_backward(
+    const pestle_tensor* d_out,
+    const pestle_tensor* x,
+    const pestle_tensor* d_x,
+    const char* act,
+    const pestle_call_options* options) {
+  pestle_arg args[4];
+  args[0] = pestle_tensor_arg(d_out);
+  args[1] = pestle_tensor_arg(x);
+  args[2] = pestle_tensor_arg(d_x);
+  args[3] = pestle_choice_arg(act);
+  return pestle_call(pestle_find_op("activation_backward"), args, 4, options);
+}
+
+/* silu_mul, gelu_mul, swiglu, geglu: an activation times a gate, in two tensors or the halves of one.
+ *   x: bf16|f16|f32 [pair: *M, K; act_first|act_last: *M, 2*K] what act takes; or both factors side by side
+ *   gate: =x [*M, K] (may be NULL) the other factor
+ *   out: =x [*M, K] (output) act(x) * gate
+ *   act: silu|gelu|gelu_tanh; x * sigmoid(x) (also swish); x * Phi(x) by erf; gelu by its tanh approximation
+ *   layout: pair|act_first|act_last; act(x) * gate; x holds both in its last dimension, the half that act takes first (swiglu) or last (geglu)
+ */
+static inline pestle_status pestle_gated_activation(
+    const pestle_tensor* x,
+    const pestle_tensor* gate,
+    const pestle_tensor* out,
+    const char* act,
+    const char* layout,
+    const pestle_call_options* options) {
+  pestle_arg args[5];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(gate);
+  args[2] = pestle_tensor_arg(out);
+  args[3] = pestle_choice_arg(act);
+  args[4] = pestle_choice_arg(layout);
+  return pestle_call(pestle_find_op("gated_activation"), args, 5, options);
+}
+
+/* Gradients of gated_activation (silu_mul, gelu_mul, swiglu, geglu).
+ *   d_out: bf16|f16|f32 [*M, K] gradient of gated_activation's result
+ *   x: =d_out [pair: *M, K; act_first|act_last: *M, 2*K] gated_activation's x
+ *   gate: =d_out [*M, K] (may be NULL) gated_activation's gate
+ *   d_x: =d_out [pair: *M, K; act_first|act_last: *M, 2*K] (output) gradient of x, of both halves where x holds both
+ *   d_gate: =d_out [*M, K] (output) (may be NULL) gradient of gate
+ *   act: silu|gelu|gelu_tanh; x * sigmoid(x) (also swish); x * Phi(x) by erf; gelu by its tanh approximation
+ *   layout: pair|act_first|act_last; act(x) * gate; x holds both in its last dimension, the half that act takes first (swiglu) or last (geglu)
+ */
+static inline pestle_status pestle_gated_activation_backward(
+    const pestle_tensor* d_out,
+    const pestle_tensor* x,
+    const pestle_tensor* gate,
+    const pestle_tensor* d_x,
+    const pestle_tensor* d_gate,
+    const char* act,
+    const char* layout,
+    const pestle_call_options* options) {
+  pestle_arg args[7];
+  args[0] = pestle_tensor_arg(d_out);
+  args[1] = pestle_tensor_arg(x);
+  args[2] = pestle_tensor_arg(gate);
+  args[3] = pestle_tensor_arg(d_x);
+  args[4] = pestle_tensor_arg(d_gate);
+  args[5] = pestle_choice_arg(act);
+  args[6] = pestle_choice_arg(layout);
+  return pestle_call(pestle_find_op("gated_activation_backward"), args, 7, options);
+}
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -6,10 +6,10 @@
 //                holds comes first. cross_entropy reads once and writes no row.
 #pragma once
 
+#include "backends/cuda/device/exponential.cuh"
 #include "backends/cuda/device/row_access.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tensor_amax.h"
-#include "core/activation.h"
 #include "core/machine.h"
 #include "ops/common/rows_along.h"
 
@@ -37,19 +37,6 @@ namespace softmax_device {
 using namespace pestle::cuda;
 
 constexpr float kInfinity = __builtin_huge_valf();
-
-__device__ inline float exp_of(float x) {
-  float e;
-  asm("ex2.approx.f32 %0, %1;" : "=f"(e) : "f"(x * kLog2E));
-  return e;
-}
-// Three instructions less: what is below 2^-126 becomes 0, which sums of at least 1 do not notice.
-__device__ inline float quick_exp2(float x) {
-  float e;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
-  return e;
-}
-__device__ inline float quick_exp(float x) { return quick_exp2(x * kLog2E); }
 
 // Units that a thread holds of a row: 128 bytes in flight.
 template <class Access>

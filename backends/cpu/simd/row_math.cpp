@@ -104,8 +104,8 @@ HWY_INLINE Sigmoid sigmoid_pair(VF x) {
 // Phi(x) of the normal distribution.
 HWY_INLINE VF normal_of(VF x) {
   const VF z = hn::Abs(x);
-  VF p = set(kNormalTail[7]);
-  for (int i = 6; i >= 0; --i) p = hn::MulAdd(p, z, set(kNormalTail[i]));
+  VF p = hn::MulAdd(set(kTail8), z, set(kTail7));
+  for (float c : {kTail6, kTail5, kTail4, kTail3, kTail2, kTail1}) p = hn::MulAdd(p, z, set(c));
   const VF tail = exp_of(hn::Mul(hn::MulAdd(p, z, set(-1)), set(0.6931471806f)));
   return hn::IfThenElse(hn::Ge(x, set(0)), hn::Sub(set(1), tail), tail);
 }

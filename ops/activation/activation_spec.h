@@ -1,0 +1,47 @@
+// activation: the contract.
+#pragma once
+
+#include "ops/common/activation_args.h"
+
+namespace pestle::ops::activation {
+
+inline constexpr Arg args[] = {
+    input("x", "bf16|f16|f32", "*M, K", "any values"),
+    output("out", "=x", "*M, K", "act(x)").in_place_of("x").within(4, "1"),
+    activation_choice(),
+};
+
+inline constexpr Case cases[] = {
+    {"M=3 K=72"},
+    {"M=2x5 K=1000 x=f32 act=gelu"},
+    {"M=7 K=4104 x=f16 act=gelu_tanh"},
+    {"M=5 K=33 x=f32 act=gelu_tanh", kEdge, Dist::kOutliers},
+    {"M=9 K=520 x=f32 act=silu", kEdge, Dist::kOutliers},
+    {"M=9 K=520 x=f32 act=gelu", kEdge, Dist::kOutliers},
+    {"M=9 K=64 x=bf16 act=silu", kEdge, Dist::kSpecial},
+    {"M=9 K=64 x=f32 act=gelu", kEdge, Dist::kSpecial},
+    {"M=9 K=64 x=f16 act=gelu_tanh", kEdge, Dist::kSpecial},
+    {"M=4 K=40 x=f32 act=gelu", kEdge, Dist::kSubnormal},
+    {"M=4 K=40 x=bf16 act=silu", kEdge, Dist::kZeros},
+    {"M=1 K=1 x=f32", kEdge},
+    {"M=0 K=8", kEdge},
+    {"M=3 K=0", kEdge},
+    {"M=4608 K=12288 act=gelu_tanh", kBar},
+    {"M=32760 K=13824", kBar},
+    {"M=32760 K=13824 act=gelu", kBar},
+    {"M=4608 K=12288 act=silu x=f32", kBar},
+};
+
+inline constexpr OpSpec spec{
+    .name = "activation",
+    .doc = "SiLU (swish) or GELU, exact or by tanh, of every element.",
+    .source =
+        "silu = x / (1 + e^-x); gelu = x * Phi(x); gelu_tanh = x * (1 + tanh(sqrt(2/pi) * "
+        "(x + 0.044715 x^3))) / 2; f32, one rounding to x's dtype",
+    .args = args,
+    .cases = cases,
+    .flops = "10 * numel(x)",
+    .backward = {.op = "activation_backward", .call = "d_out=grad(out), x=x", .gives = "x=d_x"},
+};
+
+}  // namespace pestle::ops::activation

@@ -1,0 +1,169 @@
+// Activations on CUDA, plain and gated, and their gradients: element by element, kRowChunks units
+// of 8 neighbours of every operand in flight in each thread. Where tensors are dense they are one
+// row.
+#pragma once
+
+#include "backends/cuda/device/activations.cuh"
+#include "backends/cuda/device/row_access.cuh"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tensor_amax.h"
+#include "ops/common/gated_views.h"
+
+namespace pestle::ops {
+
+// in: x, gate, d_out; out: out, or d_x and d_gate. Absent ones are not present.
+struct ActivationJob {
+  cuda::RowGroups groups;
+  cuda::RowTensor x, gate, grad, out[2];
+  Activation act = Activation::kSilu;
+};
+
+#ifdef __CUDACC__
+namespace activation_device {
+
+using namespace pestle::cuda;
+
+constexpr int kThreads = 128;
+
+template <class Access>
+struct Operand {
+  typename Access::Raw raw[kRowChunks];
+  __device__ Operand(const RowTensor& t, const RowPlace& place) {
+    if (!t.is_present) return;
+    const Access access(t, place);
+#pragma unroll
+    for (int c = 0; c < kRowChunks; ++c) raw[c] = access.load(c);
+  }
+};
+
+template <class Access>
+__global__ void __launch_bounds__(kThreads, Access::kBytes == 2 ? 8 : 5)
+    forward_kernel(ActivationJob job) {
+  const RowPlace place = row_place(job.groups);
+  const Operand<Access> x(job.x, place);
+  const Operand<Access> gate(job.gate, place);
+  const Access out(job.out[0], place);
+#pragma unroll
+  for (int c = 0; c < kRowChunks; ++c) {
+    float v[kUnit];
+    Access::values(x.raw[c], v);
+    activate(job.act, v);
+    if (job.gate.is_present) {
+      float g[kUnit];
+      Access::values(gate.raw[c], g);
+      for (int i = 0; i < kUnit; ++i) v[i] *= g[i];
+    }
+    out.store(c, v);
+  }
+}
+
+template <class Access>
+__global__ void __launch_bounds__(kThreads, Access::kBytes == 2 ? 5 : 4)
+    backward_kernel(ActivationJob job) {
+  const RowPlace place = row_place(job.groups);
+  const Operand<Access> x(job.x, place);
+  const Operand<Access> grad(job.grad, place);
+  const Operand<Access> gate(job.gate, place);
+  const Access d_x(job.out[0], place);
+#pragma unroll
+  for (int c = 0; c < kRowChunks; ++c) {
+    float v[kUnit];
+    float slope[kUnit];
+    float g[kUnit];
+    Access::values(x.raw[c], v);
+    activate_with_slope(job.act, v, slope);
+    Access::values(grad.raw[c], g);
+    for (int i = 0; i < kUnit; ++i) slope[i] *= g[i];
+    if (job.gate.is_present) {
+      for (int i = 0; i < kUnit; ++i) v[i] *= g[i];
+      Access(job.out[1], place).store(c, v);
+      Access::values(gate.raw[c], g);
+      for (int i = 0; i < kUnit; ++i) slope[i] *= g[i];
+    }
+    d_x.store(c, slope);
+  }
+}
+
+}  // namespace activation_device
+
+template <class T>
+Status start_activation(const Call& call, const char* name, const ActivationJob& job, bool any) {
+  using namespace activation_device;
+  const cuda::Grid grid{job.groups.blocks(), job.groups.threads()};
+  if (job.grad.is_present) {
+    return any ? launch(call, name, grid, backward_kernel<Elements<T>>, job)
+               : launch(call, name, grid, backward_kernel<Vectors<T>>, job);
+  }
+  return any ? launch(call, name, grid, forward_kernel<Elements<T>>, job)
+             : launch(call, name, grid, forward_kernel<Vectors<T>>, job);
+}
+
+inline Status run_activation(const Call& call, const char* name, const ActivationJob& job,
+                             bool any) {
+  switch (job.x.any.dtype) {
+    case DType::kBF16: return start_activation<cuda::Bf16>(call, name, job, any);
+    case DType::kF16: return start_activation<cuda::F16>(call, name, job, any);
+    default: return start_activation<cuda::F32>(call, name, job, any);
+  }
+}
+#endif
+
+// The tensors of a call; those without memory are absent.
+struct ActivationTensors {
+  TensorView x, gate, grad, out[2];
+
+  template <class Visit>
+  bool all(Visit&& visit) const {
+    for (const TensorView* t : {&x, &gate, &grad, &out[0], &out[1]}) {
+      if (t->data != nullptr && !visit(*t)) return false;
+    }
+    return true;
+  }
+  bool is_dense() const {
+    return all([](const TensorView& t) { return is_contiguous(t); });
+  }
+};
+
+inline ActivationJob activation_job(ActivationTensors t, Activation act, bool any) {
+  ActivationJob job;
+  job.act = act;
+  int64_t rows = numel(t.x) == 0 ? 0 : numel(t.x) / t.x.shape[t.x.rank - 1];
+  if (!any && t.is_dense()) {
+    const int64_t count = numel(t.x);
+    rows = count == 0 ? 0 : 1;
+    for (TensorView* one : {&t.x, &t.gate, &t.grad, &t.out[0], &t.out[1]}) {
+      if (one->data != nullptr) *one = make_view(one->data, one->dtype, 1, &count);
+    }
+  }
+  const auto row = [](const TensorView& one) {
+    return one.data == nullptr ? cuda::RowTensor() : cuda::RowTensor(one, cuda::row_distance(one));
+  };
+  job.x = row(t.x);
+  job.gate = row(t.gate);
+  job.grad = row(t.grad);
+  job.out[0] = row(t.out[0]);
+  job.out[1] = row(t.out[1]);
+  job.groups = cuda::RowGroups::sliced(rows, (job.x.count + cuda::kUnit - 1) / cuda::kUnit, 128);
+  return job;
+}
+
+// Why 16 bytes at a time do not do; empty: they do.
+inline std::string refuse_activation(const ActivationTensors& t) {
+  const bool dense = t.is_dense();
+  const int64_t count = dense ? numel(t.x) : t.x.shape[t.x.rank - 1];
+  if (count % cuda::kUnit != 0) {
+    return std::string(dense ? "the tensors have " : "a row has ") + std::to_string(count) +
+           " elements, no multiple of 8";
+  }
+  std::string why;
+  t.all([&](const TensorView& one) {
+    if (!dense)
+      why = cuda::refuse_unaligned("a tensor", one);
+    else if (reinterpret_cast<uintptr_t>(one.data) % 16 != 0)
+      why = "a tensor does not start at a multiple of 16 bytes";
+    return why.empty();
+  });
+  return why;
+}
+
+}  // namespace pestle::ops
