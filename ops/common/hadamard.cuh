@@ -161,32 +161,31 @@ __device__ inline void warp_rotate(float (&v)[kRotateChunks<kN>][kLaneRun], floa
   }
 }
 
-// Stores want 16 bytes of neighbouring lanes side by side: after restore_runs the lower half of a
-// run is 8 elements of the chunk's first half, the upper half 8 of its second, in the order of the
-// lanes; of groups of 4 and 16, which need no exchange, it stays 16 neighbours.
-template <int kN>
+// Stores want 16 bytes of neighbouring lanes side by side: after restore_runs half h of a chunk's
+// run is 8 neighbours, from half_offset on.
 __device__ inline int half_offset(int lane, int half) {
-  return kN >= 64 ? half * (kChunk / 2) + lane * cuda::kUnit : lane * kLaneRun + half * cuda::kUnit;
+  return half * (kChunk / 2) + lane * cuda::kUnit;
 }
 template <int kN>
 __device__ inline void restore_runs(float (&v)[2][kLaneRun], float* shared) {
-  if constexpr (kN >= 64) {
-    const int lane = threadIdx.x % 32;
+  const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      __syncwarp();
+  for (int c = 0; c < 2; ++c) {
+    __syncwarp();
+    if constexpr (kN >= 64)
       put_strided<kN>(shared, lane, v[c]);
-      __syncwarp();
+    else
+      put_run(shared, lane, v[c]);
+    __syncwarp();
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int owner = i / 2 * 16 + lane / 2;
-        const float4 four =
-            *reinterpret_cast<const float4*>(shared + lane_quad(owner, lane % 2 * 2 + i % 2));
-        v[c][4 * i] = four.x;
-        v[c][4 * i + 1] = four.y;
-        v[c][4 * i + 2] = four.z;
-        v[c][4 * i + 3] = four.w;
-      }
+    for (int i = 0; i < 4; ++i) {
+      const int owner = i / 2 * 16 + lane / 2;
+      const float4 four =
+          *reinterpret_cast<const float4*>(shared + lane_quad(owner, lane % 2 * 2 + i % 2));
+      v[c][4 * i] = four.x;
+      v[c][4 * i + 1] = four.y;
+      v[c][4 * i + 2] = four.z;
+      v[c][4 * i + 3] = four.w;
     }
   }
 }

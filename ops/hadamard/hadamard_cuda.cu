@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(32 * kWarps) rows_kernel(Job job) {
     for (int i = 0; i < kLaneRun; ++i) v[c][i] *= norm;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int offset = c * kChunk + half_offset<kN>(lane, half);
+      const int offset = c * kChunk + half_offset(lane, half);
       if (piece + offset >= job.columns) continue;
       char* to = out + offset * job.out_bytes;
       switch (job.out_dtype) {

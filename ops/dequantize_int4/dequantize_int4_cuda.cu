@@ -1,0 +1,96 @@
+// dequantize_int4 on CUDA: ops/common/dequantize_nibbles.cuh with these scales and zero points.
+// Measured not yet run on a GPU.
+#include "formats/int4.h"
+#include "ops/common/dequantize_nibbles.cuh"
+#include "ops/dequantize_int4/dequantize_int4_spec.h"
+
+namespace pestle::ops::dequantize_int4 {
+namespace {
+
+using namespace pestle::cuda;
+
+constexpr int kQ = arg_index(spec, "q");
+constexpr int kScale = arg_index(spec, "scale");
+constexpr int kZero = arg_index(spec, "zero");
+constexpr int kOut = arg_index(spec, "out");
+constexpr int kGroupSize = arg_index(spec, "group_size");
+constexpr int kHadamard = arg_index(spec, "hadamard");
+
+struct Int4Format {
+  AnyTensor scale;
+  AnyTensor zero;
+  bool asymmetric;
+  int64_t group;
+  FastDivisor groups;  // by the group's size, where it is below 2^31
+
+  struct Context {
+    float scale;
+    float minus;  // from a code, after its sign bit was flipped
+  };
+  __device__ void start() const {}
+  __device__ Context context(int64_t row, int column) const {
+    const auto g = static_cast<int>(groups.divide(static_cast<uint32_t>(column)));
+    const float s = __ldg(reinterpret_cast<const float*>(scale.data + row * scale.strides[0]) + g);
+    if (!asymmetric) return {s, 8.0f};
+    const char* z = zero.data + row * zero.strides[0] + g;
+    return {s, static_cast<float>(__ldg(reinterpret_cast<const uint8_t*>(z)))};
+  }
+  __device__ void values(uint32_t word, const Context& c, float (&v)[kUnit]) const {
+    nibble_numbers(asymmetric ? word : word ^ 0x88888888u, c.minus, v);
+    for (int i = 0; i < kUnit; ++i) v[i] *= c.scale;
+  }
+  __device__ float value(uint32_t code, int64_t row, int64_t column) const {
+    const float s = scale.load(scale.at(row, column / group));
+    const auto q = static_cast<uint8_t>(code);
+    if (!asymmetric) return formats::int4_dequantize(formats::int4_from_nibble(q), s);
+    const auto z = static_cast<uint8_t>(*zero.at(row, column / group));
+    return formats::int4_asym_dequantize(q, {s, z});
+  }
+};
+
+NibbleCall nibbles_of(const Call& call) {
+  return {call.tensor(kQ), call.tensor(kOut), static_cast<int>(call.integer(kHadamard))};
+}
+Int4Format format_of(const Call& call) {
+  Int4Format f{};
+  f.scale = AnyTensor(call.tensor(kScale));
+  f.asymmetric = call.has(kZero);
+  if (f.asymmetric) f.zero = AnyTensor(call.tensor(kZero));
+  f.group = std::max<int64_t>(1, int4_group(call.integer(kGroupSize), call.tensor(kOut).shape[1]));
+  f.groups = FastDivisor(static_cast<uint32_t>(std::min<int64_t>(f.group, INT_MAX)));
+  return f;
+}
+
+Status run(const Call& call) {
+  return run_nibbles(call, "dequantize_int4", nibbles_of(call), format_of(call));
+}
+Status run_any(const Call& call) {
+  return run_nibbles_any(call, "dequantize_int4_any", nibbles_of(call), format_of(call));
+}
+
+std::string refuses(const Call& call, const Machine&) {
+  if (std::string why = refuse_nibbles(nibbles_of(call)); !why.empty()) return why;
+  const int64_t group = int4_group(call.integer(kGroupSize), call.tensor(kOut).shape[1]);
+  if (group % kUnit != 0) return "group_size is no multiple of 8";
+  if (std::string why = refuse_scale_rows("scale", call.tensor(kScale), 4); !why.empty())
+    return why;
+  return call.has(kZero) ? refuse_scale_rows("zero", call.tensor(kZero), 1) : "";
+}
+
+constexpr Impl kImpls[] = {
+    {.id = "cuda/dequantize_int4",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses,
+     .run = run},
+    {.id = "cuda/dequantize_int4_any",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .run = run_any},
+};
+
+}  // namespace
+
+std::span<const Impl> cuda() { return kImpls; }
+
+}  // namespace pestle::ops::dequantize_int4

@@ -1,0 +1,113 @@
+// dequantize_w4a8 on CUDA: ops/common/dequantize_nibbles.cuh with a codebook in shared memory, one
+// copy for each lane, so that its reads meet no bank conflict.
+// Measured not yet run on a GPU.
+#include "backends/cuda/device/fp8.cuh"
+#include "formats/w4a8.h"
+#include "ops/common/dequantize_nibbles.cuh"
+#include "ops/dequantize_w4a8/dequantize_w4a8_spec.h"
+
+namespace pestle::ops::dequantize_w4a8 {
+namespace {
+
+using namespace pestle::cuda;
+
+constexpr int kQ = arg_index(spec, "q");
+constexpr int kScaleRel = arg_index(spec, "scale_rel");
+constexpr int kScaleChannel = arg_index(spec, "scale_channel");
+constexpr int kCodebook = arg_index(spec, "codebook");
+constexpr int kOut = arg_index(spec, "out");
+constexpr int kHadamard = arg_index(spec, "hadamard");
+
+__device__ float* level_table() {
+  __shared__ float levels[formats::kW4a8Levels * 32];
+  return levels;
+}
+
+struct W4a8Format {
+  AnyTensor scale_rel;
+  AnyTensor scale_channel;
+  AnyTensor codebook;  // no memory: the fixed one
+  float fixed[formats::kW4a8Levels];
+
+  struct Context {
+    float scale_rel;
+    float scale_channel;
+  };
+  __device__ void start() const {
+    float* levels = level_table();
+    for (int i = threadIdx.x; i < formats::kW4a8Levels * 32; i += blockDim.x) {
+      const int level = i / 32;
+      levels[i] = codebook.data == nullptr
+                      ? fixed[level]
+                      : codebook.load(codebook.data + level * codebook.strides[0]);
+    }
+    __syncthreads();
+  }
+  __device__ Context context(int64_t row, int column) const {
+    const char* rel = scale_rel.data + row * scale_rel.strides[0] + column / formats::kW4a8Group;
+    const char* channel = scale_channel.data + row * scale_channel.strides[0];
+    return {e4m3_value(__ldg(reinterpret_cast<const uint8_t*>(rel))),
+            __ldg(reinterpret_cast<const float*>(channel))};
+  }
+  // formats::w4a8_decode_int8 by f32 arithmetic: rounded by a sum with 1.5 * 2^23; NaN is 0.
+  __device__ static float decode(float level, const Context& c) {
+    const float product = level * c.scale_rel;
+    const float clamped = fminf(fmaxf(product, -127.0f), 127.0f);
+    const float rounded = (clamped + 0x1.8p23f) - 0x1.8p23f;
+    return (product != product ? 0.0f : rounded) * c.scale_channel;
+  }
+  __device__ void values(uint32_t word, const Context& c, float (&v)[kUnit]) const {
+    const float* levels = level_table() + threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) v[i] = decode(levels[(word >> (4 * i) & 0xFu) * 32], c);
+  }
+  __device__ float value(uint32_t code, int64_t row, int64_t column) const {
+    const auto rel = static_cast<uint8_t>(*scale_rel.at(row, column / formats::kW4a8Group));
+    const float channel = scale_channel.load(scale_channel.data + row * scale_channel.strides[0]);
+    return decode(level_table()[code * 32], {formats::f32_from_e4m3(rel), channel});
+  }
+};
+
+NibbleCall nibbles_of(const Call& call) {
+  return {call.tensor(kQ), call.tensor(kOut), static_cast<int>(call.integer(kHadamard))};
+}
+W4a8Format format_of(const Call& call) {
+  W4a8Format f{};
+  f.scale_rel = AnyTensor(call.tensor(kScaleRel));
+  f.scale_channel = AnyTensor(call.tensor(kScaleChannel));
+  if (call.has(kCodebook)) f.codebook = AnyTensor(call.tensor(kCodebook));
+  formats::w4a8_default_codebook(f.fixed);
+  return f;
+}
+
+Status run(const Call& call) {
+  return run_nibbles(call, "dequantize_w4a8", nibbles_of(call), format_of(call));
+}
+Status run_any(const Call& call) {
+  return run_nibbles_any(call, "dequantize_w4a8_any", nibbles_of(call), format_of(call));
+}
+
+std::string refuses(const Call& call, const Machine&) {
+  if (std::string why = refuse_nibbles(nibbles_of(call)); !why.empty()) return why;
+  const TensorView& channel = call.tensor(kScaleChannel);
+  if (reinterpret_cast<uintptr_t>(channel.data) % 4 != 0) return "scale_channel is not aligned";
+  return refuse_scale_rows("scale_rel", call.tensor(kScaleRel), 1);
+}
+
+constexpr Impl kImpls[] = {
+    {.id = "cuda/dequantize_w4a8",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses,
+     .run = run},
+    {.id = "cuda/dequantize_w4a8_any",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .run = run_any},
+};
+
+}  // namespace
+
+std::span<const Impl> cuda() { return kImpls; }
+
+}  // namespace pestle::ops::dequantize_w4a8
