@@ -1,6 +1,6 @@
 # Thin over CMake and pytest; docs/building.md has the details. Every target installs what it needs.
 .DEFAULT_GOAL := build
-.PHONY: setup build cli wheel test check-fast demo lint format new-op dump bench bars fuzz cuda gpu-pack performance \
+.PHONY: setup build cli wheel wheel-release test check-fast demo lint format new-op dump bench bars fuzz cuda gpu-pack performance \
   install clean
 SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -21,9 +21,14 @@ cli:  ## build/bin/pestle alone, for quick turns
 	@tools/setup.sh
 	@tools/build.sh release pestle_cli
 
+# make wheel WHEEL="-C cmake.define.PESTLE_CUDA=OFF": other settings (docs/building.md)
 wheel:  ## dist/pestle-VERSION-py3-none-manylinux....whl: the PyTorch package
-	@tools/setup.sh wheel
-	@tools/wheel.sh
+	@tools/setup.sh wheel cuda
+	@tools/wheel.sh $(WHEEL)
+
+wheel-release:  ## the same for every architecture of a release: many compilations more
+	@tools/setup.sh wheel cuda
+	@tools/wheel.sh --release $(WHEEL)
 
 test:  ## everything CI runs
 	@tools/test.sh
@@ -36,7 +41,7 @@ test-python: build
 	@tools/setup.sh test
 	PESTLE_BUILD_DIR=$(CURDIR)/build PESTLE_BIN=$(CURDIR)/build/bin/pestle pytest -q tests/python
 test-torch: build  ## the wheel in a fresh environment, and its tests
-	@tools/setup.sh test wheel
+	@tools/setup.sh test wheel cuda
 	@tools/test_wheel.sh
 test-%:
 	@tools/setup.sh
@@ -87,4 +92,4 @@ install: build
 	cmake --install build --prefix $(PREFIX)
 
 clean:
-	rm -rf build build-wheel dist
+	rm -rf build build-cuda build-wheel dist

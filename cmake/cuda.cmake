@@ -1,12 +1,32 @@
 # The CUDA backend: backends/cuda/*.cu and ops/*/*.cu, linked with the static runtime. The compiler
 # may be the one of PyPI's wheels, which has lib/ where CMake and nvcc look for lib64/.
 if(NOT CMAKE_CUDA_COMPILER)
-  find_program(CMAKE_CUDA_COMPILER nvcc HINTS /usr/local/cuda/bin REQUIRED)
+  find_program(CMAKE_CUDA_COMPILER nvcc
+    HINTS ${CMAKE_SOURCE_DIR}/.venv/cuda/nvidia/cu13/bin /usr/local/cuda/bin)
+  if(NOT CMAKE_CUDA_COMPILER)
+    message(FATAL_ERROR "no nvcc: run tools/setup.sh cuda, give CMAKE_CUDA_COMPILER, or build "
+                        "without CUDA: PESTLE_CUDA=OFF (docs/building.md)")
+  endif()
 endif()
 get_filename_component(cuda_root ${CMAKE_CUDA_COMPILER} REALPATH)
 get_filename_component(cuda_root ${cuda_root} DIRECTORY)
 get_filename_component(cuda_root ${cuda_root} DIRECTORY)
 set(ENV{LIBRARY_PATH} ${cuda_root}/lib)
+if(NOT CUDAToolkit_ROOT)
+  set(CUDAToolkit_ROOT ${cuda_root})
+endif()
+if(NOT CUDA_CUDART AND NOT EXISTS ${cuda_root}/lib64 AND EXISTS ${cuda_root}/lib/libcudart.so.13)
+  set(CUDA_CUDART ${cuda_root}/lib/libcudart.so.13)
+endif()
+
+# build/cuda leads to the preset's folder, which lies beside build/ for the compiler cache's sake.
+if(CMAKE_BINARY_DIR STREQUAL ${CMAKE_SOURCE_DIR}/build-cuda)
+  if(NOT IS_SYMLINK ${CMAKE_SOURCE_DIR}/build/cuda)
+    file(REMOVE_RECURSE ${CMAKE_SOURCE_DIR}/build/cuda)  # of a checkout from before
+    file(MAKE_DIRECTORY ${CMAKE_SOURCE_DIR}/build)
+    file(CREATE_LINK ../build-cuda ${CMAKE_SOURCE_DIR}/build/cuda SYMBOLIC)
+  endif()
+endif()
 
 # Ampere and later by the portable path, Hopper with wgmma and TMA (docs/building.md).
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
@@ -21,6 +41,13 @@ find_package(CUDAToolkit 13.0 REQUIRED)
 # Codes come from the same scalar functions as on the host, so no contraction here either.
 target_compile_options(pestle_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:
   -fmad=false -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-ffp-contract=off,-fvisibility=hidden>)
+
+if(PESTLE_CUDA_LINEINFO)
+  target_compile_options(pestle_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>)
+endif()
+if(PESTLE_CUDA_DEBUG)
+  target_compile_options(pestle_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-G>)
+endif()
 
 file(GLOB PESTLE_CUDA_SOURCES CONFIGURE_DEPENDS backends/cuda/*.cu ops/*/*.cu)
 list(APPEND PESTLE_SOURCES ${PESTLE_CUDA_SOURCES})

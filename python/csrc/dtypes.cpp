@@ -50,6 +50,8 @@ DType dtype_from_torch(int32_t code) {
 
 int32_t dtype_to_torch(DType dtype) { return g_to_torch[static_cast<size_t>(dtype)]; }
 
+bool is_torch_cpu(int32_t type) { return type == g_cpu; }
+
 bool device_from_torch(int32_t type, int32_t index, Device& device) {
   device.type = type == g_cuda ? DeviceType::kCuda : DeviceType::kCpu;
   device.index = type == g_cuda ? index : 0;  // torch's CPU tensors may say -1

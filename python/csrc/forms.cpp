@@ -245,6 +245,7 @@ class FormWriter {
     }
     arguments_ += torch_type + " " + name + (default_text.empty() ? "" : "=" + default_text);
     form_.slots.push_back({type, arg, std::move(name)});
+    if (type == SlotType::kChoice) form_.slots.back().labels = split(spec_.args[arg].choices, '|');
   }
 
   std::string full_name() const {

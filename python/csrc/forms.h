@@ -24,8 +24,9 @@ enum class SlotType : uint8_t {
 // One argument of the torch schema.
 struct Slot {
   SlotType type;
-  int arg;           // index in the contract
-  std::string name;  // torch's
+  int arg;                                    // index in the contract
+  std::string name;                           // torch's
+  std::vector<std::string_view> labels = {};  // kChoice
 };
 
 enum class FormKind : uint8_t { kFunctional, kOut, kInPlace };

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 
+#include <memory>
+
 #include "core/dispatch.h"
 #include "python/csrc/dtypes.h"
+#include "python/csrc/plan.h"
 #include "python/csrc/stack.h"
 
 namespace pestle::torch {
@@ -11,8 +14,8 @@ namespace {
 
 class FormCall {
  public:
-  explicit FormCall(const Form& form) : form_(form), spec_(*form.op->spec) {
-    std::copy(form.defaults.begin(), form.defaults.end(), values_);
+  explicit FormCall(const Form& form) : form_(form), spec_(*form.op->spec), print_(&form) {
+    std::uninitialized_copy(form.defaults.begin(), form.defaults.end(), values_);
     call_.spec = &spec_;
     call_.args = std::span<Value>(values_, spec_.args.size());
   }
@@ -28,12 +31,11 @@ class FormCall {
   }
 
   Status run() {
-    PESTLE_TRY(prepare_outputs());
-    DeviceScope scope;
-    PESTLE_TRY(enter_device(scope));
-    OwnedTensor workspace;
-    if (form_.needs_workspace) PESTLE_TRY(allocate_workspace(workspace));
-    return pestle::run(*form_.op, call_);
+    if (form_.kind != FormKind::kFunctional) return run_checked();
+    Plan& plan = plan_place(print_);
+    if (plan.is_of(print_)) return run_planned(plan);
+    PESTLE_TRY(run_checked());
+    return remember(plan);
   }
 
   void give_outputs(StableIValue* stack) {
@@ -44,6 +46,53 @@ class FormCall {
   }
 
  private:
+  // Nothing is taken for granted: shapes, dtypes, rules, overlaps.
+  Status run_checked() {
+    PESTLE_TRY(prepare_outputs());
+    DeviceScope scope;
+    PESTLE_TRY(enter_device(scope));
+    OwnedTensor workspace;
+    if (form_.needs_workspace) PESTLE_TRY(allocate_workspace(workspace));
+    return pestle::run(*form_.op, call_);
+  }
+
+  // A call like this one has been checked. Its outputs are memory of their own, so nothing
+  // overlaps.
+  Status run_planned(const Plan& plan) {
+    bool is_aligned_as_before = true;
+    for (size_t i = 0; i < form_.outputs.size(); ++i) {
+      Value& value = values_[form_.outputs[i]];
+      value.present = true;
+      value.tensor = plan.outputs[i].view;
+      PESTLE_TRY(allocate(form_.outputs[i]));
+      is_aligned_as_before &= Fingerprint::memory_word(value.tensor.data) == plan.outputs[i].memory;
+    }
+    DeviceScope scope;
+    PESTLE_TRY(enter_device(scope));
+    OwnedTensor workspace;
+    if (!is_aligned_as_before) {
+      if (form_.needs_workspace) PESTLE_TRY(allocate_workspace(workspace));
+      return pestle::run(*form_.op, call_);
+    }
+    PESTLE_TRY(allocate_workspace(workspace, plan.choice.workspace_bytes));
+    return plan.choice.impl->run(call_);
+  }
+
+  Status remember(Plan& plan) {
+    auto choice = choose(*form_.op, call_);
+    PESTLE_TRY(choice.status());
+    plan.words.assign(print_.words(), print_.words() + print_.size());
+    plan.choice = choice.value();
+    plan.outputs.clear();
+    for (int output : form_.outputs) {
+      TensorView view = values_[output].tensor;
+      const uint64_t memory = Fingerprint::memory_word(view.data);
+      view.data = nullptr;
+      plan.outputs.push_back({view, memory});
+    }
+    return {};
+  }
+
   Status error(int arg, const std::string& what) const {
     return invalid_argument(std::string(spec_.name) + ": " + spec_.args[arg].name + " " + what);
   }
@@ -54,46 +103,61 @@ class FormCall {
       case SlotType::kTensor: return take_tensor(slot.arg, value);
       case SlotType::kOptionalTensor: {
         StableIValue inner = 0;
-        return open_optional(value, inner) ? take_tensor(slot.arg, inner) : Status();
+        if (open_optional(value, inner)) return take_tensor(slot.arg, inner);
+        print_.add(0);
+        return {};
       }
-      case SlotType::kInt: target.i = plain_value<int64_t>(value); return {};
-      case SlotType::kBool: target.i = plain_value<bool>(value); return {};
-      case SlotType::kFloat: target.f = plain_value<double>(value); return {};
-      case SlotType::kChoice: return take_choice(slot.arg, OwnedString(value));
-      case SlotType::kOptionalDtype: {
-        StableIValue inner = 0;
-        if (!open_optional(value, inner)) return {};
-        target.tensor.dtype = dtype_from_torch(plain_value<int32_t>(inner));
-        if (target.tensor.dtype != DType::kNone) return {};
-        return error(slot.arg, "is asked for in a dtype that Pestle does not have");
-      }
+      case SlotType::kInt: target.i = plain_value<int64_t>(value); break;
+      case SlotType::kBool: target.i = plain_value<bool>(value); break;
+      case SlotType::kFloat:
+        target.f = plain_value<double>(value);
+        print_.add(std::bit_cast<uint64_t>(target.f));
+        return {};
+      case SlotType::kChoice: PESTLE_TRY(take_choice(slot, OwnedString(value))); break;
+      case SlotType::kOptionalDtype: return take_dtype(slot.arg, value);
     }
+    print_.add(static_cast<uint64_t>(target.i));
     return {};
   }
 
-  Status take_choice(int arg, const OwnedString& label) {
-    values_[arg].i = choice_index(spec_.args[arg].choices, label.text());
-    if (values_[arg].i >= 0) return {};
-    return error(
-        arg, "is '" + std::string(label.text()) + "', expected one of " + spec_.args[arg].choices);
+  Status take_dtype(int arg, StableIValue value) {
+    DType& dtype = values_[arg].tensor.dtype;
+    StableIValue inner = 0;
+    if (open_optional(value, inner)) {
+      dtype = dtype_from_torch(plain_value<int32_t>(inner));
+      if (dtype == DType::kNone) {
+        return error(arg, "is asked for in a dtype that Pestle does not have");
+      }
+    }
+    print_.add(static_cast<uint64_t>(dtype));
+    return {};
+  }
+
+  Status take_choice(const Slot& slot, const OwnedString& label) {
+    const auto found = std::find(slot.labels.begin(), slot.labels.end(), label.text());
+    values_[slot.arg].i = found - slot.labels.begin();
+    if (found != slot.labels.end()) return {};
+    return error(slot.arg, "is '" + std::string(label.text()) + "', expected one of " +
+                               spec_.args[slot.arg].choices);
   }
 
   Status take_tensor(int arg, StableIValue value) {
     tensors_[arg].reset(plain_value<TensorHandle>(value));
-    return view_of(arg, tensors_[arg].get(), values_[arg]);
+    PESTLE_TRY(view_of(arg, tensors_[arg].get(), values_[arg]));
+    print_.add_tensor(values_[arg].tensor);
+    return {};
   }
 
+  // As few questions as will do: each is a call through the C ABI.
   Status view_of(int arg, TensorHandle tensor, Value& value) const {
     const TorchAbi& abi = torch_abi();
     int64_t rank = 0;
     int64_t *sizes = nullptr, *strides = nullptr;
-    int32_t dtype = 0, layout = 0, type = 0, index = 0;
-    abi.aoti_torch_get_layout(tensor, &layout);
-    if (layout != abi.aoti_torch_layout_strided()) return error(arg, "is not a strided tensor");
+    int32_t dtype = 0, type = 0, index = 0;
     abi.aoti_torch_get_dim(tensor, &rank);
     abi.aoti_torch_get_dtype(tensor, &dtype);
     abi.aoti_torch_get_device_type(tensor, &type);
-    abi.aoti_torch_get_device_index(tensor, &index);
+    if (!is_torch_cpu(type)) abi.aoti_torch_get_device_index(tensor, &index);
     if (rank > kMaxRank) {
       return error(arg, "has " + std::to_string(rank) + " dimensions, expected at most 8");
     }
@@ -105,15 +169,22 @@ class FormCall {
     if (!device_from_torch(type, index, view.device)) {
       return error(arg, "lies on a device that Pestle has no kernels for");
     }
-    if (abi.aoti_torch_get_data_ptr(tensor, &view.data) != 0 ||
-        abi.aoti_torch_get_sizes(tensor, &sizes) != 0 ||
-        abi.aoti_torch_get_strides(tensor, &strides) != 0) {
-      return error(arg, "has no memory that can be read");
+    if (abi.aoti_torch_get_sizes(tensor, &sizes) != 0 ||
+        abi.aoti_torch_get_strides(tensor, &strides) != 0 ||
+        abi.aoti_torch_get_data_ptr(tensor, &view.data) != 0) {
+      return error(
+          arg, is_strided(tensor) ? "has no memory that can be read" : "is not a strided tensor");
     }
     std::copy(sizes, sizes + rank, view.shape);
     std::copy(strides, strides + rank, view.strides);
     apply_lenience(form_.lenience[static_cast<size_t>(arg)], view);
     return {};
+  }
+
+  static bool is_strided(TensorHandle tensor) {
+    int32_t layout = 0;
+    torch_abi().aoti_torch_get_layout(tensor, &layout);
+    return layout == torch_abi().aoti_torch_layout_strided();
   }
 
   static void apply_lenience(const Lenience& lenience, TensorView& view) {
@@ -207,8 +278,12 @@ class FormCall {
   Status allocate_workspace(OwnedTensor& workspace) {
     auto choice = choose(*form_.op, call_);
     PESTLE_TRY(choice.status());
-    const int64_t bytes = choice.value().workspace_bytes, one = 1;
+    return allocate_workspace(workspace, choice.value().workspace_bytes);
+  }
+
+  Status allocate_workspace(OwnedTensor& workspace, int64_t bytes) {
     if (bytes == 0) return {};
+    const int64_t one = 1;
     const Device on = device();
     TensorHandle handle = nullptr;
     if (torch_abi().aoti_torch_empty_strided(1, &bytes, &one, dtype_to_torch(DType::kU8),
@@ -225,7 +300,10 @@ class FormCall {
 
   const Form& form_;
   const OpSpec& spec_;
-  Value values_[kMaxArgs];
+  union {
+    Value values_[kMaxArgs];  // made for the arguments there are
+  };
+  Fingerprint print_;
   OwnedTensor tensors_[kMaxArgs];
   Call call_;
 };

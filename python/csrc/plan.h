@@ -1,0 +1,79 @@
+// What a call of a form comes to - shapes of its outputs, implementation, workspace - remembered
+// per thread: calls of a model differ in their data and little else.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "core/dispatch.h"
+
+namespace pestle::torch {
+
+// Everything in a call that its plan depends on, as words: all but data and exact addresses.
+class Fingerprint {
+ public:
+  explicit Fingerprint(const void* form) : end_(words_) {
+    add(reinterpret_cast<uintptr_t>(form));
+    add(isa_generation());
+  }
+  void add(uint64_t word) { *end_++ = word; }
+  void add_tensor(const TensorView& tensor) {
+    add(tensor_word(tensor));
+    for (int d = 0; d < tensor.rank; ++d) {
+      add(static_cast<uint64_t>(tensor.shape[d]));
+      add(static_cast<uint64_t>(tensor.strides[d]));
+    }
+  }
+  size_t size() const { return static_cast<size_t>(end_ - words_); }
+  const uint64_t* words() const { return words_; }
+  uint64_t hash() const {
+    uint64_t hash = size();
+    for (const uint64_t* word = words_; word != end_; ++word) {
+      hash = (std::rotl(hash, 29) ^ *word) * 0x9E3779B97F4A7C15u;
+    }
+    return hash ^ hash >> 32;
+  }
+
+  // What an implementation may ask of memory: whether it is there, and up to 256 its alignment.
+  static uint64_t memory_word(const void* data) {
+    const auto address = reinterpret_cast<uintptr_t>(data);
+    return static_cast<uint64_t>(std::countr_zero(address | 256)) << 1 | (data != nullptr);
+  }
+
+ private:
+  static uint64_t tensor_word(const TensorView& tensor) {
+    return 1 | static_cast<uint64_t>(tensor.dtype) << 1 | static_cast<uint64_t>(tensor.rank) << 9 |
+           static_cast<uint64_t>(tensor.device.type) << 17 | memory_word(tensor.data) << 25 |
+           static_cast<uint64_t>(tensor.device.index) << 32;
+  }
+
+  // Form and instruction set; an argument is at most a tensor.
+  uint64_t words_[2 + kMaxArgs * (1 + 2 * kMaxRank)];
+  uint64_t* end_;
+};
+
+struct Plan {
+  struct Output {
+    TensorView view;  // without its data
+    uint64_t memory = 0;
+  };
+  std::vector<uint64_t> words;
+  Choice choice;
+  std::vector<Output> outputs;
+
+  bool is_of(const Fingerprint& call) const {
+    return words.size() == call.size() &&
+           std::memcmp(words.data(), call.words(), words.size() * sizeof(uint64_t)) == 0;
+  }
+};
+
+// The place of a call's plan in this thread's memory; direct mapped, so it may hold another's.
+inline Plan& plan_place(const Fingerprint& call) {
+  constexpr size_t kPlans = 128;
+  thread_local std::array<Plan, kPlans> plans;
+  return plans[call.hash() % kPlans];
+}
+
+}  // namespace pestle::torch
