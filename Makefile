@@ -1,6 +1,6 @@
 # Thin over CMake and pytest; docs/building.md has the details. Every target installs what it needs.
 .DEFAULT_GOAL := build
-.PHONY: setup build cli wheel wheel-release test check-fast demo lint format new-op dump bench bars fuzz cuda gpu-pack performance \
+.PHONY: setup build cli wheel wheel-release wheel-pure test check-fast demo lint format new-op dump bench bars fuzz cuda gpu-pack performance \
   install clean
 SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -30,6 +30,10 @@ wheel-release:  ## the same for every architecture of a release: many compilatio
 	@tools/setup.sh wheel cuda
 	@tools/wheel.sh --release $(WHEEL)
 
+wheel-pure: build  ## dist/pestle-VERSION-py3-none-any.whl: Triton and eager backends, torch 2.5 and later
+	@tools/setup.sh wheel
+	@tools/wheel_pure.sh
+
 test:  ## everything CI runs
 	@tools/test.sh
 
@@ -43,6 +47,9 @@ test-python: build
 test-torch: build  ## the wheel in a fresh environment, and its tests
 	@tools/setup.sh test wheel cuda
 	@tools/test_wheel.sh
+test-torch-pure: build  ## the pure-Python wheel under torch 2.5 and .venv's
+	@tools/setup.sh test wheel torch25
+	@tools/test_wheel_pure.sh
 test-%:
 	@tools/setup.sh
 	@tools/build.sh release pestle_test_$*

@@ -46,7 +46,8 @@ struct Impl {
   DeviceType device = DeviceType::kCpu;
   int min_compute_capability = 0;
   // Why this implementation refuses the call; empty: it takes it. May look at shapes, strides,
-  // dtypes, attributes and alignment, never at the data.
+  // dtypes, attributes and alignment (of the CPU's memory up to 64 bytes, of a device's up to
+  // 256), never at the data.
   std::string (*refuses)(const Call&, const Machine&) = nullptr;
   Status (*run)(const Call&) = nullptr;
   const char* workspace = "0";  // bytes, an expression of the contract's symbols

@@ -25,10 +25,11 @@ stage() {
 run_ctest() { ctest --test-dir "$1" --output-on-failure --no-tests=error -j "$(nproc)"; }
 sanitizer() { tools/build.sh "$1" && run_ctest "build/$1"; }
 run_pytest() {
-  PESTLE_BUILD_DIR=$PWD/build PESTLE_BIN=$PWD/build/bin/pestle python -m pytest -q tests --ignore=tests/torch
+  PESTLE_BUILD_DIR=$PWD/build PESTLE_BIN=$PWD/build/bin/pestle python -m pytest -q tests --ignore=tests/torch \
+    --ignore=tests/torch_pure
 }
 
-stage setup tools/setup.sh test wheel cuda || exit 1
+stage setup tools/setup.sh test wheel cuda torch25 || exit 1
 stage build tools/build.sh release || exit 1
 stage lint tools/lint.sh
 stage asan-ubsan sanitizer asan-ubsan
@@ -37,10 +38,11 @@ stage cuda tools/build.sh cuda pestle_cli pestle pestle_cuda_formats
 stage ctest run_ctest build
 stage pytest run_pytest
 stage wheel tools/test_wheel.sh
+stage wheel-pure tools/test_wheel_pure.sh
 
 echo "=== summary"
 printf '%s\n' "${summary[@]}"
-for name in asan-ubsan tsan ctest pytest wheel; do
+for name in asan-ubsan tsan ctest pytest wheel wheel-pure; do
   echo "$name: $(grep -E 'tests passed|tests failed| passed| failed' $logs/$name.log | tail -n 1)"
 done
 [ ${#failed[@]} -eq 0 ] || { echo "FAILED: ${failed[*]}"; exit 1; }

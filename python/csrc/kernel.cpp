@@ -65,7 +65,7 @@ class FormCall {
       value.present = true;
       value.tensor = plan.outputs[i].view;
       PESTLE_TRY(allocate(form_.outputs[i]));
-      is_aligned_as_before &= Fingerprint::memory_word(value.tensor.data) == plan.outputs[i].memory;
+      is_aligned_as_before &= Fingerprint::memory_word(value.tensor) == plan.outputs[i].memory;
     }
     DeviceScope scope;
     PESTLE_TRY(enter_device(scope));
@@ -86,7 +86,7 @@ class FormCall {
     plan.outputs.clear();
     for (int output : form_.outputs) {
       TensorView view = values_[output].tensor;
-      const uint64_t memory = Fingerprint::memory_word(view.data);
+      const uint64_t memory = Fingerprint::memory_word(view);
       view.data = nullptr;
       plan.outputs.push_back({view, memory});
     }

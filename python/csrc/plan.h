@@ -36,16 +36,17 @@ class Fingerprint {
     return hash ^ hash >> 32;
   }
 
-  // What an implementation may ask of memory: whether it is there, and up to 256 its alignment.
-  static uint64_t memory_word(const void* data) {
-    const auto address = reinterpret_cast<uintptr_t>(data);
-    return static_cast<uint64_t>(std::countr_zero(address | 256)) << 1 | (data != nullptr);
+  // What an implementation may ask of memory (core/op.h): whether it is there, and its alignment.
+  static uint64_t memory_word(const TensorView& tensor) {
+    const uint64_t most = tensor.device.type == DeviceType::kCpu ? 64 : 256;
+    const auto address = reinterpret_cast<uintptr_t>(tensor.data);
+    return static_cast<uint64_t>(std::countr_zero(address | most)) << 1 | (tensor.data != nullptr);
   }
 
  private:
   static uint64_t tensor_word(const TensorView& tensor) {
     return 1 | static_cast<uint64_t>(tensor.dtype) << 1 | static_cast<uint64_t>(tensor.rank) << 9 |
-           static_cast<uint64_t>(tensor.device.type) << 17 | memory_word(tensor.data) << 25 |
+           static_cast<uint64_t>(tensor.device.type) << 17 | memory_word(tensor) << 25 |
            static_cast<uint64_t>(tensor.device.index) << 32;
   }
 

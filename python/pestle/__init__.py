@@ -6,7 +6,7 @@ the one becomes the other.
 
 import torch as _torch
 
-from . import _autograd, _fakes, _functions, _library
+from . import _autograd, _fakes, _functions, _library, _pure
 from ._backends import (
     Backend,
     disable_backend,
@@ -36,6 +36,8 @@ __version__ = _library.version()
 
 # Kept for the life of the process: torch forgets the registrations of a library that goes away.
 _torch_library = _torch.library.Library("pestle", "FRAGMENT")
+if _library.LIBRARY is None:
+    _pure.register(_torch_library)
 _fakes.register(_torch_library)
 _autograd.register(_torch_library)
 

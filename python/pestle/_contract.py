@@ -18,7 +18,7 @@ DTYPES = {
     "f64": torch.float64,
     "e4m3": torch.float8_e4m3fn,
     "e5m2": torch.float8_e5m2,
-    "e8m0": torch.float8_e8m0fnu,
+    "e8m0": getattr(torch, "float8_e8m0fnu", torch.uint8),  # bytes before torch 2.7
     "u8": torch.uint8,
     "i8": torch.int8,
     "i16": torch.int16,

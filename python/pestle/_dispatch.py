@@ -7,6 +7,8 @@ the call, and a refusal is always raised before anything is written.
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
 from . import _backends, _python_ops, _why
@@ -94,6 +96,13 @@ def of_backward(op: str, backend: str, inputs: list) -> tuple[str, ...] | None:
     return names if backend else None
 
 
+class _Answers:
+    """What functions without arguments answer now, as attributes: every dynamo can guard these."""
+
+
+_answers = _Answers()
+
+
 def guard_result(module: str, function: str) -> None:
     """Makes dynamo compile again when this function without arguments gives another answer."""
     from torch._dynamo.symbolic_convert import InstructionTranslator
@@ -103,7 +112,11 @@ def guard_result(module: str, function: str) -> None:
     except AttributeError:  # torch.export without dynamo: nothing is kept that could be stale
         return
     from torch._dynamo.guards import GuardBuilder, install_guard
-    from torch._dynamo.source import AttrSource, CallFunctionNoArgsSource
+    from torch._dynamo.source import AttrSource
 
-    source = CallFunctionNoArgsSource(AttrSource(translator.import_source(module), function))
+    name = f"{module}.{function}".replace(".", "_")
+    if not hasattr(_Answers, name):
+        answer = getattr(sys.modules[module], function)
+        setattr(_Answers, name, property(lambda self: answer()))
+    source = AttrSource(AttrSource(translator.import_source(__name__), "_answers"), name)
     install_guard(source.make_guard(GuardBuilder.EQUALS_MATCH))

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 
 from . import _library
+from .errors import NotCompiledError
 
 _PROGRESS = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64
@@ -38,6 +39,8 @@ class _Bar:
 
 
 def _run(verb: str, options: dict, progress: bool | Progress | None) -> dict:
+    if _library.LIBRARY is None:
+        raise NotCompiledError("whole files need Pestle's compiled wheel, which has their engine")
     options = {key: value for key, value in options.items() if value is not None}
     raised: list[BaseException] = []
     bar = _Bar() if progress is True else None

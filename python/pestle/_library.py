@@ -8,10 +8,15 @@ from pathlib import Path
 from . import errors
 
 PATH = Path(__file__).with_name("libpestle_torch.so")
+# In the pure-Python wheel, in place of the library: what the table says (tools/wheel_pure.sh).
+TABLE = Path(__file__).with_name("table.json")
 
 
-def _load() -> ctypes.CDLL:
+def _load() -> ctypes.CDLL | None:
+    """The library, or None in a pure-Python installation."""
     if not PATH.exists():
+        if TABLE.exists():
+            return None
         raise ImportError(f"{PATH} is missing: install Pestle's wheel (`make wheel`)")
     library = ctypes.CDLL(str(PATH))
     library.pestle_torch_error.restype = ctypes.c_char_p
@@ -33,6 +38,11 @@ def _load() -> ctypes.CDLL:
 LIBRARY = _load()
 
 
+@cache
+def _table() -> dict:
+    return json.loads(TABLE.read_text())
+
+
 def check(status: int) -> None:
     if status:
         raise errors.BY_STATUS.get(status, errors.PestleError)(LIBRARY.pestle_last_error().decode())
@@ -49,12 +59,14 @@ def take_text(pointer: int | None) -> str:
 
 
 def version() -> str:
-    return LIBRARY.pestle_version().decode()
+    return LIBRARY.pestle_version().decode() if LIBRARY else _table()["version"]
 
 
 @cache
 def contracts() -> dict[str, dict]:
     """The contract of each op as the library prints it, in the table's order."""
+    if LIBRARY is None:
+        return {contract["name"]: contract for contract in _table()["contracts"]}
     result = {}
     for index in range(LIBRARY.pestle_op_count()):
         text = ctypes.c_void_p()
@@ -67,4 +79,4 @@ def contracts() -> dict[str, dict]:
 @cache
 def forms() -> dict:
     """What is registered with torch: {"forms": [...], "unbound": {op: why}}."""
-    return json.loads(take_text(LIBRARY.pestle_torch_forms()))
+    return json.loads(take_text(LIBRARY.pestle_torch_forms())) if LIBRARY else _table()["forms"]

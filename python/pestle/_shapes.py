@@ -11,6 +11,7 @@ from ._contract import DTYPE_NAMES, DTYPES, Arg, Op, split_dims
 from .errors import InvalidArgumentError
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_PACKED_FP4 = getattr(torch, "float4_e2m1fn_x2", None)
 _RATIO = re.compile(r"([A-Za-z_]\w*)\s*/\s*(\d+)")
 _MULTIPLE = re.compile(r"(\d+)\s*\*\s*([A-Za-z_]\w*)")
 
@@ -133,7 +134,7 @@ class Call:
             return self.dtype_of(self.op.by_name[text[1:]])
         if asked is None:
             return DTYPES[text.split("|")[0]]
-        if DTYPE_NAMES.get(asked) not in text.split("|"):
+        if asked not in self.allowed_dtypes(arg):
             raise self.error(arg, f"has dtype {DTYPE_NAMES.get(asked, asked)}, expected {text}")
         return asked
 
@@ -147,7 +148,7 @@ class Call:
         dtype = self.tensors[arg.name].dtype
         if dtype == torch.uint8 and arg.bytes_stand_for is not None:
             return arg.bytes_stand_for
-        return torch.uint8 if dtype == torch.float4_e2m1fn_x2 else dtype
+        return torch.uint8 if dtype == _PACKED_FP4 else dtype
 
     def check(self) -> None:
         """Presence, dtypes, shapes and constraints of the inputs."""
@@ -166,12 +167,7 @@ class Call:
 
     def _check_input(self, arg: Arg) -> None:
         text, dtype = arg.dtype_text(self.attributes), self.dtype_of(arg)
-        allowed = (
-            [DTYPE_NAMES[self.dtype_of(self.op.by_name[text[1:]])]]
-            if text.startswith("=")
-            else text.split("|")
-        )
-        if DTYPE_NAMES.get(dtype) not in allowed:
+        if dtype not in self.allowed_dtypes(arg):
             raise self.error(arg, f"has dtype {DTYPE_NAMES.get(dtype, dtype)}, expected {text}")
         sizes, expected = self.sizes(arg), self.shape(arg)
         rule = arg.shape_text(self.attributes)

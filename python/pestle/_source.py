@@ -89,10 +89,12 @@ def _call(form: Form, target: str) -> str:
 
 # Where a call goes: as _dispatch.py says, but the usual case is decided here, at once.
 _CHOICE = """\
+    _usual = False
     if _compiling():
         _space = _traced({op!r}, backend, {first}.device.type)
     elif backend is None and _selected() is None and not _settings.special and not _debug(10):
         _space = "pestle"
+        _usual = {usual}
     else:
         _space = _choose({op!r}, backend, {inputs})
     while True:
@@ -100,6 +102,13 @@ _CHOICE = """\
 _AFTER = """\
         except RuntimeError as error:
             _space = _after(error, _space, {op!r}, backend, ({inputs},), {{{options}}})"""
+
+
+def _usual(op: Op, options: list[str]) -> str:
+    """True if every option is as by default: torch fills these in for less than it takes them."""
+    defaults = {arg.name: arg.default for arg in op.of_role("attribute")}
+    tests = [f"{o} == {defaults[o]!r}" if o in defaults else f"{o} is None" for o in options]
+    return " and ".join(tests) or "True"
 
 
 def source(op: Op, in_place: bool = False) -> tuple[str, dict[str, Form]]:
@@ -115,6 +124,7 @@ def source(op: Op, in_place: bool = False) -> tuple[str, dict[str, Form]]:
         "first": inputs[0],
         "inputs": ", ".join(inputs),
         "options": ", ".join(f"{option!r}: {option}" for option in options),
+        "usual": _usual(op, options),
     }
     lines = [f"def {name}({signature(op, in_place=in_place)}):", _CHOICE.format(**words)]
     targets = {}
@@ -125,11 +135,14 @@ def source(op: Op, in_place: bool = False) -> tuple[str, dict[str, Form]]:
         if condition:
             lines.append(f"{indent}if {condition}:")
             indent += "    "
+        tensors = ", ".join(n for kind, n, _ in form.arguments if "tensor" in kind)
         call = _call(form, f"{target}[_space]")
+        views = ", ".join(_written_view(op, form, i) for i in range(len(form.aliases)))
         if in_place:
-            views = ", ".join(_written_view(op, form, i) for i in range(len(form.aliases)))
             lines += [f"{indent}{call}", f"{indent}return {views}"]
         else:
+            lines.append(f"{indent}if _usual:")
+            lines.append(f"{indent}    return {target}[_space]({tensors})")
             lines.append(f"{indent}return {call}")
     lines.append(_AFTER.format(**words))
     return "\n".join(lines), targets

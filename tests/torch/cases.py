@@ -19,8 +19,10 @@ _NUMPY = {
     torch.bfloat16: ml_dtypes.bfloat16,
     torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn,
     torch.float8_e5m2: ml_dtypes.float8_e5m2,
-    torch.float8_e8m0fnu: ml_dtypes.float8_e8m0fnu,
 }
+_E8M0 = getattr(torch, "float8_e8m0fnu", None)  # torch before 2.7 has bytes
+if _E8M0 is not None:
+    _NUMPY[_E8M0] = ml_dtypes.float8_e8m0fnu
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -102,7 +104,7 @@ def _fill(shape: tuple, dtype: torch.dtype, data: str, seed: int) -> torch.Tenso
         elif data == "subnormal":
             values *= 1e-41
         return values.to(dtype)
-    if dtype == torch.float8_e8m0fnu:  # powers of two around 1, as scales are
+    if dtype == _E8M0:  # powers of two around 1, as scales are
         return torch.randint(120, 132, shape, generator=random, dtype=torch.uint8).view(dtype)
     count = size
     for dim in shape:

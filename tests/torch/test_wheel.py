@@ -1,0 +1,55 @@
+"""The wheel as a file: what its library needs of a machine, how large it is, what it holds."""
+
+from importlib import metadata
+from pathlib import Path
+
+import pestle
+import pytest
+import torch
+from elftools.elf.elffile import ELFFile
+from pestle import _library
+
+# glibc, the compiler's libraries, and what the wheel brings along.
+USUAL = {"libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0", "libgcc_s.so.1",
+         "libstdc++.so.6", "ld-linux-x86-64.so.2"}  # fmt: skip
+
+
+def needed(path: Path) -> set[str]:
+    with path.open("rb") as file:
+        tags = ELFFile(file).get_section_by_name(".dynamic").iter_tags()
+        return {tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"}
+
+
+def undefined(path: Path) -> set[str]:
+    with path.open("rb") as file:
+        symbols = ELFFile(file).get_section_by_name(".dynsym").iter_symbols()
+        return {s.name for s in symbols if s["st_shndx"] == "SHN_UNDEF"}
+
+
+def test_the_library_asks_for_no_driver_no_cuda_and_no_torch():
+    brought = {path.name for path in _library.PATH.parent.parent.glob("pestle.libs/*")}
+    assert needed(_library.PATH) <= USUAL | brought
+    names = undefined(_library.PATH)
+    assert not {n for n in names if n.startswith(("cuda", "aoti_torch", "torch_", "cuInit"))}
+
+
+def test_the_library_is_small():
+    assert _library.PATH.stat().st_size <= 40 * 2**20
+
+
+def test_cuda_kernels_are_in_it():
+    with_cuda = [b for b in pestle.list_backends() if b.name == "cuda"][0]
+    ops = {op for op, contract in _library.contracts().items()
+           if any(i["device"] == "cuda" for i in contract["implementations"])}  # fmt: skip
+    assert "quantize_nvfp4" in ops
+    assert with_cuda.available == torch.cuda.is_available()
+
+
+def test_the_tag_names_old_linuxes():
+    try:
+        wheel = metadata.distribution("pestle").read_text("WHEEL")
+    except metadata.PackageNotFoundError:
+        pytest.skip("the package was not installed from its wheel")
+    tags = [line.split("-")[-1] for line in wheel.splitlines() if line.startswith("Tag: py3-none-")]
+    versions = [tuple(map(int, t.split("_")[1:3])) for t in tags if t.startswith("manylinux_")]
+    assert versions and min(versions) <= (2, 36)

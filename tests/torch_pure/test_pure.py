@@ -1,0 +1,89 @@
+"""The pure-Python wheel: these tests run where it is installed (tools/test_wheel_pure.sh), under the
+oldest torch that it takes and under the newest. Codes are held to the C ABI of a release build."""
+
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parent.parent
+sys.path += [str(TESTS / "torch"), str(TESTS / "python")]  # cases, pestle_ctypes
+
+import cases
+import pestle
+import pytest
+import torch
+from pestle import _contract, _library
+from pestle._forms import forms_of
+from test_backends import assert_near, python_cases, run
+
+X = torch.randn(8, 64, generator=torch.Generator().manual_seed(1))
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(torch.uint8)
+
+
+def test_nothing_is_compiled():
+    assert _library.LIBRARY is None
+    assert not list(Path(pestle.__file__).parent.rglob("*.so*"))
+    available = {backend.name: backend.available for backend in pestle.list_backends()}
+    assert not available["cpu"] and not available["cuda"] and available["eager"]
+
+
+def test_every_op_of_the_table_is_there():
+    assert set(pestle.list_ops()) == set(_library.contracts()) - set(_library.forms()["unbound"])
+    for op in pestle.list_ops():
+        assert getattr(pestle, op).__doc__.startswith(_contract.op(op).doc)
+        assert all(form.overload is not None for form in forms_of(op))
+
+
+@pytest.mark.parametrize(("name", "op", "case"), python_cases(), ids=cases.case_id)
+def test_codes_are_the_librarys(name, op, case):
+    case = cases.make(_contract.op(op), case)
+    expected = case.expected()
+    assert_near(op, run(name, case), expected)
+    form = case.form()
+    args, kwargs = case.arguments(form)
+    with torch.no_grad():
+        result = form.overload(*args, **kwargs)  # torch.ops.pestle chooses a backend by itself
+    outputs = result if isinstance(result, tuple) else (result,)
+    assert_near(op, dict(zip(form.outputs, outputs, strict=True)), expected)
+
+
+def test_functions_and_why():
+    q, scale = pestle.quantize_fp8(X, granularity="row")
+    again, _ = torch.ops.pestle.quantize_fp8(X, granularity="row")
+    assert torch.equal(bytes_of(q), bytes_of(again))
+    assert scale.shape == (8, 1)
+    assert pestle.why("quantize_fp8", X).chosen == "eager/quantize_fp8"
+    with pytest.raises(pestle.NoCapableBackendError, match="cpu: no implementation"):
+        pestle.quantize_fp8(X, backend="cpu")
+
+
+def test_broken_contracts_are_told():
+    with pytest.raises(pestle.InvalidArgumentError, match="scale does not have shape"):
+        pestle.quantize_fp8(X, torch.ones(3))
+    with pytest.raises(pestle.InvalidArgumentError, match="q has dtype i8, expected e4m3"):
+        pestle.quantize_fp8(X, q_dtype=torch.int8)
+
+
+def test_no_gradient_is_said():
+    x = X.clone().requires_grad_()
+    _, scale = pestle.quantize_fp8(x)
+    with pytest.raises(pestle.NoGradientError, match="quantize_fp8 has no gradient"):
+        scale.sum().backward()
+
+
+def test_compiled_in_one_graph():
+    def round_trip(x):
+        return pestle.dequantize_fp8(*pestle.quantize_fp8(x, granularity="row"), granularity="row")
+
+    torch._dynamo.reset()
+    compiled = torch.compile(round_trip, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        for rows in (8, 3, 5):
+            assert torch.equal(compiled(X[:rows]), round_trip(X[:rows]))
+
+
+def test_whole_files_need_the_library():
+    with pytest.raises(pestle.NotCompiledError, match="compiled wheel"):
+        pestle.inspect("model.safetensors")
