@@ -38,7 +38,7 @@ def test_the_library_is_small():
 
 
 def test_cuda_kernels_are_in_it():
-    with_cuda = [b for b in pestle.list_backends() if b.name == "cuda"][0]
+    with_cuda = next(b for b in pestle.list_backends() if b.name == "cuda")
     ops = {op for op, contract in _library.contracts().items()
            if any(i["device"] == "cuda" for i in contract["implementations"])}  # fmt: skip
     assert "quantize_nvfp4" in ops

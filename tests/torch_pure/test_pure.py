@@ -1,11 +1,7 @@
-"""The pure-Python wheel: these tests run where it is installed (tools/test_wheel_pure.sh), under the
-oldest torch that it takes and under the newest. Codes are held to the C ABI of a release build."""
+"""The pure-Python wheel: these tests run where it is installed (tools/test_wheel_pure.sh), under
+the oldest torch that it takes and under the newest. Codes are held to the C ABI of a release build."""
 
-import sys
 from pathlib import Path
-
-TESTS = Path(__file__).parent.parent
-sys.path += [str(TESTS / "torch"), str(TESTS / "python")]  # cases, pestle_ctypes
 
 import cases
 import pestle
