@@ -22,6 +22,8 @@ CALLS = {
     "torch.ops.pestle.hadamard": lambda: OPS.hadamard.default(X, hadamard=16),
     "torch.ops.pestle.quantize_fp8.scale": lambda: OPS.quantize_fp8.scale(X, SCALE),
     "torch.ops.pestle.quantize_fp8": lambda: OPS.quantize_fp8.default(X),
+    # Two outputs by one kernel, which is what torch.std_mean does too.
+    "torch.ops.pestle.quantize_fp8, by row": lambda: OPS.quantize_fp8.default(X, granularity="row"),
     "torch.std_mean": lambda: torch.std_mean(X),
     "pestle.swap_nibbles": lambda: pestle.swap_nibbles(CODES),
     "pestle.quantize_fp8 with scale": lambda: pestle.quantize_fp8(X, SCALE),

@@ -19,15 +19,6 @@ if(NOT CUDA_CUDART AND NOT EXISTS ${cuda_root}/lib64 AND EXISTS ${cuda_root}/lib
   set(CUDA_CUDART ${cuda_root}/lib/libcudart.so.13)
 endif()
 
-# build/cuda leads to the preset's folder, which lies beside build/ for the compiler cache's sake.
-if(CMAKE_BINARY_DIR STREQUAL ${CMAKE_SOURCE_DIR}/build-cuda)
-  if(NOT IS_SYMLINK ${CMAKE_SOURCE_DIR}/build/cuda)
-    file(REMOVE_RECURSE ${CMAKE_SOURCE_DIR}/build/cuda)  # of a checkout from before
-    file(MAKE_DIRECTORY ${CMAKE_SOURCE_DIR}/build)
-    file(CREATE_LINK ../build-cuda ${CMAKE_SOURCE_DIR}/build/cuda SYMBOLIC)
-  endif()
-endif()
-
 # Ampere and later by the portable path, Hopper with wgmma and TMA (docs/building.md).
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real)

@@ -24,6 +24,12 @@ stage() {
 
 run_ctest() { ctest --test-dir "$1" --output-on-failure --no-tests=error -j "$(nproc)"; }
 sanitizer() { tools/build.sh "$1" && run_ctest "build/$1"; }
+# Beside build/, as deep as it and build-wheel/, so that the compiler cache serves all three.
+build_cuda() {
+  cmake --preset cuda -B build-cuda >build/cuda-configure.log 2>&1 ||
+    { cat build/cuda-configure.log; return 1; }
+  cmake --build build-cuda --target pestle_cli pestle pestle_cuda_formats
+}
 run_pytest() {
   PESTLE_BUILD_DIR=$PWD/build PESTLE_BIN=$PWD/build/bin/pestle python -m pytest -q tests --ignore=tests/torch \
     --ignore=tests/torch_pure
@@ -34,7 +40,7 @@ stage build tools/build.sh release || exit 1
 stage lint tools/lint.sh
 stage asan-ubsan sanitizer asan-ubsan
 stage tsan sanitizer tsan
-stage cuda tools/build.sh cuda pestle_cli pestle pestle_cuda_formats
+stage cuda build_cuda
 stage ctest run_ctest build
 stage pytest run_pytest
 stage wheel tools/test_wheel.sh
