@@ -184,6 +184,8 @@ struct GradientWorker {
   alignas(64) float g2[kPiece];
   alignas(64) float other[kPiece];
 
+  GradientWorker(const NormBackward& backward, float* to) : b(backward), sums(to) {}
+
   static char* element(const TensorView& t, int64_t r, int64_t j) {
     return row_address(t, r) + j * dtype_bytes(t.dtype);
   }
