@@ -1,48 +1,48 @@
 """The package's own backends on the cases of `pestle bench`, as peers: pestle_triton and so on.
 
-Needs the installed package; run_peers.py --backends triton,cuda adds them to a walk.
+Needs the installed package; run_peers.py --backends triton,cuda asks for them.
 """
 
-import torch
-import torch_peers
+from case_tensors import DTYPES
 
-CODES = {
-    "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "e8m0": torch.float8_e8m0fnu,
-    "u8": torch.uint8, "i8": torch.int8,
-}  # fmt: skip
+NAME = "pestle"
+NOT_ASKED = "--backends names none"
+BACKENDS = ()  # run_peers.py --backends sets them
 
 
-def tensor(case, name):
-    """Data of an input: normal values, bytes of codes, scales near 1."""
-    described = case["tensors"][name]
-    shape, dtype = described["shape"], described["dtype"]
-    if dtype in torch_peers.DTYPES and "scale" not in name:
-        return torch_peers.random_tensor(case, name)
-    if dtype == "f32":
-        return torch.full(shape, 0.01, device=torch_peers.DEVICE)
-    low, high = (120, 132) if dtype == "e8m0" else (0, 127)
-    raw = torch.randint(low, high, shape, dtype=torch.uint8, device=torch_peers.DEVICE)
-    return raw.view(CODES[dtype])
+def unavailable(device):
+    if not BACKENDS:
+        return NOT_ASKED
+    try:
+        import pestle  # noqa: F401
+    except ImportError as error:
+        return f"pestle can't be imported: {error}"
+    return ""
 
 
-def calls(case, backends):
-    """{peer: (callable, None)} of the backends that take the case."""
-    import pestle
+def arguments(case):
+    """Inputs and options of the Python function for a case."""
     from pestle import _contract
 
-    op = _contract.op(case["op"])
-    described = case["tensors"]
-    inputs = {a.name: tensor(case, a.name) for a in op.of_role("input") if a.name in described}
-    options = {a.name: case["attributes"][a.name] for a in op.of_role("attribute")}
+    op = _contract.op(case.op)
+    inputs = {a.name: case.tensor(a.name) for a in op.of_role("input") if case.has(a.name)}
+    options = {a.name: case.attribute(a.name, a.default) for a in op.of_role("attribute")}
     options |= {a.name: bool(options[a.name]) for a in op.of_role("attribute") if a.kind == "bool"}
-    dtypes = torch_peers.DTYPES | CODES
     for arg in op.of_role("output"):
-        choice = arg.name in described and "|" in "".join(arg.dtypes.values())
-        if choice and not "".join(arg.dtypes.values()).startswith("="):
-            options[f"{arg.name}_dtype"] = dtypes[described[arg.name]["dtype"]]
-    function = getattr(pestle, op.name)
+        allowed = "".join(arg.dtypes.values())
+        if case.has(arg.name) and "|" in allowed and not allowed.startswith("="):
+            options[f"{arg.name}_dtype"] = DTYPES[case.tensors[arg.name]["dtype"]]
+    return inputs, options
+
+
+def calls(case):
+    """Of the backends that take the case."""
+    import pestle
+
+    function = getattr(pestle, case.op)
+    inputs, options = arguments(case)
     found = {}
-    for backend in backends:
+    for backend in BACKENDS:
         try:
             function(**inputs, **options, backend=backend)
         except pestle.NoCapableBackendError:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times PyTorch on the cases of `pestle bench`.
+"""Times other libraries on the cases of `pestle bench`: PyTorch, comfy-kitchen, quack.
 
 usage: run_peers.py [--pestle build/bin/pestle] [--op OP]... [--out peers.jsonl]
        run_peers.py --serve     answers each case on standard input with its peers' times
@@ -18,8 +18,15 @@ import sys
 import time
 
 import backend_peers
+import kitchen_peer
+import quack_peer
 import torch
-import torch_peers
+import torch_compile
+import torch_eager
+from case_tensors import Case
+
+LIBRARIES = (torch_eager, torch_compile, kitchen_peer, quack_peer, backend_peers)
+COPY_ELEMENTS = 1 << 28  # bf16: half a GiB read, half a GiB written
 
 
 def measure(call, seconds, warm_up=True):
@@ -79,78 +86,120 @@ class GpuTimer:
         return samples
 
 
+def copy_of_bf16(device):
+    source = torch.full((COPY_ELEMENTS,), 1.5, dtype=torch.bfloat16, device=device)
+    target = torch.zeros_like(source)
+    return lambda: target.copy_(source), 4 * COPY_ELEMENTS
+
+
+def note(text):
+    print(f"peers: {text}", file=sys.stderr, flush=True)
+
+
+def library_of(peer):
+    """The library that has a peer: the one whose name it begins with, or plain PyTorch."""
+    return next((lib for lib in LIBRARIES if peer.startswith(lib.NAME)), torch_eager)
+
+
 class Peers:
     """Callables of the case asked for last, so that it can be asked again without its set-up."""
 
-    def __init__(self, backends=()):
-        self.backends = backends
+    def __init__(self, device):
+        self.device = device
         self.key = None
-        self.calls = {}
+        self.case = None
+        self.calls = {}  # of each library that was asked about the case
         self.copy = None
         self.warm = set()
-        self.measure = GpuTimer().measure if torch_peers.DEVICE == "cuda" else measure
+        self.measure = GpuTimer().measure if device == "cuda" else measure
+        self.missing = {lib.NAME: lib.unavailable(device) for lib in LIBRARIES}
+        for name, reason in self.missing.items():
+            if reason and reason != backend_peers.NOT_ASKED:
+                note(f"{name} is left out: {reason}")
 
-    def calls_for(self, case):
-        key = (case["op"], case["case"])
+    def turn_to(self, row):
+        key = (row["op"], row["case"])
         if key != self.key:
-            self.calls = {}  # frees the last case's memory first
-            adapter = torch_peers.adapter_of(case["op"])
-            self.calls = adapter(case) if adapter else {}
-            if self.backends:
-                self.calls |= backend_peers.calls(case, self.backends)
-            self.key = key
-            self.warm = set()
-        return self.calls
+            self.calls, self.case = {}, None  # frees the last case's memory first
+            self.key, self.case, self.warm = key, Case(row, self.device), set()
 
-    def call_for(self, case, peer):
+    def calls_of(self, library):
+        if library.NAME not in self.calls:
+            there = not self.missing[library.NAME]
+            self.calls[library.NAME] = library.calls(self.case) if there else {}
+        return self.calls[library.NAME]
+
+    def call_for(self, peer):
         if peer != "torch_copy":
-            return self.calls_for(case).get(peer)
-        self.copy = self.copy or torch_peers.copy_of_bf16()
+            return self.calls_of(library_of(peer)).get(peer)
+        self.copy = self.copy or copy_of_bf16(self.device)
         return self.copy
 
-    def times(self, case, peers, seconds):
+    def time(self, row, peer, seconds):
+        self.turn_to(row)
+        found = self.call_for(peer)
+        if found is None:
+            why = self.missing.get(library_of(peer).NAME) or "its adapter has nothing for it"
+            raise LookupError(f"{row['op']} '{row['case']}' can't be timed as {peer}: {why}")
+        call, moved = found
+        samples = self.measure(call, seconds, warm_up=peer not in self.warm)
+        self.warm.add(peer)
+        return {
+            "op": row["op"],
+            "case": row["case"],
+            "peer": peer,
+            "us": statistics.median(samples),
+            "bytes": moved or row["bytes"],
+            "samples_us": samples,
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+        }
+
+    def all_times(self, row, seconds):
+        """Of every peer that there is; one that fails on this case is named and left out."""
+        self.turn_to(row)
         results = []
-        for peer in self.calls_for(case) if peers is None else peers:
-            found = self.call_for(case, peer)
-            if found is None:
-                raise LookupError(f"no adapter for {case['op']} '{case['case']}' as {peer}")
-            call, moved = found
-            samples = self.measure(call, seconds, warm_up=peer not in self.warm)
-            self.warm.add(peer)
-            results.append(
-                {
-                    "op": case["op"],
-                    "case": case["case"],
-                    "peer": peer,
-                    "us": statistics.median(samples),
-                    "bytes": moved or case["bytes"],
-                    "samples_us": samples,
-                    "torch": torch.__version__,
-                    "threads": torch.get_num_threads(),
-                }
-            )
+        for library in LIBRARIES:
+            try:
+                names = list(self.calls_of(library))
+            except Exception as error:
+                note(f"{library.NAME} has nothing for {row['op']} '{row['case']}': {error}")
+                continue
+            for peer in names:
+                try:
+                    results.append(self.time(row, peer, seconds))
+                except Exception as error:
+                    text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+                    note(f"{peer} fails on {row['op']} '{row['case']}': {text}")
         return results
 
+    def times(self, row, peers, seconds):
+        if peers is None:
+            return self.all_times(row, seconds)
+        return [self.time(row, peer, seconds) for peer in peers]
 
-def serve():
-    peers = Peers()
+
+def serve(device):
+    # Answers alone go to standard output, whatever the libraries print.
+    answers, sys.stdout = sys.stdout, sys.stderr
+    peers = Peers(device)
     for line in sys.stdin:
         request = json.loads(line)
         try:
             answer = {"peers": peers.times(request, request["peers"], request["seconds"])}
         except Exception as error:  # the asker decides what a missing peer means
             answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 def walk(arguments):
     command = [arguments.pestle, "bench", "--list-cases", "--tags", "bar", *arguments.op]
     cases = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    peers = Peers(tuple(filter(None, arguments.backends.split(","))))
+    peers = Peers(arguments.device)
     out = open(arguments.out, "w") if arguments.out else sys.stdout  # noqa: SIM115  (closed at exit)
     for case in map(json.loads, cases.splitlines()):
-        wanted = ["torch_copy", *peers.calls_for(case)]
-        for result in peers.times(case, wanted, arguments.seconds):
+        copies = peers.times(case, ["torch_copy"], arguments.seconds)
+        for result in [*copies, *peers.all_times(case, arguments.seconds)]:
             print(json.dumps(result), file=out, flush=True)
 
 
@@ -164,9 +213,9 @@ def main():
     parser.add_argument("--backends", default="")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     arguments = parser.parse_args()
-    torch_peers.DEVICE = arguments.device
+    backend_peers.BACKENDS = tuple(filter(None, arguments.backends.split(",")))
     with torch.inference_mode():
-        serve() if arguments.serve else walk(arguments)
+        serve(arguments.device) if arguments.serve else walk(arguments)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,388 @@
+"""The same work as Pestle's ops, as PyTorch users write it: the fastest that we found in plain
+operators.
+
+CHAINS: op -> function(case) -> (chain, arguments), or None where the case is not for PyTorch.
+"""
+
+import torch
+import torch.nn.functional as F
+
+NAME = "torch_eager"
+# Midpoints between the values 0, 0.5, 1, 1.5, 2, 3, 4, 6 of E2M1.
+E2M1_MIDPOINTS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
+
+
+def quantize_fp8(case):
+    dtype = case.dtype("q")
+    largest = LARGEST[dtype]
+
+    def rows(x):
+        scale = x.abs().amax(-1, keepdim=True).float() / largest
+        return (x.float() / scale).clamp(-largest, largest).to(dtype), scale
+
+    def whole(x):
+        scale = x.abs().amax().float() / largest
+        return (x.float() / scale).clamp(-largest, largest).to(dtype), scale
+
+    def with_scale(x, scale):
+        return (x.float() / scale).clamp(-largest, largest).to(dtype)
+
+    granularity = case.attribute("granularity")
+    if granularity not in ("tensor", "row") or case.attribute("rounding") != "nearest":
+        return None
+    if case.has("scale"):
+        return with_scale, (case.tensor("x"), case.tensor("scale"))
+    return (rows if granularity == "row" else whole), (case.tensor("x"),)
+
+
+def dequantize_scaled(case):
+    if case.attribute("granularity") not in ("tensor", "row") or case.attribute("hadamard"):
+        return None
+    dtype = case.dtype("out")
+    return (lambda q, scale: (q.float() * scale).to(dtype)), (
+        case.tensor("q"),
+        case.tensor("scale"),
+    )
+
+
+def quantize_int8(case):
+    def rows(x):
+        scale = x.abs().amax(-1, keepdim=True).float() / 127
+        return (x.float() / scale).round().clamp(-127, 127).to(torch.int8), scale
+
+    def whole(x):
+        scale = x.abs().amax().float() / 127
+        return (x.float() / scale).round().clamp(-127, 127).to(torch.int8), scale
+
+    unusual = case.attribute("hadamard") or case.has("scale")
+    unusual = unusual or case.attribute("rounding") != "nearest"
+    if unusual or case.attribute("granularity") not in ("row", "tensor"):
+        return None
+    chain = rows if case.attribute("granularity") == "row" else whole
+    return chain, (case.tensor("x"),)
+
+
+def e2m1_codes(values):
+    midpoints = torch.tensor(E2M1_MIDPOINTS, device=values.device)
+    codes = torch.bucketize(values.abs(), midpoints, out_int32=True).to(torch.uint8)
+    return codes | (torch.signbit(values).to(torch.uint8) << 3)
+
+
+def pack_high_first(codes):
+    pairs = codes.view(*codes.shape[:-1], -1, 2)
+    return (pairs[..., 0] << 4) | pairs[..., 1]
+
+
+def pack_low_first(codes):
+    pairs = codes.view(*codes.shape[:-1], -1, 2)
+    return (pairs[..., 1] << 4) | pairs[..., 0]
+
+
+def swizzle(scales):
+    rows, columns = scales.shape
+    padded = F.pad(scales.view(torch.uint8), (0, -columns % 4, 0, -rows % 128))
+    tiles = padded.view(padded.shape[0] // 128, 4, 32, padded.shape[1] // 4, 4)
+    return tiles.permute(0, 3, 2, 1, 4).contiguous()
+
+
+def unswizzle(scales):
+    rows, columns = scales.shape
+    tiles = scales.view(torch.uint8).view(rows // 128, columns // 4, 32, 4, 4)
+    return tiles.permute(0, 3, 2, 1, 4).reshape(rows, columns).view(scales.dtype)
+
+
+def is_usual(case):
+    """Whether a case of a block format has what the chains below are written for."""
+    wanted = {"rounding": "nearest", "nibbles": "high_first", "scale_layout": "swizzled"}
+    unusual = any(case.attribute(name, value) != value for name, value in wanted.items())
+    return not unusual and not case.attribute("pad")
+
+
+def quantize_nvfp4(case):
+    def scaled(x, tensor_scale):
+        blocks = x.float().view(x.shape[0], -1, 16)
+        scale = (blocks.abs().amax(-1) / 6 / tensor_scale).clamp(max=448)
+        scale = scale.to(torch.float8_e4m3fn)
+        values = blocks / (scale.float() * tensor_scale).unsqueeze(-1)
+        return pack_high_first(e2m1_codes(values).view(x.shape)), swizzle(scale), tensor_scale
+
+    def chain(x):
+        return scaled(x, x.abs().amax().float() / (448 * 6))
+
+    if not is_usual(case):
+        return None
+    if case.has("global_scale"):
+        return scaled, (case.tensor("x"), case.tensor("global_scale"))
+    return chain, (case.tensor("x"),)
+
+
+def dequantize_nvfp4(case):
+    dtype = case.dtype("out")
+    values = torch.tensor([*E2M1, *(-v for v in E2M1)], device=case.device)
+
+    def chain(q, scale, g):
+        codes = torch.stack((q >> 4, q & 15), -1).view(q.shape[0], -1, 16)
+        by = unswizzle(scale)[: q.shape[0], : codes.shape[1]].float() * g
+        return (values[codes.int()] * by.unsqueeze(-1)).view(q.shape[0], -1).to(dtype)
+
+    if not is_usual(case):
+        return None
+    scale = case.codes("scale", torch.float8_e4m3fn)
+    return chain, (case.tensor("q"), scale, case.tensor("global_scale"))
+
+
+def mx_exponents(blocks, largest):
+    amax = blocks.abs().amax(-1)
+    return torch.ceil(torch.log2(amax / largest)).clamp(-127, 127)
+
+
+def quantize_mxfp8(case):
+    dtype = case.dtype("q")
+
+    def chain(x):
+        blocks = x.float().view(x.shape[0], -1, 32)
+        exponent = mx_exponents(blocks, LARGEST[dtype])
+        codes = (blocks * torch.exp2(-exponent).unsqueeze(-1)).view(x.shape).to(dtype)
+        return codes, swizzle((exponent + 127).to(torch.uint8))
+
+    return (chain, (case.tensor("x"),)) if is_usual(case) else None
+
+
+def dequantize_mxfp8(case):
+    dtype = case.dtype("out")
+
+    def chain(q, scale):
+        blocks = q.float().view(q.shape[0], -1, 32)
+        by = unswizzle(scale)[: q.shape[0], : blocks.shape[1]].float()
+        return (blocks * by.unsqueeze(-1)).view(q.shape).to(dtype)
+
+    if not is_usual(case):
+        return None
+    return chain, (case.tensor("q"), case.codes("scale", torch.float8_e8m0fnu))
+
+
+def quantize_mxfp4(case):
+    def chain(x):
+        blocks = x.float().view(x.shape[0], -1, 32)
+        exponent = mx_exponents(blocks, 6.0)
+        values = blocks * torch.exp2(-exponent).unsqueeze(-1)
+        return pack_low_first(e2m1_codes(values).view(x.shape)), (exponent + 127).to(torch.uint8)
+
+    unusual = case.attribute("pad") or case.attribute("nibbles") != "low_first"
+    unusual = unusual or case.attribute("rounding") != "nearest"
+    return None if unusual else (chain, (case.tensor("x"),))
+
+
+def quantize_int4(case):
+    group = case.attribute("group_size")
+
+    def symmetric(x):
+        groups = x.float().view(x.shape[0], -1, group)
+        scale = groups.abs().amax(-1, keepdim=True) / 7
+        codes = (groups / scale).round().clamp(-8, 7).to(torch.int8).view(torch.uint8) & 15
+        return pack_low_first(codes.view(x.shape)), scale
+
+    def asymmetric(x):
+        groups = x.float().view(x.shape[0], -1, group)
+        low, high = groups.aminmax(dim=-1, keepdim=True)
+        scale = (high - low) / 15
+        zero = (-low / scale).round().clamp(0, 15)
+        codes = ((groups / scale).round() + zero).clamp(0, 15).to(torch.uint8)
+        return pack_low_first(codes.view(x.shape)), scale, zero
+
+    if case.attribute("hadamard") or not group or case.attribute("rounding") != "nearest":
+        return None
+    if case.shape("x")[-1] % group:
+        return None
+    chain = asymmetric if case.attribute("mode") == "asymmetric" else symmetric
+    return chain, (case.tensor("x"),)
+
+
+# ---- rows: norms, softmax, reductions
+
+
+def rms_norm(case):
+    if not case.only("x", "weight") or not case.plain():
+        return None
+    eps = case.attribute("eps")
+
+    def chain(x, weight=None):
+        return F.rms_norm(x, x.shape[-1:], None if weight is None else weight.to(x.dtype), eps)
+
+    return chain, tuple(case.tensor(name) for name in ("x", "weight") if case.has(name))
+
+
+def layer_norm(case):
+    if not case.only("x", "weight", "bias") or not case.plain():
+        return None
+    eps = case.attribute("eps")
+
+    def chain(x, *affine):
+        return F.layer_norm(x, x.shape[-1:], *(t.to(x.dtype) for t in affine), eps=eps)
+
+    names = [n for n in ("weight", "bias") if case.has(n)]
+    return chain, (case.tensor("x"), *map(case.tensor, names))
+
+
+def modulated(norm):
+    def adapter(case):
+        if not case.only("x", "scale", "shift") or not case.plain():
+            return None
+        eps = case.attribute("eps")
+        groups = case.tensor("scale").numel() // case.shape("scale")[-1]
+
+        def chain(x, scale, shift):
+            rows = x.view(max(groups, 1), -1, x.shape[-1])
+            by, plus = (t.view(-1, 1, x.shape[-1]) for t in (scale, shift))
+            return norm(rows, x.shape[-1:], eps=eps) * (1 + by) + plus
+
+        return chain, tuple(map(case.tensor, ("x", "scale", "shift")))
+
+    return adapter
+
+
+def along_dim(function):
+    def adapter(case):
+        if not case.only("x") or case.attribute("scale", 1) != 1:
+            return None
+        dim = case.attribute("dim")
+        return (lambda x: function(x, dim)), (case.tensor("x"),)
+
+    return adapter
+
+
+def softmax_backward(case):
+    if case.attribute("scale", 1) != 1:
+        return None
+    dim = case.attribute("dim")
+
+    def chain(d_out, out):
+        return torch._softmax_backward_data(d_out, out, dim % d_out.ndim, d_out.dtype)
+
+    return chain, (case.tensor("d_out"), case.tensor("out"))
+
+
+def cross_entropy(case):
+    ignore, smooth = case.attribute("ignore_index"), case.attribute("label_smoothing")
+
+    def chain(logits, target):
+        return F.cross_entropy(logits, target, reduction="none", ignore_index=ignore,
+                               label_smoothing=smooth)  # fmt: skip
+
+    return chain, (case.tensor("logits").flatten(0, -2), case.tensor("target").flatten().long())
+
+
+REDUCTIONS = {"sum": torch.sum, "mean": torch.mean, "amax": torch.amax, "max": torch.amax,
+              "amin": torch.amin, "min": torch.amin, "logsumexp": torch.logsumexp,
+              "norm": torch.linalg.vector_norm}  # fmt: skip
+
+
+def reduce(case):
+    rank, dims = len(case.shape("x")), case.attribute("dims")
+    function = REDUCTIONS.get(case.attribute("op"))
+    if function is None or case.attribute("out_type") != "as_x":
+        return None
+    axes = tuple(axis for axis in range(rank) if dims >> axis & 1)
+    keep = {"keepdim": bool(case.attribute("keepdim"))}
+    if function is torch.linalg.vector_norm:
+        return (lambda x: function(x, dim=axes, **keep)), (case.tensor("x"),)
+    return (lambda x: function(x, axes, **keep)), (case.tensor("x"),)
+
+
+def copy_transpose(case):
+    return (lambda x: x.transpose(-1, -2).contiguous()), (case.tensor("x"),)
+
+
+# ---- RoPE
+
+
+def rotated(x, freqs):
+    pairs = x.float().view(*x.shape[:-1], -1, 1, 2)
+    f = freqs[:, :, : x.shape[2]]
+    return (f[..., 0] * pairs[..., 0] + f[..., 1] * pairs[..., 1]).view(x.shape).to(x.dtype)
+
+
+def is_plain_rope(case, *extra):
+    unusual = case.attribute("pairs") != "interleaved" or case.attribute("rot_dim")
+    return case.only("x", "x2", "freqs", *extra) and not unusual
+
+
+def apply_rope(case):
+    if not is_plain_rope(case) or case.attribute("inverse"):
+        return None
+    names = [n for n in ("x", "x2") if case.has(n)]
+
+    def chain(freqs, *tensors):
+        return tuple(rotated(x, freqs) for x in tensors)
+
+    return chain, (case.tensor("freqs"), *map(case.tensor, names))
+
+
+def rms_rope(case):
+    if not is_plain_rope(case, "weight"):
+        return None
+    eps = case.attribute("eps")
+    names = [n for n in ("x", "x2") if case.has(n)]
+
+    def chain(freqs, weight, *tensors):
+        return tuple(
+            rotated(F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps), freqs) for x in tensors
+        )
+
+    return chain, (case.tensor("freqs"), case.tensor("weight"), *map(case.tensor, names))
+
+
+CHAINS = {
+    "adaln": modulated(F.layer_norm),
+    "apply_rope": apply_rope,
+    "copy_transpose": copy_transpose,
+    "cross_entropy": cross_entropy,
+    "dequantize_fp8": dequantize_scaled,
+    "dequantize_int8": dequantize_scaled,
+    "dequantize_mxfp8": dequantize_mxfp8,
+    "dequantize_nvfp4": dequantize_nvfp4,
+    "layer_norm": layer_norm,
+    "log_softmax": along_dim(torch.log_softmax),
+    "quantize_fp8": quantize_fp8,
+    "quantize_int4": quantize_int4,
+    "quantize_int8": quantize_int8,
+    "quantize_mxfp4": quantize_mxfp4,
+    "quantize_mxfp8": quantize_mxfp8,
+    "quantize_nvfp4": quantize_nvfp4,
+    "reduce": reduce,
+    "rms_adaln": modulated(F.rms_norm),
+    "rms_norm": rms_norm,
+    "rms_rope": rms_rope,
+    "softmax": along_dim(torch.softmax),
+    "softmax_backward": softmax_backward,
+}
+
+
+def unavailable(device):
+    return ""
+
+
+def linear(case):
+    """bf16 linear of the same M, N, K; weights rotate over more than a gigabyte."""
+    shape = case.shape("x")
+    n = case.shape("out")[-1]
+    rows = shape[0] if len(shape) > 1 else 1
+    bytes_moved = 2 * (n * shape[-1] + rows * (n + shape[-1]))
+    x = torch.randn(shape, device=case.device).bfloat16()
+    one = torch.randn(n, shape[-1], device=case.device).bfloat16()
+    weights = [one.clone() for _ in range(min(256, max(2, -(-(1 << 30) // (2 * one.numel())))))]
+    turn = iter(range(1 << 62))
+    return (lambda: F.linear(x, weights[next(turn) % len(weights)])), bytes_moved
+
+
+def calls(case):
+    """{peer: (callable, bytes moved)}; None as bytes means the case's own."""
+    if case.op.startswith("linear_"):
+        return {"torch_bf16_linear": linear(case)}
+    made = CHAINS[case.op](case) if case.op in CHAINS else None
+    if made is None:
+        return {}
+    chain, arguments = made
+    return {NAME: (lambda: chain(*arguments), None)}
