@@ -1,0 +1,217 @@
+// copy on CUDA.
+// Map      without a change of dtype: ops/common/strided_copy.cu. cast: a thread converts 4 units
+// of
+//          8 elements of rows that both tensors have, between f32, bf16, f16 and from those to fp8
+//          and back. _any: an element a thread, every dtype, stride and offset.
+// Traffic  x and out once
+// Numerics exact: each element rounded once, from the f32 that it is
+// Measured not yet run on a GPU
+#include "backends/cuda/device/any_tensor.cuh"
+#include "backends/cuda/device/fp8.cuh"
+#include "backends/cuda/device/tiles.h"
+#include "backends/cuda/launch.h"
+#include "ops/common/cast.h"
+#include "ops/common/strided_copy_cuda.h"
+#include "ops/copy/copy_spec.h"
+
+namespace pestle::ops::copy {
+namespace {
+
+using namespace pestle::cuda;
+
+constexpr int kX = arg_index(spec, "x");
+constexpr int kOut = arg_index(spec, "out");
+
+constexpr int kThreads = 256;
+constexpr int kUnitsEach = 4;
+
+// Eight fp8 codes of a thread.
+template <class F>
+struct Fp8 {
+  static constexpr int kBytes = 1;
+  struct Raw {
+    uint2 v;
+  };
+  __device__ static Raw load(const void* p) { return {__ldg(static_cast<const uint2*>(p))}; }
+  __device__ static void to_f32(const Raw& raw, float (&x)[kUnit]) {
+    fp8_values<F>(raw.v, x);
+    const bool nan = F::kMan == 3 && has_e4m3_nan(raw.v);
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) {
+      x[i] *= kFp8Unit<F>;
+      const uint32_t code = (i < 4 ? raw.v.x : raw.v.y) >> (8 * (i % 4));
+      if (nan && (code & 0x7F) == 0x7F) x[i] = formats::f32_nan();
+    }
+  }
+  __device__ static void store(void* p, const float (&v)[kUnit]) { store8(p, fp8_codes<F>(v)); }
+};
+
+struct Cast {
+  const char* from;
+  char* to;
+  uint32_t units;
+  FastDivisor row_units;
+  int rank;  // of the dimensions around a row, innermost first
+  FastDivisor size[kMaxRank];
+  int64_t from_stride[kMaxRank];
+  int64_t to_stride[kMaxRank];
+};
+
+template <class T, class O>
+__global__ void __launch_bounds__(kThreads) cast_units(const __grid_constant__ Cast cast) {
+  const uint32_t first = blockIdx.x * (kThreads * kUnitsEach) + threadIdx.x;
+  typename T::Raw raw[kUnitsEach];
+  int64_t places[kUnitsEach];
+#pragma unroll
+  for (int i = 0; i < kUnitsEach; ++i) {
+    const uint32_t unit = first + i * kThreads;
+    uint32_t row = cast.rank == 0 ? 0 : cast.row_units.divide(unit);
+    const int64_t column = unit - row * cast.row_units.divisor;
+    int64_t from = column * (kUnit * T::kBytes);
+    places[i] = column * (kUnit * O::kBytes);
+    for (int d = 0; d < cast.rank; ++d) {
+      const uint32_t rest = cast.size[d].divide(row);
+      const uint32_t here = row - rest * cast.size[d].divisor;
+      from += here * cast.from_stride[d];
+      places[i] += here * cast.to_stride[d];
+      row = rest;
+    }
+    if (unit < cast.units) raw[i] = T::load(cast.from + from);
+  }
+#pragma unroll
+  for (int i = 0; i < kUnitsEach; ++i) {
+    if (first + i * kThreads >= cast.units) break;
+    float v[kUnit];
+    T::to_f32(raw[i], v);
+    O::store(cast.to + places[i], v);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) cast_any(AnyTensor x, AnyTensor out, int64_t elements) {
+  const int64_t element = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (element >= elements) return;
+  int64_t rest = element, from = 0, to = 0;
+  for (int d = x.rank - 1; d >= 0; --d) {
+    const int64_t index = rest % x.shape[d];
+    from += index * x.strides[d];
+    to += index * out.strides[d];
+    rest /= x.shape[d];
+  }
+  uint64_t bits = 0;
+  for (int i = 0; i < x.bytes; ++i) {
+    bits |= static_cast<uint64_t>(static_cast<uint8_t>(x.data[from + i])) << (8 * i);
+  }
+  bits = cast_bits(out.dtype, cast_value(x.dtype, bits));
+  for (int i = 0; i < out.bytes; ++i) out.data[to + i] = static_cast<char>(bits >> (8 * i));
+}
+
+// ---- host ----
+
+CopyPlan plan_of(const Call& call) { return {call.tensor(kX), call.tensor(kOut)}; }
+bool is_cast(const Call& call) { return call.tensor(kX).dtype != call.tensor(kOut).dtype; }
+
+bool is_wide(DType d) { return d == DType::kF32 || d == DType::kBF16 || d == DType::kF16; }
+bool is_fp8(DType d) { return d == DType::kE4M3 || d == DType::kE5M2; }
+
+std::string refuse_cast(const Call& call, const CopyPlan& plan) {
+  const DType x = call.tensor(kX).dtype, out = call.tensor(kOut).dtype;
+  if (!(is_wide(x) && (is_wide(out) || is_fp8(out))) && !(is_fp8(x) && is_wide(out))) {
+    return "it converts between f32, bf16, f16 and from those to fp8 and back";
+  }
+  if (plan.elements == 0) return "the tensor is empty";
+  if (!plan.is_dense_row()) return "x and out have no rows of neighbours in common";
+  if (plan.elements / kUnit >= int64_t{1} << 31) return "the tensor is beyond 2^34 elements";
+  const int last = plan.rank - 1;
+  if (plan.rank == 0 || plan.shape[last] % kUnit != 0) return "rows are no multiple of 8 elements";
+  // Units of 8 fp8 codes are 8 bytes, all others 16 or twice that.
+  const auto fits = [&](const void* p, const int64_t* strides, int bytes) {
+    const int alignment = bytes == 1 ? 8 : 16;
+    bool aligned = reinterpret_cast<uintptr_t>(p) % static_cast<unsigned>(alignment) == 0;
+    for (int d = 0; d < last; ++d) aligned &= strides[d] % alignment == 0;
+    return aligned;
+  };
+  return fits(plan.from, plan.from_stride, plan.from_bytes) &&
+                 fits(plan.to, plan.to_stride, plan.to_bytes)
+             ? ""
+             : "rows do not start at multiples of 16 bytes (8 for fp8)";
+}
+
+template <class T, class O>
+Status start(const Call& call, const CopyPlan& plan) {
+  Cast cast{};
+  cast.from = plan.from;
+  cast.to = plan.to;
+  cast.units = static_cast<uint32_t>(plan.elements / kUnit);
+  const int last = plan.rank - 1;
+  cast.row_units = FastDivisor(static_cast<uint32_t>(plan.shape[last] / kUnit));
+  for (int d = last - 1; d >= 0; --d) {
+    cast.size[cast.rank] = FastDivisor(static_cast<uint32_t>(plan.shape[d]));
+    cast.from_stride[cast.rank] = plan.from_stride[d];
+    cast.to_stride[cast.rank] = plan.to_stride[d];
+    ++cast.rank;
+  }
+  return launch(call, "copy", {ceil_div(cast.units, kThreads * kUnitsEach), kThreads},
+                cast_units<T, O>, cast);
+}
+
+// T is a wide float.
+template <class T>
+Status start_from(const Call& call, const CopyPlan& plan) {
+  switch (call.tensor(kOut).dtype) {
+    case DType::kF32: return start<T, F32>(call, plan);
+    case DType::kBF16: return start<T, Bf16>(call, plan);
+    case DType::kF16: return start<T, F16>(call, plan);
+    case DType::kE4M3: return start<T, Fp8<formats::E4m3>>(call, plan);
+    default: return start<T, Fp8<formats::E5m2>>(call, plan);
+  }
+}
+template <class F>
+Status start_from_fp8(const Call& call, const CopyPlan& plan) {
+  switch (call.tensor(kOut).dtype) {
+    case DType::kF32: return start<Fp8<F>, F32>(call, plan);
+    case DType::kBF16: return start<Fp8<F>, Bf16>(call, plan);
+    default: return start<Fp8<F>, F16>(call, plan);
+  }
+}
+
+std::string refuses(const Call& call, const Machine&) {
+  const CopyPlan plan = plan_of(call);
+  return is_cast(call) ? refuse_cast(call, plan) : refuse_fast_copy(plan);
+}
+
+Status run(const Call& call) {
+  const CopyPlan plan = plan_of(call);
+  if (!is_cast(call)) return fast_copy(call, "copy", plan);
+  switch (call.tensor(kX).dtype) {
+    case DType::kF32: return start_from<F32>(call, plan);
+    case DType::kBF16: return start_from<Bf16>(call, plan);
+    case DType::kF16: return start_from<F16>(call, plan);
+    case DType::kE4M3: return start_from_fp8<formats::E4m3>(call, plan);
+    default: return start_from_fp8<formats::E5m2>(call, plan);
+  }
+}
+
+Status run_any(const Call& call) {
+  const CopyPlan plan = plan_of(call);
+  if (!is_cast(call)) return any_copy(call, "copy_any", plan);
+  return launch(call, "copy_any", {ceil_div(plan.elements, kThreads), kThreads}, cast_any,
+                AnyTensor(call.tensor(kX)), AnyTensor(call.tensor(kOut)), plan.elements);
+}
+
+constexpr Impl kImpls[] = {
+    {.id = "cuda/copy",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses,
+     .run = run},
+    {.id = "cuda/copy_any",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .run = run_any},
+};
+
+}  // namespace
+
+std::span<const Impl> cuda() { return kImpls; }
+
+}  // namespace pestle::ops::copy
