@@ -956,6 +956,37 @@ static inline pestle_status pestle_copy_transpose(
   return pestle_call(pestle_find_op("copy_transpose"), args, 3, options);
 }
 
+/* Copies a tensor: any strides on both sides, with or without a change of dtype.
+ *   x: bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool [*M] what is copied: any strides, so also a permuted view
+ *   out: bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool [*M] (output) the copy: any strides; of another dtype, each element rounded once
+ */
+static inline pestle_status pestle_copy(
+    const pestle_tensor* x,
+    const pestle_tensor* out,
+    const pestle_call_options* options) {
+  pestle_arg args[2];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(out);
+  return pestle_call(pestle_find_op("copy"), args, 2, options);
+}
+
+/* Rounds f32 to bf16 stochastically, by a seed.
+ *   x: f32 [*M] values to round
+ *   out: bf16 [*M] (output) rounded up in magnitude with the probability of what is cut off
+ *   seed: Philox seed; element i in row-major order uses 16 bits of block i / 8
+ */
+static inline pestle_status pestle_stochastic_cast(
+    const pestle_tensor* x,
+    const pestle_tensor* out,
+    int64_t seed,
+    const pestle_call_options* options) {
+  pestle_arg args[3];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(out);
+  args[2] = pestle_int_arg(seed);
+  return pestle_call(pestle_find_op("stochastic_cast"), args, 3, options);
+}
+
 /* Reduces a tensor over any set of its dimensions.
  *   x: bf16|f16|f32 [*M] any values
  *   out: as_x: =x; f32: f32 [reduced(*M, dims, keepdim)] (output) one value for each set
