@@ -1946,6 +1946,35 @@ static inline pestle_status pestle_gated_activation_backward(
   return pestle_call(pestle_find_op("gated_activation_backward"), args, 7, options);
 }
 
+/* Normalises groups of neighbouring channels of each sample to mean 0 and variance 1, then weight and bias a channel, and silu if asked.
+ *   x: bf16|f16|f32 [*S] batch, channels, and any dimensions behind them
+ *   weight: f32|bf16|f16 [C] (may be NULL) multiplies each channel
+ *   bias: f32|bf16|f16 [C] (may be NULL) added to each channel after weight
+ *   out: =x [*S] (output) the normalised groups
+ *   groups: neighbouring channels are normalised together: channels / groups each
+ *   eps: added to the variance
+ *   activation: none|silu; what is applied to the result
+ */
+static inline pestle_status pestle_group_norm(
+    const pestle_tensor* x,
+    const pestle_tensor* weight,
+    const pestle_tensor* bias,
+    const pestle_tensor* out,
+    int64_t groups,
+    double eps,
+    const char* activation,
+    const pestle_call_options* options) {
+  pestle_arg args[7];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(weight);
+  args[2] = pestle_tensor_arg(bias);
+  args[3] = pestle_tensor_arg(out);
+  args[4] = pestle_int_arg(groups);
+  args[5] = pestle_float_arg(eps);
+  args[6] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("group_norm"), args, 7, options);
+}
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -171,6 +171,30 @@ __device__ inline void modulate(const NormJob& p, const Team& team, int64_t grou
   });
 }
 
+// int8 codes of rotated rows; v: the row's values, rounded to x's dtype.
+__device__ inline void put_rotated(const NormJob& p, const Team& team, TeamParts<3>& parts,
+                                   Values& v) {
+  const RowQuantizer& o = p.codes;
+  char* q = o.q + team.row * o.q_row_bytes;
+  uint32_t amax = 0;
+#pragma unroll
+  for (int i = 0; i < kTeamUnits; ++i) {
+    rotate_unit(v[i], o.hadamard);
+    if (!team.has(i)) continue;
+    for (int j = 0; j < kUnit; ++j) amax = max(amax, formats::abs_bits(v[i][j]));
+  }
+  const float scale = o.given != nullptr ? __ldg(o.given + team.row)
+                                         : Int8Code::scale(team.largest(parts, 2, amax));
+  if (o.given == nullptr && team.inside && team.leads()) o.scale_out[team.row] = scale;
+  const Divider by = Divider::by(scale);
+#pragma unroll
+  for (int i = 0; i < kTeamUnits; ++i) {
+    if (team.inside && team.has(i)) {
+      put_bytes<F32, Int8Code, false>(q + team.unit(i) * 8, F32::pack(v[i]), by);
+    }
+  }
+}
+
 template <class T, class Kind>
 __device__ inline void put_codes(const NormJob& p, const Team& team, TeamParts<3>& parts,
                                  const typename T::Raw (&raw)[kTeamUnits]) {
@@ -245,7 +269,13 @@ __global__ void __launch_bounds__(kThreads, kThreads == kLargeBlock || Kind::kCo
         T::put(out + team.unit(i) * (kUnit * T::kBytes), raw[i]);
       }
     }
-    put_codes<T, Kind>(p, team, parts, raw);
+    if constexpr (std::is_same_v<Kind, RotatedCodes>) {
+#pragma unroll
+      for (int i = 0; i < kTeamUnits; ++i) T::to_f32(raw[i], v[i]);
+      put_rotated(p, team, parts, v);
+    } else {
+      put_codes<T, Kind>(p, team, parts, raw);
+    }
   }
 }
 
@@ -477,7 +507,9 @@ template <class T>
 Status start_kind(const Call& call, const char* name, NormJob& job, const NormRows& n) {
   switch (n.quant.format) {
     case OutFormat::kNone: return start<T, NoCodes>(call, name, job, n);
-    case OutFormat::kInt8Row: return start<T, ByteCodes<Int8Code>>(call, name, job, n);
+    case OutFormat::kInt8Row:
+      if (n.quant.hadamard > 0) return start<T, RotatedCodes>(call, name, job, n);
+      return start<T, ByteCodes<Int8Code>>(call, name, job, n);
     case OutFormat::kNvfp4: return start<T, Nvfp4Codes>(call, name, job, n);
     case OutFormat::kMxfp8: return start<T, Mxfp8Codes>(call, name, job, n);
     default: return start<T, ByteCodes<Fp8Code<formats::E4m3>>>(call, name, job, n);
@@ -568,6 +600,11 @@ std::string refuse_norm_rows_cuda(const NormRows& n, const Machine& machine) {
   for (const auto& [name, tensor] : all) {
     if (tensor.data == nullptr) continue;
     if (std::string why = refuse_unaligned(name, tensor); !why.empty()) return why;
+  }
+  // The lanes of a short row hold fewer elements than are rotated together.
+  if (n.quant.hadamard > 0 && n.quant.hadamard / kUnit * kTeamUnits > n.columns() / kUnit &&
+      n.quant.hadamard > 32) {
+    return "rows of fewer than four rotations";
   }
   return refuse_row_quantizer(n.quant);
 }

@@ -8,6 +8,7 @@
 #include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/device/e2m1.cuh"
 #include "backends/cuda/tensor_amax.h"
+#include "formats/hadamard.h"
 #include "formats/mx.h"
 #include "formats/nvfp4.h"
 #include "ops/common/quantized_output.h"
@@ -29,6 +30,7 @@ struct RowQuantizer {
   int64_t padded_rows = 0;
   int blocks = 0;  // of a row
   int padded_blocks = 0;
+  int hadamard = 0;
   bool swizzled = false;
   bool high_first = false;
 
@@ -40,6 +42,7 @@ struct RowQuantizer {
     given = o.q_scale.as<const float>();
     one_scale = o.format == OutFormat::kFp8Tensor;
     high_first = o.high_first;
+    hadamard = o.hadamard;
     if (!o.block_scales()) {
       scale_out = o.scale_out.as<float>();
       return;
@@ -91,6 +94,10 @@ struct ByteCodes {
   static constexpr bool kCodes = true, kBytes = true;
   using Code = C;
 };
+// int8 after rotation: values are f32 by then.
+struct RotatedCodes {
+  static constexpr bool kCodes = true, kBytes = false;
+};
 struct Nvfp4Codes {
   static constexpr bool kCodes = true, kBytes = false;
 };
@@ -101,6 +108,47 @@ struct Mxfp8Codes {
 template <class T, class Code, bool kComputed>
 __device__ inline void put_bytes(char* q, const typename T::Raw& raw, const Divider& by) {
   store8(q, encode_unit<T, Code, kComputed>(raw, by, RandomRounding{false, 0}, 0));
+}
+
+// One stage of formats::hadamard_rotate over lanes: the four values that are joined lie in lanes
+// `distance` apart. Signs are factors, so that each sum has the rule's order and roundings.
+__device__ inline float rotate_lanes(float v, int distance) {
+  const int lane = threadIdx.x % 32;
+  const int role = lane / distance % 4;
+  const int first = lane - role * distance;
+  const auto sign = [&](int of) { return role == of ? -1.0f : 1.0f; };
+  float sum = sign(3) * __shfl_sync(~0u, v, first);
+  sum = __fmaf_rn(sign(2), __shfl_sync(~0u, v, first + distance), sum);
+  sum = __fmaf_rn(sign(1), __shfl_sync(~0u, v, first + 2 * distance), sum);
+  return __fmaf_rn(sign(0), __shfl_sync(~0u, v, first + 3 * distance), sum);
+}
+// Rotates groups of n = 4 to 256 elements: units of n / 8 neighbouring lanes. By whole warps.
+__device__ inline void rotate_unit(float (&v)[kUnit], int n) {
+  for (int i = 0; i < kUnit; i += 4) {
+    const float a = v[i], b = v[i + 1], c = v[i + 2], d = v[i + 3];
+    v[i] = ((a + b) + c) - d;
+    v[i + 1] = ((a + b) - c) + d;
+    v[i + 2] = ((a - b) + c) + d;
+    v[i + 3] = ((b - a) + c) + d;
+  }
+  if (n >= 16) {
+    const bool upper = threadIdx.x % 2 == 1;
+    for (int i = 0; i < 4; ++i) {
+      const float low = __shfl_xor_sync(~0u, v[i], 1), high = __shfl_xor_sync(~0u, v[i + 4], 1);
+      const float a = upper ? low : v[i], b = upper ? high : v[i + 4];
+      const float c = upper ? v[i] : low, d = upper ? v[i + 4] : high;
+      v[i] = upper ? ((a - b) + c) + d : ((a + b) + c) - d;
+      v[i + 4] = upper ? ((b - a) + c) + d : ((a + b) - c) + d;
+    }
+  }
+  if (n >= 64) {
+    for (int i = 0; i < kUnit; ++i) v[i] = rotate_lanes(v[i], 2);
+  }
+  if (n >= 256) {
+    for (int i = 0; i < kUnit; ++i) v[i] = rotate_lanes(v[i], 8);
+  }
+  const float norm = formats::hadamard_norm(n);
+  for (int i = 0; i < kUnit; ++i) v[i] *= norm;
 }
 
 __device__ __noinline__ inline uint8_t any_nvfp4_scale(uint32_t amax, float g) {
@@ -207,7 +255,7 @@ __device__ inline void put_mxfp8(const RowQuantizer& o, char* q, uint8_t* scales
 // Why a fast kernel can't write it; empty: it can.
 inline std::string refuse_row_quantizer(const QuantizedOutput& o) {
   if (o.format == OutFormat::kNone) return "";
-  if (o.hadamard != 0) return "it does not rotate";
+  if (o.hadamard > 256) return "it rotates up to 256 elements together";
   if (std::string why = cuda::refuse_unaligned("q", o.q, 8); !why.empty()) return why;
   for (const TensorView* t : {&o.q_scale, &o.scale_out}) {
     if (t->data == nullptr || o.block_scales()) continue;

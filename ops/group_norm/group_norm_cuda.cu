@@ -1,0 +1,372 @@
+// group_norm on CUDA.
+// Map      held: a group of up to 262,144 elements in the registers of lanes, a block or a cluster
+//          (row_team.cuh), 32 elements a thread. long: blocks take a chunk of a group each, first
+//          for its mean and squared differences, then, chunks merged, for the result, backwards:
+//          what the L2 still holds comes first. any: a block a group, any strides.
+// Traffic  held: x once, out once. long: x twice, out once.
+// Numerics f32; held: mean, then squared differences from it; long: the same of 32 elements at a
+//          time, merged by Chan's formula in a fixed order.
+// Measured not yet run on a GPU
+#include "backends/cuda/device/any_tensor.cuh"
+#include "backends/cuda/device/row_team.cuh"
+#include "backends/cuda/device/tiles.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tensor_amax.h"
+#include "ops/group_norm/group_norm_groups.h"
+
+namespace pestle::ops::group_norm {
+namespace {
+
+using namespace pestle::cuda;
+
+constexpr int kThreads = 256;                      // of long and any
+constexpr int kTileUnits = kThreads * kTeamUnits;  // of a block at a time
+constexpr int64_t kWave = 1056;                    // chunks that fill a device
+constexpr int64_t kLongestHeld = int64_t{kTeamThreads} * kTeamUnits * kUnit * kMostBlocksOfTeam;
+
+struct Parameter {
+  const char* data = nullptr;
+  int64_t step = 0;  // bytes
+  DType dtype = DType::kNone;
+
+  explicit Parameter(const TensorView& t) {
+    if (t.data == nullptr) return;
+    data = t.as<const char>();
+    step = t.strides[0] * dtype_bytes(t.dtype);
+    dtype = t.dtype;
+  }
+  __device__ float load(int64_t channel, float absent) const {
+    if (data == nullptr) return absent;
+    AnyTensor any;
+    any.dtype = dtype;
+    return any.load(data + channel * step);
+  }
+};
+
+struct Job {
+  TeamShape shape;  // held
+  const char* x;
+  char* out;
+  Parameter weight, bias;
+  int64_t groups;     // of a sample
+  int64_t channels;   // of a group
+  int64_t units;      // of a group
+  FastDivisor plane;  // units of a channel
+  float eps, count;
+  bool silu;
+  int64_t tiles_of_chunk, chunks;  // long: of a group
+  float4* parts;
+};
+
+__device__ inline float silu_of(float v) { return __fdividef(v, 1.0f + __expf(-v)); }
+
+// (v - mean) * rstd * weight + bias of a unit's channel, silu of it.
+__device__ inline void finish_unit(const Job& p, int64_t group, int unit, float mean, float rstd,
+                                   float (&v)[kUnit]) {
+  const int64_t channel = group % p.groups * p.channels + p.plane.divide(unit);
+  const float w = p.weight.load(channel, 1.0f);
+  const float b = p.bias.load(channel, 0.0f);
+  for (int j = 0; j < kUnit; ++j) v[j] = __fmaf_rn((v[j] - mean) * rstd, w, b);
+  if (!p.silu) return;
+  for (int j = 0; j < kUnit; ++j) v[j] = silu_of(v[j]);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kTeamThreads, 2) held_kernel(const __grid_constant__ Job p) {
+  __shared__ TeamParts<2> parts;
+  const Team team(p.shape);
+  const int64_t start = team.row * p.units * (kUnit * T::kBytes);
+  typename T::Raw raw[kTeamUnits];
+#pragma unroll
+  for (int i = 0; i < kTeamUnits; ++i) {
+    raw[i] = T::load(p.x + start + team.near_unit(i) * (kUnit * T::kBytes));
+  }
+  // Sum of term(v) over the units that exist.
+  const auto sum_of = [&](auto term) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kTeamUnits; ++i) {
+      float v[kUnit];
+      T::to_f32(raw[i], v);
+      float own = 0;
+      for (int j = 0; j < kUnit; ++j) own = term(v[j], own);
+      if (team.has(i)) sum += own;
+    }
+    return sum;
+  };
+  const float own = sum_of([](float v, float s) { return s + v; });
+  team.begin_joins();
+  const float mean = team.sum(parts, 0, own) / p.count;
+  const float squares = sum_of([&](float v, float s) { return __fmaf_rn(v - mean, v - mean, s); });
+  const float rstd = __frsqrt_rn(team.sum(parts, 1, squares) / p.count + p.eps);
+#pragma unroll
+  for (int i = 0; i < kTeamUnits; ++i) {
+    if (!team.inside || !team.has(i)) continue;
+    float v[kUnit];
+    T::to_f32(raw[i], v);
+    finish_unit(p, team.row, team.unit(i), mean, rstd, v);
+    T::store(p.out + start + team.unit(i) * (kUnit * T::kBytes), v);
+  }
+}
+
+// Count, mean and sum of squared differences of some elements.
+struct Part {
+  float n, mean, squares;
+
+  __device__ Part merged(const Part& b) const {
+    const float total = n + b.n;
+    if (total == 0) return *this;
+    const float apart = b.mean - mean;
+    const float share = b.n / total;
+    return {total, __fmaf_rn(apart, share, mean), squares + b.squares + apart * apart * n * share};
+  }
+  __device__ Part shifted(int distance) const {
+    return {__shfl_down_sync(~0u, n, distance), __shfl_down_sync(~0u, mean, distance),
+            __shfl_down_sync(~0u, squares, distance)};
+  }
+};
+
+// All threads' parts merged; the result is thread 0's.
+__device__ inline Part merge_block(Part part) {
+  __shared__ Part warps[kThreads / 32];
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) part = part.merged(part.shifted(distance));
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = part;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int i = 1; i < kThreads / 32; ++i) part = part.merged(warps[i]);
+  }
+  return part;
+}
+
+// A block's place: units [begin, end) of a group.
+struct Chunk {
+  int64_t group, begin, end;
+
+  __device__ static Chunk of(const Job& p) {
+    const int64_t group = blockIdx.x / p.chunks;
+    const int64_t begin = blockIdx.x % p.chunks * p.tiles_of_chunk * kTileUnits;
+    return {group, begin, min(begin + p.tiles_of_chunk * kTileUnits, p.units)};
+  }
+};
+
+template <class T>
+__device__ inline Part part_of(const typename T::Raw (&raw)[kTeamUnits], int units) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kTeamUnits; ++i) {
+    float v[kUnit];
+    T::to_f32(raw[i], v);
+    if (i >= units) continue;
+    for (int j = 0; j < kUnit; ++j) sum += v[j];
+  }
+  Part part{static_cast<float>(units * kUnit), 0, 0};
+  if (units == 0) return part;
+  part.mean = sum / part.n;
+#pragma unroll
+  for (int i = 0; i < kTeamUnits; ++i) {
+    float v[kUnit];
+    T::to_f32(raw[i], v);
+    if (i >= units) continue;
+    for (int j = 0; j < kUnit; ++j) {
+      const float d = v[j] - part.mean;
+      part.squares = __fmaf_rn(d, d, part.squares);
+    }
+  }
+  return part;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads, 3) parts_kernel(const __grid_constant__ Job p) {
+  const Chunk chunk = Chunk::of(p);
+  const char* x = p.x + chunk.group * p.units * (kUnit * T::kBytes);
+  Part own{0, 0, 0};
+  for (int64_t tile = chunk.begin; tile < chunk.end; tile += kTileUnits) {
+    typename T::Raw raw[kTeamUnits];
+    int units = 0;
+#pragma unroll
+    for (int i = 0; i < kTeamUnits; ++i) {
+      const int64_t unit = tile + i * kThreads + threadIdx.x;
+      raw[i] = T::load(x + min(unit, p.units - 1) * (kUnit * T::kBytes));
+      units += unit < chunk.end;
+    }
+    own = own.merged(part_of<T>(raw, units));
+  }
+  own = merge_block(own);
+  if (threadIdx.x == 0) p.parts[blockIdx.x] = make_float4(own.n, own.mean, own.squares, 0);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads, 3) apply_kernel(const __grid_constant__ Job p) {
+  __shared__ float2 whole;
+  const Chunk chunk = Chunk::of(p);
+  Part part{0, 0, 0};
+  for (int64_t i = threadIdx.x; i < p.chunks; i += kThreads) {
+    const float4 v = p.parts[chunk.group * p.chunks + i];
+    part = part.merged({v.x, v.y, v.z});
+  }
+  part = merge_block(part);
+  if (threadIdx.x == 0) {
+    whole = make_float2(part.mean, __frsqrt_rn(part.squares / p.count + p.eps));
+  }
+  __syncthreads();
+  const float mean = whole.x, rstd = whole.y;
+  const int64_t start = chunk.group * p.units * (kUnit * T::kBytes);
+  const int64_t tiles = (chunk.end - chunk.begin + kTileUnits - 1) / kTileUnits;
+  for (int64_t t = tiles - 1; t >= 0; --t) {
+    const int64_t first = chunk.begin + t * kTileUnits + threadIdx.x;
+    typename T::Raw raw[kTeamUnits];
+#pragma unroll
+    for (int i = 0; i < kTeamUnits; ++i) {
+      raw[i] = T::load(p.x + start + min(first + i * kThreads, p.units - 1) * (kUnit * T::kBytes));
+    }
+#pragma unroll
+    for (int i = 0; i < kTeamUnits; ++i) {
+      const int64_t unit = first + i * kThreads;
+      if (unit >= chunk.end) continue;
+      float v[kUnit];
+      T::to_f32(raw[i], v);
+      finish_unit(p, chunk.group, static_cast<int>(unit), mean, rstd, v);
+      T::store(p.out + start + unit * (kUnit * T::kBytes), v);
+    }
+  }
+}
+
+// ---- any ----
+
+struct AnyJob {
+  AnyTensor x, out;
+  Parameter weight, bias;
+  int64_t groups, channels, plane;
+  float eps;
+  bool silu;
+};
+
+__device__ float any_sum(float v) {
+  __shared__ float warps[kThreads / 32];
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = v;
+  __syncthreads();
+  v = threadIdx.x % 32 < kThreads / 32 ? warps[threadIdx.x % 32] : 0;
+#pragma unroll
+  for (int step = 4; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
+  return __shfl_sync(~0u, v, 0);
+}
+
+__global__ void __launch_bounds__(kThreads) any_kernel(const __grid_constant__ AnyJob p) {
+  const int64_t group = blockIdx.x;
+  const int64_t size = p.channels * p.plane;
+  const int64_t start = group * size;
+  const auto count = static_cast<float>(size);
+  float sum = 0, squares = 0;
+  for (int64_t i = threadIdx.x; i < size; i += kThreads) {
+    sum += p.x.load(p.x.element_at(start + i));
+  }
+  const float mean = any_sum(sum) / count;
+  for (int64_t i = threadIdx.x; i < size; i += kThreads) {
+    const float d = p.x.load(p.x.element_at(start + i)) - mean;
+    squares = __fmaf_rn(d, d, squares);
+  }
+  const float rstd = __frsqrt_rn(any_sum(squares) / count + p.eps);
+  for (int64_t i = threadIdx.x; i < size; i += kThreads) {
+    const int64_t channel = group % p.groups * p.channels + i / p.plane;
+    const float normal = (p.x.load(p.x.element_at(start + i)) - mean) * rstd;
+    const float v = __fmaf_rn(normal, p.weight.load(channel, 1.0f), p.bias.load(channel, 0.0f));
+    p.out.store(p.out.element_at(start + i), p.silu ? silu_of(v) : v);
+  }
+}
+
+// ---- host ----
+
+template <class T>
+Status start(const Call& call, const Groups& g, Job& job) {
+  if (g.size() <= kLongestHeld) {
+    job.shape = TeamShape::over(g.count(), job.units, kMostBlocksOfTeam, kTeamUnits, kTeamThreads);
+    const TeamShape& s = job.shape;
+    return launch(call, "group_norm", {s.blocks(), s.threads, 0, s.cluster}, held_kernel<T>, job);
+  }
+  const int64_t tiles = ceil_div(job.units, kTileUnits);
+  job.tiles_of_chunk = ceil_div(tiles, std::min(tiles, ceil_div(kWave, g.count())));
+  job.chunks = ceil_div(tiles, job.tiles_of_chunk);
+  const Grid grid{g.count() * job.chunks, kThreads};
+  PESTLE_TRY(launch(call, "group_norm", grid, parts_kernel<T>, job));
+  return launch(call, "group_norm", grid, apply_kernel<T>, job);
+}
+
+Status run(const Call& call) {
+  const Groups g(call);
+  Job job{{},
+          g.x.as<const char>(),
+          g.out.as<char>(),
+          Parameter(g.weight),
+          Parameter(g.bias),
+          g.groups,
+          g.group_channels(),
+          g.size() / kUnit,
+          FastDivisor(static_cast<uint32_t>(g.plane / kUnit)),
+          g.eps,
+          static_cast<float>(g.size()),
+          g.silu,
+          1,
+          1,
+          static_cast<float4*>(call.workspace)};
+  switch (g.x.dtype) {
+    case DType::kBF16: return start<Bf16>(call, g, job);
+    case DType::kF16: return start<F16>(call, g, job);
+    default: return start<F32>(call, g, job);
+  }
+}
+
+Status run_any(const Call& call) {
+  const Groups g(call);
+  const AnyJob job{AnyTensor(g.x),
+                   AnyTensor(g.out),
+                   Parameter(g.weight),
+                   Parameter(g.bias),
+                   g.groups,
+                   g.group_channels(),
+                   g.plane,
+                   g.eps,
+                   g.silu};
+  if (g.size() == 0) return {};
+  return launch(call, "group_norm_any", {g.count(), kThreads}, any_kernel, job);
+}
+
+std::string refuses(const Call& call, const Machine& machine) {
+  const Groups g(call);
+  if (g.count() * g.size() == 0) return "the tensor is empty";
+  if (g.plane % kUnit != 0) return "a channel's elements are no multiple of 8";
+  if (g.size() / kUnit >= int64_t{1} << 31) return "groups of 2^34 elements or more";
+  const bool clusters = machine.compute_capability >= 90;
+  if (!clusters && g.size() <= kLongestHeld && g.size() > kLongestHeld / kMostBlocksOfTeam) {
+    return "groups of this size need clusters of blocks";
+  }
+  for (int index : {kX, kOut}) {
+    const TensorView& t = call.tensor(index);
+    const std::string name = spec.args[index].name;
+    if (!is_contiguous(t)) return name + " has gaps";
+    if (reinterpret_cast<uintptr_t>(t.data) % 16 != 0) return name + " is not aligned to 16 bytes";
+  }
+  return "";
+}
+
+constexpr Impl kImpls[] = {
+    {.id = "cuda/group_norm",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses,
+     .run = run,
+     .workspace = "16*(1056 + size(x,0)*groups)"},
+    {.id = "cuda/group_norm_any",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .run = run_any},
+};
+
+}  // namespace
+
+std::span<const Impl> cuda() { return kImpls; }
+
+}  // namespace pestle::ops::group_norm
