@@ -43,6 +43,8 @@ Switch read_switch(const OpSpec& spec, const Arg& output, bool by_default) {
     }
   }
   result.name = std::string("with_") + output.name;
+  // Torch takes an overload whose name ends in _out for one that writes into an argument.
+  if (result.name.ends_with("_out")) result.name += "put";
   return result;
 }
 
