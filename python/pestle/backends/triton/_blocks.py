@@ -36,38 +36,41 @@ def scale_offset(row, column, columns, SWIZZLED: tl.constexpr):
 
 @triton.jit
 def _nvfp4_codes(x, amax, g, u, STOCHASTIC: tl.constexpr, HW: tl.constexpr):
-    """(codes, scale codes) of blocks; amax [N, 1] as bits, g [1, 1]."""
+    """(codes, scale codes, mask, what is set) of blocks; amax [N, 1] as bits, g [1, 1]. Mask, then
+    what is set go over bytes of two codes: zeros have 0 everywhere, NaN 7."""
     t = tl.div_rn(tl.div_rn(amax.to(tl.float32, bitcast=True), 6.0), g)
     t = tl.where(t > 448.0, 448.0, t)
     s = tl.where((amax == 0) | (g == 0), 0, d.fp8_code(t, d.E4M3, HW).to(tl.int32))
     factor = d.fp8_value(s, d.E4M3) * g
-    zero = (s == 0) | (factor == 0)
-    mask = tl.where(zero, 0, tl.where(factor == factor, 15, 7))
+    bad = factor != factor
+    mask = tl.where((s == 0) | (factor == 0) | bad, 0, 0xFF)
+    nans = tl.where(bad & (s != 0), 0x77, 0)
     if STOCHASTIC:
-        code = d.minifloat_stochastic(tl.div_rn(x, factor), u, 1, 1, 7, 7, 3) & mask
-    elif d.INTERPRETED:
-        v = tl.div_rn(x, factor)
-        code = tl.where(v == v, d.e2m1_code(v, x, mask), mask & 7)
+        code = d.minifloat_stochastic(tl.div_rn(x, factor), u, 1, 1, 7, 7, 3)
     else:
-        k, dk, r = d.divisor_parts(factor)
-        code = d.e2m1_code(d.quotient(x, factor, k, dk, r), x * k, mask)
-    return code, s
+        code = d.e2m1_quotient_code(x, factor, HW)
+    return code, s, mask, nans
 
 
 @triton.jit
 def _mx_codes(x, amax, u, FORMAT: tl.constexpr, STOCHASTIC: tl.constexpr, HW: tl.constexpr):
     e = d.e8m0_of(amax, FORMAT)
     v = x * d.e8m0_inverse(e)
+    mask = tl.where(amax == 0, 0, 0xFF)
+    nans = 0
     if FORMAT == MXFP4:
-        mask = tl.where(amax == 0, 0, tl.where(e == 255, 7, 15))
+        nans = tl.where(e == 255, 0x77, 0)
+        mask = tl.where(e == 255, 0, mask)
         if STOCHASTIC:
-            code = d.minifloat_stochastic(v, u, 1, 1, 7, 7, 3) & mask
+            code = d.minifloat_stochastic(v, u, 1, 1, 7, 7, 3)
         else:
-            code = d.e2m1_code(v, x, mask)
+            if d.INTERPRETED:
+                v = tl.where(v == v, v, 0.0)
+            code = d.e2m1_code(v, HW)
     else:
         code = d.fp8_code_stochastic(v, u, FORMAT) if STOCHASTIC else d.fp8_code(v, FORMAT, HW)
-        code = code & tl.where(amax == 0, 0, 0xFF).to(tl.uint8)
-    return code, e
+        code = code & mask.to(tl.uint8)
+    return code, e, mask, nans
 
 
 @triton.jit
@@ -92,13 +95,14 @@ def quantize_blocks(x, q, scales, global_scale, rows, columns, x_row, x_column, 
         u = d.philox_u16(seed_low, seed_high, index[:, None] * SIZE + tl.arange(0, SIZE)[None, :])
     if FORMAT == NVFP4:
         g = tl.load(global_scale + tl.zeros((1, 1), tl.int32))
-        code, s = _nvfp4_codes(values, amax, g, u, STOCHASTIC, HW)
+        code, s, mask, nans = _nvfp4_codes(values, amax, g, u, STOCHASTIC, HW)
     else:
-        code, s = _mx_codes(values, amax, u, FORMAT, STOCHASTIC, HW)
+        code, s, mask, nans = _mx_codes(values, amax, u, FORMAT, STOCHASTIC, HW)
     kept = ((row < q_rows) & (block < blocks_in_row))[:, None]
     if FORMAT <= LAST_OF_4_BITS:
         even, odd = tl.split(tl.reshape(code, (ROWS * BLOCKS, SIZE // 2, 2)))
         byte = ((even << 4) | odd) if HIGH_FIRST else ((odd << 4) | even)
+        byte = (byte & mask) | nans
         place = index[:, None] * (SIZE // 2) + tl.arange(0, SIZE // 2)[None, :]
         tl.store(q + place, byte.to(tl.uint8), mask=kept)
     else:

@@ -4,7 +4,8 @@
 interpreter rounds bf16 toward zero and the NaN codes are ours to choose. Kernels are launched
 without contraction (enable_fp_fusion=False); where a fused multiply-add is meant, tl.fma says so.
 
-HW says what the GPU converts by itself: 0 nothing (interpreter, older than sm_89), 1 FP8 codes.
+HW says what may be used: 0 nothing (the interpreter, GPUs without PTX), 1 PTX of sm_80, 2 the FP8
+conversions of sm_89.
 """
 
 import os
@@ -103,7 +104,7 @@ def fp8_largest(KIND: tl.constexpr):
 @triton.jit
 def fp8_code(v, KIND: tl.constexpr, HW: tl.constexpr):
     """Nearest code, ties to even; overflow saturates; NaN is 0x7F."""
-    if HW >= 1:
+    if HW >= 2:
         if KIND == E4M3:
             return v.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
         else:
@@ -140,27 +141,65 @@ def fp8_value(code, KIND: tl.constexpr):
 
 
 @triton.jit
-def e2m1_magnitude(v):
-    """Nearest E2M1 code of |v|, ties to even; overflow and NaN give 7.
+def e2m1_magnitude(a, HW: tl.constexpr):
+    """Nearest E2M1 code of an a >= 0 that is no NaN, ties to even; overflow saturates.
 
     Counts halves up to 2, ones from there to 4 and twos from there to 6; each sum with a power of
     two rounds its count, ties to even, as the code's are: 4 and 6, where counts begin, are even.
+    PTX has counts that saturate for free; only the low three bits of its result are the code.
     """
-    a = (bits_of(v) & 0x7FFFFFFF).to(tl.float32, bitcast=True)
-    if INTERPRETED:  # its minimum keeps NaN, the GPU's does not
-        a = tl.where(a == a, a, 6.0)
-    a = tl.minimum(a, 6.0)
-    halves = bits_of(tl.minimum(a, 2.0) + 4194304.0)
-    ones = bits_of(tl.minimum(tl.maximum(a, 2.0), 4.0) + 8388608.0)
-    twos = bits_of(tl.maximum(a, 4.0) + 16777216.0)
-    # Sums' own bits, and 2 and 4 as counts of ones and twos where these begin.
-    return (halves + ones + twos).to(tl.int32) - E2M1_BASE
+    if HW >= 1:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .f32 t, c;
+            mul.rn.sat.f32 t, $1, 0f3F000000;
+            fma.rn.f32 c, t, 0f40800000, 0f4B400000;
+            fma.rn.sat.f32 t, $1, 0f3F000000, 0fBF800000;
+            fma.rn.f32 c, t, 0f40000000, c;
+            fma.rn.sat.f32 t, $1, 0f3F000000, 0fC0000000;
+            add.rn.f32 c, c, t;
+            mov.b32 $0, c;
+            }""",
+            "=r,f", [a], dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        a = tl.minimum(a, 6.0)
+        halves = bits_of(tl.minimum(a, 2.0) + 4194304.0)
+        ones = bits_of(tl.minimum(tl.maximum(a, 2.0), 4.0) + 8388608.0)
+        twos = bits_of(tl.maximum(a, 4.0) + 16777216.0)
+        # Sums' own bits, and 2 and 4 as counts of ones and twos where these begin.
+        return (halves + ones + twos).to(tl.int32) - E2M1_BASE
 
 
 @triton.jit
-def e2m1_code(v, sign_of, mask):
-    """Code with the sign of `sign_of`, and `mask`: 15, 7 for a block that is NaN, 0 for zeros."""
-    return (e2m1_magnitude(v) | (bits_of(sign_of) >> 28).to(tl.int32) & 8) & mask
+def with_sign_bit(code, x):
+    """The low three bits of `code` and the sign of x at bit 3."""
+    return (code & 7) | ((bits_of(x) >> 28).to(tl.int32) & ~7)
+
+
+@triton.jit
+def e2m1_code(v, HW: tl.constexpr):
+    """Nearest code of v; the sign of NaN and what it becomes are the caller's matter."""
+    a = (bits_of(v) & 0x7FFFFFFF).to(tl.float32, bitcast=True)
+    return with_sign_bit(e2m1_magnitude(a, HW), v)
+
+
+@triton.jit
+def e2m1_quotient_code(x, d, HW: tl.constexpr):
+    """Nearest code of the IEEE quotient x / d, for d > 0 of every size (one for many x). Where
+    x / d is NaN though d is none (Inf / Inf) the code is 7; for a NaN d it is any."""
+    if INTERPRETED:
+        v = tl.div_rn(x, d)
+        code = e2m1_code(tl.where(v == v, v, 0.0), HW)
+        return tl.where(v == v, code, 7)
+    else:
+        k, dk, r = divisor_parts(d)
+        xk = x * k
+        # NaN, which Inf * 0 gave, and Inf become large: no step overflows, and the code is 7.
+        a = tl.minimum((bits_of(xk) & 0x7FFFFFFF).to(tl.float32, bitcast=True), 1.2676506e30)
+        q = a * r
+        q = tl.fma(tl.fma(-q, dk, a), r, q)
+        return with_sign_bit(e2m1_magnitude(q, HW), xk)
 
 
 @triton.jit

@@ -63,12 +63,13 @@ def flat(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def hardware(t: torch.Tensor) -> int:
-    """HW of _device.py: 1 where the GPU makes FP8 codes by itself."""
-    return int(capability_of(t) >= (8, 9))
+    """HW of _device.py: what the GPU can do beyond Triton's own operations."""
+    capability = capability_of(t)
+    return int(capability >= (8, 0)) + int(capability >= (8, 9))
 
 
 def capability_of(t: torch.Tensor) -> tuple[int, int]:
-    if not t.is_cuda or INTERPRETED.value:
+    if not t.is_cuda or INTERPRETED.value or torch.version.hip:
         return (0, 0)
     index = t.device.index
     if index not in _capabilities:
