@@ -1,6 +1,6 @@
 # Thin over CMake and pytest; docs/building.md has the details. Every target installs what it needs.
 .DEFAULT_GOAL := build
-.PHONY: setup build cli wheel wheel-release wheel-pure test check-fast demo lint format new-op dump bench bars fuzz cuda gpu-pack performance \
+.PHONY: setup build cli wheel wheel-release wheel-pure docs test check-fast demo lint format new-op dump bench bars fuzz cuda gpu-pack performance \
   install clean
 SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -33,6 +33,10 @@ wheel-release:  ## the same for every architecture of a release: many compilatio
 wheel-pure: build  ## dist/pestle-VERSION-py3-none-any.whl: Triton and eager backends, torch 2.5 and later
 	@tools/setup.sh wheel
 	@tools/wheel_pure.sh
+
+docs:  ## build/site/index.html: a page per task, the ops, the Python API
+	@tools/setup.sh docs
+	@.venv/bin/python tools/docs.py
 
 test:  ## everything CI runs
 	@tools/test.sh

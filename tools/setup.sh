@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# usage: tools/setup.sh [build|test|wheel|fuzz|cuda|torch25]...
+# usage: tools/setup.sh [build|test|wheel|fuzz|cuda|torch25|docs]...
 # Installs what is missing and says nothing when nothing is: system packages by apt-get, Python
 # packages (pinned in tools/requirements/) into .venv. Running it again costs milliseconds.
 #   build  compiler, libraries, CMake, Ninja (always included)
 #   test   formatters, linters and the Python oracles (PyTorch: 5 GB)
 #   wheel  scikit-build-core and auditwheel
 #   fuzz   clang with libFuzzer
+#   docs   MkDocs
 #   torch25  torch 2.5 into .venv/torch25, the oldest that the pure-Python wheel takes
 #   cuda   nvcc 13.0 from PyPI, into .venv/cuda; no GPU and no driver needed
 set -euo pipefail
@@ -71,6 +72,7 @@ for part in "$@"; do
     fuzz) apt_install "${fuzz_packages[@]}" ;;
     cuda) pip_install cuda --target .venv/cuda --upgrade --no-deps ;;
     torch25) [ -d .venv/torch25 ] || { echo "setup: torch 2.5 into .venv/torch25"; tools/torch25.sh; } ;;
-    *) die "unknown part '$part'; parts are build, lint, test, wheel, fuzz, cuda, torch25" ;;
+    docs) pip_install docs ;;
+    *) die "unknown part '$part'; parts are build, lint, test, wheel, fuzz, cuda, torch25, docs" ;;
   esac
 done

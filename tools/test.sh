@@ -35,12 +35,13 @@ run_pytest() {
     --ignore=tests/torch_pure
 }
 
-stage setup tools/setup.sh test wheel cuda torch25 || exit 1
+stage setup tools/setup.sh test wheel cuda torch25 docs || exit 1
 stage build tools/build.sh release || exit 1
 stage lint tools/lint.sh
 stage asan-ubsan sanitizer asan-ubsan
 stage tsan sanitizer tsan
 stage cuda build_cuda
+stage docs .venv/bin/python tools/docs.py
 stage ctest run_ctest build
 stage pytest run_pytest
 stage wheel tools/test_wheel.sh

@@ -56,14 +56,24 @@ def implements(op: str, *, backend: str, refuses: Callable | None = None) -> Cal
     op with an input of this name can't have it).
     `refuses` sees the same arguments but `out`; it may look at shapes, strides, dtypes and devices,
     never at data, since its answer is remembered for calls that are equal in these.
+
+    From outside of the package it takes the place of what the backend had, from then on.
     """
+    if backend not in PYTHON:
+        raise InvalidArgumentError(f"no backend {backend!r} takes implementations in Python")
 
     def register(function: Callable) -> Callable:
+        is_own = function.__module__.startswith(f"{PYTHON[backend]}.")
+        if not is_own:
+            load(backend)
         contract = _library.contracts().get(op, {"args": []})
         inputs = [arg["name"] for arg in contract["args"] if arg["role"] == "input"]
         takes_out = "out" in inspect.signature(function).parameters and "out" not in inputs
         made = Implementation(op, backend, function, refuses, takes_out)
         _implementations.setdefault(backend, {})[op] = made
+        if not is_own and not _loaded[backend]:
+            for update in _after_load:
+                update(backend)
         return function
 
     return register

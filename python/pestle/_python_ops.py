@@ -32,12 +32,15 @@ def overloads(form: Form) -> dict[str, torch._ops.OpOverload]:
 
 
 def register(backend: str) -> None:
-    """Defines the ops of a backend that has just been imported."""
+    """Defines the ops of a backend, and tells those that are there what computes them now."""
     space = namespace(backend)
     library = _libraries.setdefault(space, torch.library.Library(space, "FRAGMENT"))
     for form in all_forms():
         implementation = _backends.implementation(backend, form.op)
         if implementation is None:
+            continue
+        if known := _kernels.get((backend, form.name)):
+            known.use(implementation)
             continue
         library.define(form.schema)
         kernel = _Kernel(form, implementation)
@@ -181,6 +184,11 @@ class _Kernel:
         self.names = {keyword: name for _, name, keyword in form.arguments}
         self.plans: dict[tuple, _Plan] = {}
         self.__name__ = implementation.id
+
+    def use(self, implementation) -> None:
+        """From now on this one; plans hold what the other one said."""
+        if implementation is not self.implementation:
+            self.implementation, self.plans = implementation, {}
 
     def __call__(self, *args, **kwargs):
         key = (*map(_key, args), *((name, _key(value)) for name, value in kwargs.items()))

@@ -1,6 +1,7 @@
 """The pure-Python wheel: these tests run where it is installed (tools/test_wheel_pure.sh), under
 the oldest torch that it takes and under the newest. Codes are held to the C ABI of a release
 build."""
+
 from pathlib import Path
 
 import cases
