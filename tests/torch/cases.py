@@ -12,7 +12,7 @@ import pestle_ctypes
 import torch
 from pestle import _contract, list_ops
 from pestle._contract import DTYPES, Op
-from pestle._forms import Form, forms_of
+from pestle._forms import Form, all_forms, forms_of
 from pestle._shapes import Call
 
 _NUMPY = {
@@ -180,6 +180,16 @@ def all_cases() -> list[tuple[str, dict]]:
 
 def case_id(value) -> str:
     return value if isinstance(value, str) else value["text"].replace(" ", ",")
+
+
+@cache
+def forms_with_a_case() -> list[Form]:
+    """Forms that some small case calls. Conditions of outputs may contradict each other, so that
+    a form is of no call."""
+    called = {
+        (n, f.outputs) for n, case in all_cases() if (f := make(_contract.op(n), case).form())
+    }
+    return [form for form in all_forms() if (form.op, form.outputs) in called]
 
 
 @cache

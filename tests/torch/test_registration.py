@@ -9,10 +9,11 @@ import cases
 import pytest
 import torch
 from pestle import list_ops, overloads
+from pestle._autograd import backward_of
 from pestle._forms import all_forms
 
 ROOT = Path(__file__).parents[2]
-every_form = pytest.mark.parametrize("form", all_forms(), ids=lambda form: form.name)
+every_form = pytest.mark.parametrize("form", cases.forms_with_a_case(), ids=lambda form: form.name)
 
 
 def arguments(form):
@@ -39,6 +40,31 @@ def test_opcheck(form):
     if not any(tensor.dtype in _NO_SCHEMA_CHECK for tensor in tensors):
         utils.append("test_schema")
     torch.library.opcheck(form.overload, args, kwargs, test_utils=utils)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [f for f in cases.forms_with_a_case() if f.kind == "functional" and backward_of(f.contract)],
+    ids=lambda form: form.name,
+)
+def test_opcheck_with_gradients(form):
+    args, kwargs = arguments(form)
+    gives = backward_of(form.contract).gives
+    names = [name for kind, name, _ in form.arguments if kind in ("tensor", "optional_tensor")]
+    args = tuple(
+        arg.clone().requires_grad_() if arg is not None and name in gives else arg
+        for name, arg in zip(names, args, strict=True)
+    )
+    assert any(arg is not None and arg.requires_grad for arg in args)
+    utils = ["test_schema", "test_autograd_registration", "test_faketensor"]
+    torch.library.opcheck(
+        form.overload, args, kwargs, test_utils=[*utils, "test_aot_dispatch_dynamic"]
+    )
+
+
+def test_every_output_is_of_a_form_with_a_case():
+    reached = {(form.op, output) for form in cases.forms_with_a_case() for output in form.outputs}
+    assert reached == {(form.op, output) for form in all_forms() for output in form.outputs}
 
 
 def test_every_op_of_the_table_is_bound():
