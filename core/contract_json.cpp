@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/codes.h"
 #include "core/text.h"
 
 namespace pestle {
@@ -37,6 +38,7 @@ Json tensor_json(const Arg& arg) {
   if (arg.role != Role::kOutput) return json;
   if (arg.bound.exact) {
     json["bound"] = "exact";
+    if (has_codes_rule(arg)) json["codes_by"] = arg.bound.k;
   } else {
     json["bound"] = {{"ulp", 1}, {"c", arg.bound.c}, {"k", arg.bound.k}};
   }

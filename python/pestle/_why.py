@@ -210,7 +210,7 @@ def _python_verdict(name: str, call: Call, asked: dict) -> Verdict:
     return Verdict(implementation.id, refusal)
 
 
-def why(op: str, *args, backend: str | tuple[str, ...] | None = None, **kwargs) -> Why:
+def why(op: str, /, *args, backend: str | tuple[str, ...] | None = None, **kwargs) -> Why:
     """Asks every implementation of `op` whether it takes this call, which is not run.
 
     The arguments are those of the Python function; tensors may be on the meta device. Backends come
