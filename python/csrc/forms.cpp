@@ -83,6 +83,8 @@ class FormWriter {
     });
   }
 
+  bool has_no_output() const { return form_.outputs.empty(); }
+
   bool every_output_is_in_place() const {
     return std::all_of(form_.outputs.begin(), form_.outputs.end(),
                        [&](int output) { return spec_.args[output].alias[0] != 0; });
@@ -328,6 +330,7 @@ std::vector<Form> forms_of(const Op& op, std::string& why_not) {
   for (unsigned flipped = 0; flipped < 1U << switches.size(); ++flipped) {
     for (FormKind kind : {FormKind::kFunctional, FormKind::kOut, FormKind::kInPlace}) {
       FormWriter writer(op, switches, flipped, kind);
+      if (writer.has_no_output()) continue;  // conditions that contradict each other
       if (kind == FormKind::kInPlace && !writer.every_output_is_in_place()) continue;
       forms.push_back(writer.write());
     }

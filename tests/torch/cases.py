@@ -13,6 +13,7 @@ import torch
 from pestle import _contract, list_ops
 from pestle._contract import DTYPES, Op
 from pestle._forms import Form, all_forms, forms_of
+from pestle._library import contracts
 from pestle._shapes import Call
 
 _NUMPY = {
@@ -202,3 +203,33 @@ def first_case(form: Form) -> Case:
         if "edge" in case["tags"] and (made := make(form.contract, case)).form(form.kind) == form:
             return made
     raise LookupError(f"no case for {form.name}")
+
+
+def assert_near(op: str, got: dict, expected: dict, data: str = "normal") -> None:
+    """Equal where the contract says exact (any NaN for a NaN); else as near as two may be.
+
+    Where sums are bounded and the data is special, an overflow may decide: only what is finite on
+    both sides is compared there.
+    """
+    bounds = {arg["name"]: arg["bound"] for arg in contracts()[op]["args"] if "bound" in arg}
+    codes = {arg["name"] for arg in contracts()[op]["args"] if "codes_by" in arg}
+    assert got.keys() == expected.keys()
+    for name, tensor in expected.items():
+        mine = got[name]
+        assert (mine.dtype, mine.shape) == (tensor.dtype, tensor.shape), name
+        if name in codes:  # of this implementation's own output: test_backends.py looks at these
+            continue
+        if bounds[name] != "exact":
+            if data == "special":
+                both = mine.isfinite() & tensor.isfinite()
+                mine, tensor = mine[both], tensor[both]
+            relative = {torch.bfloat16: 1.6e-2, torch.float16: 2e-3}.get(tensor.dtype, 1e-4)
+            finite = tensor[tensor.isfinite()]
+            largest = finite.abs().max().item() if finite.numel() else 0.0
+            torch.testing.assert_close(
+                mine, tensor, rtol=relative, atol=relative * largest + 2.0**-143, equal_nan=True
+            )
+        elif tensor.dtype in (torch.float32, torch.float16, torch.bfloat16):
+            torch.testing.assert_close(mine, tensor, rtol=0, atol=0, equal_nan=True)
+        else:
+            assert torch.equal(bits(mine), bits(tensor)), name

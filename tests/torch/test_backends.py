@@ -1,7 +1,9 @@
 """Backends: the choice between them, and the same results from all that run here."""
 
 import asyncio
+import copy
 import logging
+import math
 import threading
 
 import cases
@@ -39,31 +41,42 @@ def run(name: str, device: str, case: cases.Case, kind: str = "functional", **gi
     return {n: t.cpu() for n, t in zip(form.outputs, outputs, strict=True)}
 
 
-def assert_near(op: str, got: dict, expected: dict, data: str = "normal") -> None:
-    """Equal where the contract says exact (any NaN for a NaN); else as near as two may be.
+def with_attribute(case: cases.Case, name: str, value) -> cases.Case:
+    call = copy.copy(case.call)
+    call.attributes = call.attributes | {name: value}
+    call.values = call.values | {name: value}
+    return cases.Case(case.op, call, case.asked)
 
-    Where sums are bounded and the data is special, an overflow may decide: only what is finite on
-    both sides is compared there.
-    """
-    bounds = {arg["name"]: arg["bound"] for arg in contracts()[op]["args"] if "bound" in arg}
-    assert got.keys() == expected.keys()
-    for name, tensor in expected.items():
-        mine = got[name]
-        assert (mine.dtype, mine.shape) == (tensor.dtype, tensor.shape), name
-        if bounds[name] != "exact":
-            if data == "special":
-                both = mine.isfinite() & tensor.isfinite()
-                mine, tensor = mine[both], tensor[both]
-            relative = {torch.bfloat16: 1.6e-2, torch.float16: 2e-3}.get(tensor.dtype, 1e-4)
-            finite = tensor[tensor.isfinite()]
-            largest = finite.abs().max().item() if finite.numel() else 0.0
-            torch.testing.assert_close(
-                mine, tensor, rtol=relative, atol=relative * largest + 2.0**-143, equal_nan=True
-            )
-        elif tensor.dtype in (torch.float32, torch.float16, torch.bfloat16):
-            torch.testing.assert_close(mine, tensor, rtol=0, atol=0, equal_nan=True)
-        else:
-            assert torch.equal(cases.bits(mine), cases.bits(tensor)), name
+
+def as_rows(value):
+    if not isinstance(value, torch.Tensor) or value.ndim < 2:
+        return value
+    return value.reshape(math.prod(value.shape[:-1]), value.shape[-1])
+
+
+def assert_codes(name: str, device: str, case: cases.Case, got: dict) -> None:
+    """Outputs that are another op's codes of the output that this implementation gave
+    (core/codes.h): that op, run by the library on that output, gives the same bits."""
+    rules = {arg["name"]: arg.get("codes_by") for arg in contracts()[case.op.name]["args"]}
+    for arg in case.outputs():
+        if not rules[arg.name]:
+            continue
+        keep, *by_label = (part.strip() for part in rules[arg.name].split(";"))
+        rule = dict(part.split(": ") for part in by_label)[case.call.attributes[arg.by]]
+        op, *words = rule.split()
+        made = run(name, device, with_attribute(case, keep, True))
+        values = made | case.call.tensors | case.call.attributes
+        pairs = (word.split("=") for word in words)
+        given = {
+            key: as_rows(values.get(text, text)) for key, text in pairs
+            if text in values or text not in case.op.by_name
+        }  # fmt: skip
+        with torch.no_grad():
+            outputs = getattr(pestle, op)(**given)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        codes = outputs[("q", "scale_out").index(arg.name)]
+        for mine in (made[arg.name], got[arg.name]):
+            assert torch.equal(cases.bits(mine).view(-1), cases.bits(codes).view(-1)), arg.name
 
 
 every_python_case = pytest.mark.parametrize(
@@ -76,10 +89,12 @@ def test_python_backends_give_the_librarys_results(name, device, op, case):
     data, case = case["data"], cases.make(_contract.op(op), case)
     expected = case.expected()
     before = {n: t.clone() for n, t in case.call.tensors.items()}
-    assert_near(op, run(name, device, case), expected, data)
+    got = run(name, device, case)
+    cases.assert_near(op, got, expected, data)
+    assert_codes(name, device, case, got)
     for argument, tensor in before.items():
         assert torch.equal(cases.bits(case.call.tensors[argument]), cases.bits(tensor))
-    assert_near(op, run(name, device, case, "out", **case.empty_outputs()), expected, data)
+    cases.assert_near(op, run(name, device, case, "out", **case.empty_outputs()), expected, data)
 
 
 def test_implementations_are_of_ops():

@@ -1,10 +1,13 @@
 """On a machine with a GPU: the CUDA implementations through torch, against the CPU's."""
 
+import inspect
+
 import cases
 import pestle
 import pytest
 import torch
 from pestle import _contract
+from pestle._autograd import backward_of
 from pestle._library import contracts
 
 if not torch.cuda.is_available():
@@ -26,26 +29,16 @@ def run(case: cases.Case, device: str) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(("name", "case"), cases.all_cases(), ids=cases.case_id)
 def test_same_as_the_cpu(name, case):
-    case = cases.make(_contract.op(name), case)
+    data, case = case["data"], cases.make(_contract.op(name), case)
     expected = run(case, "cpu")
     if not has_cuda(name):
         with pytest.raises(RuntimeError, match="no implementation takes this call"):
             run(case, "cuda")
         return
     got = run(case, "cuda")
-    bounds = {arg["name"]: arg.get("bound") for arg in contracts()[name]["args"]}
-    for output, tensor in expected.items():
-        assert got[output].device.type == "cuda"
-        mine = got[output].cpu()
-        if bounds[output] == "exact":
-            same = cases.bits(mine) == cases.bits(tensor)
-            if tensor.dtype.itemsize > 1 and tensor.is_floating_point():
-                same |= mine.isnan() & tensor.isnan()  # a NaN's sign is the processor's
-            assert same.all(), output
-        else:
-            torch.testing.assert_close(
-                mine.float(), tensor.float(), rtol=2e-2, atol=2e-2, equal_nan=True
-            )
+    for tensor in got.values():
+        assert tensor.device.type == "cuda"
+    cases.assert_near(name, {n: t.cpu() for n, t in got.items()}, expected, data)
 
 
 @pytest.fixture
@@ -104,3 +97,50 @@ def test_why_names_the_cuda_implementation(x):
     why = pestle.why("quantize_fp8", x)
     assert why.chosen.startswith("cuda/")
     assert any("CUDA device" in verdict.refusal for verdict in why.verdicts)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in pestle.list_ops() if not has_cuda(n) and _contract.op(n).cases]
+)
+def test_ops_without_a_cuda_implementation_go_to_another_backend(name):
+    op = _contract.op(name)
+    case = cases.make(op, op.cases[0])
+    expected = run(case, "cpu")
+    tensors = {n: t.cuda() for n, t in case.call.tensors.items()}
+    asked = {f"{n}_dtype": dtype for n, dtype in case.asked.items()}
+    options = {
+        n: v for n, v in asked.items() if n in inspect.signature(getattr(pestle, name)).parameters
+    }
+    with torch.no_grad():
+        made = getattr(pestle, name)(**tensors, **case.call.attributes, **options)
+    made = made if isinstance(made, tuple) else (made,)
+    got = dict(zip(case.form().outputs, (t.cpu() for t in made), strict=True))
+    cases.assert_near(name, got, expected)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in pestle.list_ops() if backward_of(_contract.op(n)) and has_cuda(n)]
+)
+def test_gradients_are_those_of_the_cpu(name):
+    op = _contract.op(name)
+    case = cases.make(op, op.cases[0])
+    plan = backward_of(op)
+
+    def gradients(device: str) -> dict:
+        leaves = {
+            n: t.to(device).clone().requires_grad_(n in plan.gives)
+            for n, t in case.call.tensors.items()
+        }
+        form = case.form()
+        args, kwargs = case.arguments(form, **leaves)
+        made = form.overload(*args, **kwargs)
+        made = dict(zip(form.outputs, made if isinstance(made, tuple) else (made,), strict=True))
+        sum(made[n].float().square().sum() for n in plan.gradients.values() if n in made).backward()
+        return {n: leaf.grad.cpu() for n, leaf in leaves.items() if n in plan.gives}
+
+    expected = gradients("cpu")
+    for argument, gradient in gradients("cuda").items():
+        scale = expected[argument].abs().max().item()
+        torch.testing.assert_close(
+            gradient.float(), expected[argument].float(), rtol=2e-2, atol=2e-2 * scale
+        )
