@@ -167,6 +167,24 @@ def test_scales_of_every_size(op, size):
         assert torch.equal(cases.bits(mine.cpu()), cases.bits(tensor))
 
 
+@needs_kernels
+@pytest.mark.parametrize(
+    "scale", [0.0, 1e-45, 1e-39, 3e-13, -0.7, 2.5e17, 3e38, torch.inf, torch.nan]
+)
+@pytest.mark.parametrize("op", ["quantize_fp8", "quantize_int8"])
+def test_one_given_scale_of_every_size(op, scale):
+    """The same for quotients by one number."""
+    x = torch.randn(64, 64, generator=torch.Generator().manual_seed(6)).view(torch.int32)
+    x = torch.cat(
+        [x.view(torch.float32) * abs(scale or 1.0) * 100, (x * 40503).view(torch.float32)]
+    )
+    x[0, :6] = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-45])
+    scale = torch.tensor([scale])
+    expected = getattr(pestle, op)(x, scale, backend="cpu")
+    got = getattr(pestle, op)(x.to(DEVICE), scale.to(DEVICE), backend="triton")
+    assert torch.equal(cases.bits(got.cpu()), cases.bits(expected))
+
+
 @needs_gpu
 def test_graphs_and_streams():
     x = torch.randn(256, 1024, device="cuda")

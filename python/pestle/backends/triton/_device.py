@@ -281,6 +281,28 @@ def quotient(x, d, k, dk, r):
 
 
 @triton.jit
+def quotient_by_one(x, d):
+    """x / d for a scalar d of any value, in IEEE f32 for every code that is made of it by nearest
+    rounding: what saturates may be another large number."""
+    bits = abs_bits(d)
+    if INTERPRETED:
+        v = tl.div_rn(x, d)
+    elif (bits == 0) | (bits >= 0x7F800000):  # noqa: SIM114  (decided when it runs)
+        v = tl.div_rn(x, d)
+    else:
+        # d becomes a number of [1, 2), or below where it is subnormal; its sign goes to x.
+        k = e8m0_inverse(tl.maximum(bits >> 23, 1))
+        dk = bits.to(tl.float32, bitcast=True) * k
+        r = tl.div_rn(1.0, dk)
+        xk = x * tl.where(d < 0, -k, k)
+        a = (bits_of(xk) & 0x7FFFFFFF).to(tl.float32, bitcast=True)
+        a = tl.minimum(a, 1.152921504606847e18, propagate_nan=tl.PropagateNan.ALL)
+        q = a * r
+        v = with_sign_of(tl.fma(tl.fma(-q, dk, a), r, q), xk)
+    return v
+
+
+@triton.jit
 def with_sign_of(v, x):
     return f32_of((bits_of(v) & 0x7FFFFFFF) | (bits_of(x) & 0x80000000))
 

@@ -222,11 +222,13 @@ def quantize_by_scale(x, q, scale, rows_, columns, x_row, x_column, s_row, s_col
     values = d.widen(tl.load(x + row * x_row + column * x_column, mask=inside, other=0), XKIND)
     element = row * columns + column
     s = _scale_at(scale, row, column, inside, s_row, s_column, SET_ROWS, SET_COLUMNS)
-    v = tl.div_rn(values, s)
     if STOCHASTIC:
-        code = _encode_stochastic(v, d.philox_u16(seed_low, seed_high, element), QKIND)
+        u = d.philox_u16(seed_low, seed_high, element)
+        code = _encode_stochastic(tl.div_rn(values, s), u, QKIND)
+    elif SET_ROWS == 0 and SET_COLUMNS == 0:
+        code = _encode(d.quotient_by_one(values, s), QKIND, HW)
     else:
-        code = _encode(v, QKIND, HW)
+        code = _encode(tl.div_rn(values, s), QKIND, HW)
     tl.store(q + element, code, mask=inside)
 
 
