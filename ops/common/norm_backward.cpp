@@ -31,13 +31,6 @@ RowRuns RowRuns::over(int64_t rows, int64_t groups, int64_t most, int64_t least_
 
 namespace {
 
-double value_at(const TensorView& t, int64_t row, int64_t j) {
-  return load_f64(row_address(t, row) + j * last_stride_bytes(t), t.dtype);
-}
-void put(const TensorView& t, int64_t row, int64_t j, double v) {
-  if (t.data) store_f64(row_address(t, row) + j * last_stride_bytes(t), t.dtype, v);
-}
-
 // ---- reference ----
 
 // A number and what its error is measured against; sums and products carry both along.
@@ -66,22 +59,27 @@ struct ReferenceGradients {
   const NormRows& n = b.forward;
   const size_t k = static_cast<size_t>(n.columns());
   Terms s = Terms(k), y = Terms(k), h = Terms(k), g = Terms(k), g1 = Terms(k), g2 = Terms(k);
-  Terms d_weight = Terms(k), d_bias = Terms(k);
+  Terms products = Terms(k), d_weight = Terms(k), d_bias = Terms(k);
   Terms d_gate = Terms(k), d_scale = Terms(k), d_shift = Terms(k);
 
-  Term input(const TensorView& t, int64_t row, size_t j) const {
-    return value_at(t, row, static_cast<int64_t>(j));
+  using Row = ReferenceTensorRow;
+
+  void store(const Row& to, size_t j, const Term& term) const {
+    to.put(static_cast<int64_t>(j), call.sum_magnitudes ? term.m : term.v);
   }
-  void store(const TensorView& t, int64_t row, size_t j, const Term& term) const {
-    put(t, row, static_cast<int64_t>(j), call.sum_magnitudes ? term.m : term.v);
+  static Term input(const Row& row, size_t j) { return row.load(static_cast<int64_t>(j)); }
+  // Of gate and scale: the group's row.
+  Row group_row(const TensorView& t, int64_t row) const {
+    return t.data ? Row(t, n.group_of(t, row)) : Row();
   }
 
   // s, y and what is known of rstd.
   Term normalise(int64_t row) {
+    const Row x(n.x, row), gate = group_row(n.gate, row), residual(n.residual, row);
     for (size_t j = 0; j < k; ++j) {
-      s[j] = input(n.x, row, j);
-      if (n.gate.data) s[j] = s[j] * input(n.gate, n.group_of(n.gate, row), j);
-      if (n.residual.data) s[j] = s[j] + input(n.residual, row, j);
+      s[j] = input(x, j);
+      if (gate.data) s[j] = s[j] * input(gate, j);
+      if (residual.data) s[j] = s[j] + input(residual, j);
     }
     const Term mean = n.subtract_mean ? mean_of(s) : Term();
     double squares = 0, magnitudes = 0;
@@ -101,17 +99,20 @@ struct ReferenceGradients {
 
   void row(int64_t row) {
     const Term rstd = normalise(row);
-    Terms products(k);
+    const Row x(n.x, row), d_out(b.d_out, row), weight(n.weight, 0), bias(n.bias, 0);
+    const Row gate = group_row(n.gate, row), scale = group_row(n.scale, row);
+    const Row d_residual_out(b.d_residual_out, row);
+    const Row d_x(b.d_x, row), d_residual(b.d_residual, row);
     for (size_t j = 0; j < k; ++j) {
       h[j] = y[j];
-      g[j] = g1[j] = input(b.d_out, row, j);
-      if (n.scale.data) g1[j] = g1[j] * (Term(1) + input(n.scale, n.group_of(n.scale, row), j));
+      g[j] = g1[j] = input(d_out, j);
+      if (scale.data) g1[j] = g1[j] * (Term(1) + input(scale, j));
       g2[j] = g1[j];
-      if (n.weight.data) {
-        h[j] = h[j] * input(n.weight, 0, j);
-        g2[j] = g2[j] * input(n.weight, 0, j);
+      if (weight.data) {
+        h[j] = h[j] * input(weight, j);
+        g2[j] = g2[j] * input(weight, j);
       }
-      if (n.bias.data) h[j] = h[j] + input(n.bias, 0, j);
+      if (bias.data) h[j] = h[j] + input(bias, j);
       products[j] = g2[j] * y[j];
     }
     const Term m1 = n.subtract_mean ? mean_of(g2) : Term();
@@ -122,29 +123,29 @@ struct ReferenceGradients {
       Term d = rstd * (g2[j] - m1 - y[j] * m2);
       // Sums on the way that f32 can't hold leave nothing to compare with.
       if (!(std::max(sums, (y[j] * m2).m) <= FLT_MAX / 2)) d.m = INFINITY;
-      if (b.d_residual_out.data) d = d + input(b.d_residual_out, row, j);
-      store(b.d_residual, row, j, d);
+      if (d_residual_out.data) d = d + input(d_residual_out, j);
+      store(d_residual, j, d);
       d_weight[j] = d_weight[j] + g1[j] * y[j];
       d_bias[j] = d_bias[j] + g1[j];
-      d_gate[j] = d_gate[j] + d * input(n.x, row, j);
+      d_gate[j] = d_gate[j] + d * input(x, j);
       d_scale[j] = d_scale[j] + g[j] * h[j];
       d_shift[j] = d_shift[j] + g[j];
-      if (n.gate.data) d = d * input(n.gate, n.group_of(n.gate, row), j);
-      store(b.d_x, row, j, d);
+      if (gate.data) d = d * input(gate, j);
+      store(d_x, j, d);
     }
   }
   void end_group(int64_t group) {
     for (size_t j = 0; j < k; ++j) {
-      store(b.d_gate, group, j, d_gate[j]);
-      store(b.d_scale, group, j, d_scale[j]);
-      store(b.d_shift, group, j, d_shift[j]);
+      store(Row(b.d_gate, group), j, d_gate[j]);
+      store(Row(b.d_scale, group), j, d_scale[j]);
+      store(Row(b.d_shift, group), j, d_shift[j]);
       d_gate[j] = d_scale[j] = d_shift[j] = Term();
     }
   }
   void end() {
     for (size_t j = 0; j < k; ++j) {
-      store(b.d_weight, 0, j, d_weight[j]);
-      store(b.d_bias, 0, j, d_bias[j]);
+      store(Row(b.d_weight, 0), j, d_weight[j]);
+      store(Row(b.d_bias, 0), j, d_bias[j]);
     }
   }
 };

@@ -60,6 +60,26 @@ struct NormRows {
   int64_t group_of(const TensorView& t, int64_t row) const { return row / (rows() / row_count(t)); }
 };
 
+// A row of a tensor of any strides, as the references read and write it. Rows of absent tensors are
+// not to be asked.
+struct ReferenceTensorRow {
+  char* data = nullptr;
+  int64_t step = 0;
+  DType dtype = DType::kNone;
+
+  ReferenceTensorRow() = default;
+  ReferenceTensorRow(const TensorView& t, int64_t row) {
+    if (t.data == nullptr) return;
+    data = row_address(t, row);
+    step = last_stride_bytes(t);
+    dtype = t.dtype;
+  }
+  double load(int64_t j) const { return load_f64(data + j * step, dtype); }
+  void put(int64_t j, double v) const {
+    if (data != nullptr) store_f64(data + j * step, dtype, v);
+  }
+};
+
 consteval int norm_arg(const OpSpec& spec, std::string_view name) {
   for (size_t i = 0; i < spec.args.size(); ++i) {
     if (name == spec.args[i].name) return static_cast<int>(i);

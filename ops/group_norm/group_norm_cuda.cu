@@ -60,10 +60,14 @@ struct Job {
 
 __device__ inline float silu_of(float v) { return __fdividef(v, 1.0f + __expf(-v)); }
 
+__device__ inline int64_t first_channel_of(const Job& p, int64_t group) {
+  return group % p.groups * p.channels;
+}
+
 // (v - mean) * rstd * weight + bias of a unit's channel, silu of it.
-__device__ inline void finish_unit(const Job& p, int64_t group, int unit, float mean, float rstd,
-                                   float (&v)[kUnit]) {
-  const int64_t channel = group % p.groups * p.channels + p.plane.divide(unit);
+__device__ inline void finish_unit(const Job& p, int64_t first_channel, int unit, float mean,
+                                   float rstd, float (&v)[kUnit]) {
+  const int64_t channel = first_channel + p.plane.divide(unit);
   const float w = p.weight.load(channel, 1.0f);
   const float b = p.bias.load(channel, 0.0f);
   for (int j = 0; j < kUnit; ++j) v[j] = __fmaf_rn((v[j] - mean) * rstd, w, b);
@@ -99,12 +103,13 @@ __global__ void __launch_bounds__(kTeamThreads, 2) held_kernel(const __grid_cons
   const float mean = team.sum(parts, 0, own) / p.count;
   const float squares = sum_of([&](float v, float s) { return __fmaf_rn(v - mean, v - mean, s); });
   const float rstd = __frsqrt_rn(team.sum(parts, 1, squares) / p.count + p.eps);
+  const int64_t first_channel = first_channel_of(p, team.row);
 #pragma unroll
   for (int i = 0; i < kTeamUnits; ++i) {
     if (!team.inside || !team.has(i)) continue;
     float v[kUnit];
     T::to_f32(raw[i], v);
-    finish_unit(p, team.row, team.unit(i), mean, rstd, v);
+    finish_unit(p, first_channel, team.unit(i), mean, rstd, v);
     T::store(p.out + start + team.unit(i) * (kUnit * T::kBytes), v);
   }
 }
@@ -211,6 +216,7 @@ __global__ void __launch_bounds__(kThreads, 3) apply_kernel(const __grid_constan
   }
   __syncthreads();
   const float mean = whole.x, rstd = whole.y;
+  const int64_t first_channel = first_channel_of(p, chunk.group);
   const int64_t start = chunk.group * p.units * (kUnit * T::kBytes);
   const int64_t tiles = (chunk.end - chunk.begin + kTileUnits - 1) / kTileUnits;
   for (int64_t t = tiles - 1; t >= 0; --t) {
@@ -226,7 +232,7 @@ __global__ void __launch_bounds__(kThreads, 3) apply_kernel(const __grid_constan
       if (unit >= chunk.end) continue;
       float v[kUnit];
       T::to_f32(raw[i], v);
-      finish_unit(p, chunk.group, static_cast<int>(unit), mean, rstd, v);
+      finish_unit(p, first_channel, static_cast<int>(unit), mean, rstd, v);
       T::store(p.out + start + unit * (kUnit * T::kBytes), v);
     }
   }

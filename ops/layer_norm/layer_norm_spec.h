@@ -55,12 +55,13 @@ inline constexpr Case cases[] = {
     {"M=9 K=64 weight=f32 residual=bf16", kEdge, Dist::kSpecial},
     {"M=5 K=40 x=f32", kEdge, Dist::kZeros},
     {"M=5 K=40 x=f32 weight=f32 eps=1e-12", kEdge, Dist::kSubnormal},
-    {"M=32768 K=4096 weight=f32 bias=f32", kBar},
-    {"M=2048 K=65536 weight=f32 bias=f32", kBar},
-    {"M=32768 K=4096 x=f32 weight=f32 bias=f32", kBar},
+    {"M=16384 K=4096 weight=f32 bias=f32", kBar},
+    {"M=1024 K=65536 weight=f32 bias=f32", kBar},
+    {"M=8192 K=4096 x=f32 weight=f32 bias=f32", kBar},
     {"M=4608 K=3072 weight=bf16 bias=bf16", kBar},
     {"M=32760 K=5120 weight=bf16 bias=bf16", kBar},
-    {"M=32760 K=5120 weight=bf16 bias=bf16 out_format=fp8_row", kBar},
+    {"M=20480 K=5120 weight=bf16 bias=bf16 out_format=int8_row", kBar},
+    {"M=20480 K=5120 weight=bf16 out_format=int8_row hadamard=256", kBar},
 };
 
 inline constexpr OpSpec spec{

@@ -54,10 +54,10 @@ inline constexpr Case cases[] = {
     {"M=9 K=17 x=f32 scale=f32 shift=f32 G=9", kEdge, Dist::kSpecial},
     {"M=4608 K=3072 scale=bf16 shift=bf16 G=1", kBar},
     {"M=32760 K=5120 scale=bf16 shift=bf16 G=1", kBar},
-    {"M=32768 K=4096 x=f32 scale=f32 shift=f32 G=2", kBar},
+    {"M=8192 K=4096 x=f32 scale=f32 shift=f32 G=2", kBar},
     {"M=32760 K=5120 scale=bf16 shift=bf16 G=1 gate=bf16 residual=bf16", kBar},
-    {"M=32760 K=5120 scale=bf16 shift=bf16 G=1 out_format=fp8_row", kBar},
-    {"M=32760 K=5120 scale=bf16 shift=bf16 G=1 out_format=nvfp4", kBar},
+    {"M=20480 K=5120 scale=bf16 shift=bf16 G=1 q_scale=f32 out_format=fp8_tensor", kBar},
+    {"M=20480 K=5120 scale=bf16 shift=bf16 G=1 out_format=mxfp8", kBar},
 };
 
 inline constexpr OpSpec spec{
