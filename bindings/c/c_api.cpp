@@ -4,6 +4,7 @@
 #include <new>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "backends/cpu/parallel.h"
 #include "bindings/c/c_values.h"
@@ -11,6 +12,7 @@
 #include "core/contract_json.h"
 #include "core/dispatch.h"
 #include "files/file_job.h"
+#include "files/tensor_file.h"
 #include "pestle/pestle.h"
 
 struct pestle_op : pestle::Op {};
@@ -44,6 +46,28 @@ pestle_status guarded(Body&& body) noexcept {
   }
 }
 
+Status read_file_tensors(const pestle_file_tensor* tensors, size_t count,
+                         std::vector<files::MemoryTensor>& own) {
+  if (count > 0 && tensors == nullptr) return invalid_argument("tensors is NULL");
+  for (size_t i = 0; i < count; ++i) {
+    const pestle_file_tensor& tensor = tensors[i];
+    const bool has_shape = tensor.rank == 0 || (tensor.rank > 0 && tensor.shape != nullptr);
+    if (tensor.name == nullptr || tensor.dtype == nullptr || !has_shape) {
+      return invalid_argument("tensor " + std::to_string(i) + " lacks its name, dtype or shape");
+    }
+    const files::FileDType* dtype = files::file_dtype_from_name(tensor.dtype);
+    if (dtype == nullptr) {
+      return invalid_argument(std::string(tensor.name) + ": safetensors has no dtype " +
+                              tensor.dtype);
+    }
+    own.push_back({tensor.name,
+                   dtype,
+                   {tensor.shape, tensor.shape + tensor.rank},
+                   static_cast<std::byte*>(tensor.data)});
+  }
+  return {};
+}
+
 const Op* unwrap(const pestle_op* op) { return static_cast<const Op*>(op); }
 const pestle_op* wrap(const Op* op) { return static_cast<const pestle_op*>(op); }
 
@@ -52,6 +76,13 @@ char* copy_text(const std::string& text) {
   if (copy == nullptr) throw std::bad_alloc();
   std::memcpy(copy, text.c_str(), text.size() + 1);
   return copy;
+}
+
+files::JobProgress hook_of(pestle_progress progress, void* user) {
+  if (progress == nullptr) return {};
+  return [progress, user](const char* stage, uint64_t done, uint64_t total) {
+    return progress(user, stage, done, total) == 0;
+  };
 }
 
 Status require(bool condition, const char* what) {
@@ -189,15 +220,42 @@ pestle_status pestle_file(const char* verb, const char* options_json, pestle_pro
                           void* user, char** report) {
   return guarded([&]() -> Status {
     PESTLE_TRY(require(verb != nullptr && options_json != nullptr, "pestle_file: NULL argument"));
-    files::JobProgress hook;
-    if (progress != nullptr) {
-      hook = [&](const char* stage, uint64_t done, uint64_t total) {
-        return progress(user, stage, done, total) == 0;
-      };
-    }
-    const auto text = files::run_file_job(verb, options_json, hook);
+    const auto text = files::run_file_job(verb, options_json, hook_of(progress, user));
     PESTLE_TRY(text.status());
     if (report != nullptr) *report = copy_text(text.value());
     return {};
+  });
+}
+
+pestle_status pestle_save_tensors(const char* path, const pestle_file_tensor* tensors, size_t count,
+                                  const char* options_json, pestle_progress progress, void* user) {
+  return guarded([&]() -> Status {
+    PESTLE_TRY(require(path != nullptr, "pestle_save_tensors: NULL argument"));
+    std::vector<files::MemoryTensor> own;
+    PESTLE_TRY(read_file_tensors(tensors, count, own));
+    files::SaveOptions options;
+    options.path = path;
+    PESTLE_TRY(files::read_save_options(options_json == nullptr ? "" : options_json, options));
+    return files::save_tensors(own, options, hook_of(progress, user));
+  });
+}
+
+pestle_status pestle_list_tensors(const char* path, char** json) {
+  return guarded([&]() -> Status {
+    PESTLE_TRY(require(path != nullptr && json != nullptr, "pestle_list_tensors: NULL argument"));
+    const auto text = files::list_tensors(path);
+    PESTLE_TRY(text.status());
+    *json = copy_text(text.value());
+    return {};
+  });
+}
+
+pestle_status pestle_load_tensors(const char* path, const pestle_file_tensor* tensors, size_t count,
+                                  pestle_progress progress, void* user) {
+  return guarded([&]() -> Status {
+    PESTLE_TRY(require(path != nullptr, "pestle_load_tensors: NULL argument"));
+    std::vector<files::MemoryTensor> own;
+    PESTLE_TRY(read_file_tensors(tensors, count, own));
+    return files::load_tensors(path, own, hook_of(progress, user));
   });
 }

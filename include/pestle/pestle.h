@@ -178,6 +178,27 @@ typedef int (*pestle_progress)(void* user, const char* stage, uint64_t done_byte
 PESTLE_API pestle_status pestle_file(const char* verb, const char* options_json,
                                      pestle_progress progress, void* user, char** report);
 
+/* One tensor of a safetensors file, row-major without gaps. */
+typedef struct pestle_file_tensor {
+  const char* name;
+  const char* dtype; /* as safetensors spells it: "BF16", "F8_E4M3" */
+  int32_t rank;
+  const int64_t* shape;
+  void* data; /* pestle_save_tensors reads it, pestle_load_tensors fills it */
+} pestle_file_tensor;
+
+/* Writes a safetensors file, complete or not at all. Options may be NULL, or JSON:
+ * {"metadata": {text: text}, "force": true to replace a file, "max_shard_bytes": 0}. */
+PESTLE_API pestle_status pestle_save_tensors(const char* path, const pestle_file_tensor* tensors,
+                                             size_t count, const char* options_json,
+                                             pestle_progress progress, void* user);
+/* What is in a file, an index or a folder: {"tensors": [{"name", "dtype", "shape"}...],
+ * "metadata": {}}. Free the text with pestle_free. */
+PESTLE_API pestle_status pestle_list_tensors(const char* path, char** json);
+/* Fills the memory of each tensor; dtypes and shapes must be the file's. */
+PESTLE_API pestle_status pestle_load_tensors(const char* path, const pestle_file_tensor* tensors,
+                                             size_t count, pestle_progress progress, void* user);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -16,7 +16,7 @@ from ._backends import (
     set_backend_priority,
     use_backend,
 )
-from ._files import dequantize_file, diff, inspect, quantize_file
+from ._files import dequantize_file, diff, inspect, load_file, quantize_file, save_file
 from ._why import Verdict, Why, list_ops, overloads, why
 from .errors import (
     CorruptFileError,
@@ -64,8 +64,10 @@ __all__ = [
     "inspect",
     "list_backends",
     "list_ops",
+    "load_file",
     "overloads",
     "quantize_file",
+    "save_file",
     "set_backend_priority",
     "use_backend",
     "why",

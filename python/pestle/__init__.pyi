@@ -69,6 +69,17 @@ def inspect(input: str | os.PathLike, *, progress: bool | Progress | None = None
 def diff(a: str | os.PathLike, b: str | os.PathLike, *, progress: bool | Progress | None = None) -> dict:
     """The error of each layer of `b` against `a`, whatever their formats; the worst first."""
 
+def save_file(tensors: dict[str, torch.Tensor], path: str | os.PathLike, metadata: dict[str, str] | None = None, *, force: bool = True, max_shard_bytes: int | None = None, progress: bool | Progress | None = None) -> None:
+    """Writes tensors as a safetensors file, which appears complete or not at all.
+
+    A file that is there is replaced, unless `force` is False. `max_shard_bytes` makes shards and
+    their index. `progress` as in quantize_file."""
+
+def load_file(path: str | os.PathLike, device: str | torch.device | None = None, *, names: list[str] | None = None, progress: bool | Progress | None = None) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file, of shards with an index, or of a folder of these.
+
+    They lie on the CPU unless `device` is another; `names` picks some of them. `progress` as in quantize_file."""
+
 def quantize_fp8(
     x: Tensor, scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, q_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> tuple[Tensor, Tensor] | Tensor:

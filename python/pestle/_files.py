@@ -7,8 +7,11 @@ import json
 import os
 from collections.abc import Callable
 
+import torch
+
 from . import _library
-from .errors import NotCompiledError
+from ._contract import DTYPES
+from .errors import InvalidArgumentError, NotCompiledError, UnsupportedError
 
 _PROGRESS = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64
@@ -38,10 +41,10 @@ class _Bar:
             self.bar.close()
 
 
-def _run(verb: str, options: dict, progress: bool | Progress | None) -> dict:
+def _with_progress(run: Callable, progress: bool | Progress | None) -> None:
+    """Calls run(hook) of the C ABI, whose hook reports to a bar or to the caller's function."""
     if _library.LIBRARY is None:
         raise NotCompiledError("whole files need Pestle's compiled wheel, which has their engine")
-    options = {key: value for key, value in options.items() if value is not None}
     raised: list[BaseException] = []
     bar = _Bar() if progress is True else None
     report_to = bar or (progress if callable(progress) else None)
@@ -54,17 +57,25 @@ def _run(verb: str, options: dict, progress: bool | Progress | None) -> dict:
             return 1
 
     hook = _PROGRESS(step) if report_to else ctypes.cast(None, _PROGRESS)
-    report = ctypes.c_void_p()
     try:
-        status = _library.LIBRARY.pestle_file(
-            verb.encode(), json.dumps(options).encode(), hook, None, ctypes.byref(report)
-        )
+        status = run(hook)
     finally:
         if bar is not None:
             bar.close()
     if raised:
         raise raised[0]
     _library.check(status)
+
+
+def _run(verb: str, options: dict, progress: bool | Progress | None) -> dict:
+    options = {key: value for key, value in options.items() if value is not None}
+    report = ctypes.c_void_p()
+    _with_progress(
+        lambda hook: _library.LIBRARY.pestle_file(
+            verb.encode(), json.dumps(options).encode(), hook, None, ctypes.byref(report)
+        ),
+        progress,
+    )
     return json.loads(_library.take_text(report.value))
 
 
@@ -137,3 +148,94 @@ def diff(
 ) -> dict:
     """The error of each layer of `b` against `a`, whatever their formats; the worst first."""
     return _run("diff", {"a": os.fspath(a), "b": os.fspath(b)}, progress)
+
+
+class _FileTensor(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_char_p),
+        ("rank", ctypes.c_int32),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("data", ctypes.c_void_p),
+    )
+
+
+# safetensors' spelling of our dtypes.
+_SPELLING = {
+    dtype: f"F8_{name.upper()}" if name in ("e4m3", "e5m2", "e8m0") else name.upper()
+    for name, dtype in DTYPES.items()
+}
+_SPELLED = {text: dtype for dtype, text in _SPELLING.items()}
+
+
+def _file_tensors(tensors: dict[str, torch.Tensor]) -> ctypes.Array:
+    made = (_FileTensor * len(tensors))()
+    for place, (name, tensor) in zip(made, tensors.items(), strict=True):
+        if tensor.dtype not in _SPELLING:
+            raise InvalidArgumentError(f"{name}: safetensors has no dtype for {tensor.dtype}")
+        place.name, place.dtype = name.encode(), _SPELLING[tensor.dtype].encode()
+        place.rank = tensor.ndim
+        place.shape = (ctypes.c_int64 * max(tensor.ndim, 1))(*tensor.shape)
+        place.data = tensor.data_ptr()
+    return made
+
+
+def save_file(
+    tensors: dict[str, torch.Tensor],
+    path: str | os.PathLike,
+    metadata: dict[str, str] | None = None,
+    *,
+    force: bool = True,
+    max_shard_bytes: int | None = None,
+    progress: bool | Progress | None = None,
+) -> None:
+    """Writes tensors as a safetensors file, which appears complete or not at all.
+
+    A file that is there is replaced, unless `force` is False. `max_shard_bytes` makes shards and
+    their index. `progress` as in quantize_file.
+    """
+    own = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    options = {"metadata": metadata or {}, "force": force}
+    if max_shard_bytes is not None:
+        options["max_shard_bytes"] = max_shard_bytes
+    _with_progress(
+        lambda hook: _library.LIBRARY.pestle_save_tensors(
+            os.fspath(path).encode(), _file_tensors(own), ctypes.c_size_t(len(own)),
+            json.dumps(options).encode(), hook, None,
+        ),
+        progress,
+    )  # fmt: skip
+
+
+def load_file(
+    path: str | os.PathLike,
+    device: str | torch.device | None = None,
+    *,
+    names: list[str] | None = None,
+    progress: bool | Progress | None = None,
+) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file, of shards with an index, or of a folder of these.
+
+    They lie on the CPU unless `device` is another; `names` picks some of them. `progress` as in quantize_file.
+    """
+    where = os.fspath(path).encode()
+    listed = ctypes.c_void_p()
+    _with_progress(
+        lambda hook: _library.LIBRARY.pestle_list_tensors(where, ctypes.byref(listed)), None
+    )
+    found = {t["name"]: t for t in json.loads(_library.take_text(listed.value))["tensors"]}
+    own = {}
+    for name in found if names is None else names:
+        if name not in found:
+            raise InvalidArgumentError(f"{os.fspath(path)} has no tensor {name!r}")
+        spelled = found[name]["dtype"]
+        if spelled not in _SPELLED:
+            raise UnsupportedError(f"{name}: torch has no tensors of {spelled}")
+        own[name] = torch.empty(found[name]["shape"], dtype=_SPELLED[spelled])
+    _with_progress(
+        lambda hook: _library.LIBRARY.pestle_load_tensors(
+            where, _file_tensors(own), ctypes.c_size_t(len(own)), hook, None
+        ),
+        progress,
+    )
+    return {name: tensor.to(device or "cpu") for name, tensor in own.items()}

@@ -80,6 +80,7 @@ def _function(name: str) -> str:
 def text() -> str:
     parts = [_HEAD, "\n".join(_errors())]
     files = (_files.quantize_file, _files.dequantize_file, _files.inspect, _files.diff)
+    files += (_files.save_file, _files.load_file)
     parts += [_file_function(function) for function in files]
     parts += [_function(name) for name in names()]
     lines = "\n\n".join(parts).split("\n")

@@ -1,0 +1,49 @@
+"""A model with our ops, compiled by AOTInductor and run by a C++ program without Python."""
+
+import subprocess
+from pathlib import Path
+
+import pestle
+import torch
+from pestle import _library
+
+HERE = Path(__file__).parent
+TORCH = Path(torch.__file__).parent
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        random = torch.Generator().manual_seed(1)
+        weight = torch.randn(64, 32, generator=random)
+        self.weight = torch.nn.Parameter(weight, requires_grad=False)
+
+    def forward(self, x):
+        q, scale = pestle.quantize_fp8(x @ self.weight, granularity="row")
+        return pestle.dequantize_fp8(q, scale, granularity="row").float() * 2
+
+
+def build_runner(folder: Path) -> Path:
+    runner = folder / "runner"
+    subprocess.run(
+        ["c++", "-std=c++20", str(HERE / "aoti_runner.cpp"), "-o", str(runner),
+         f"-I{TORCH}/include", f"-I{TORCH}/include/torch/csrc/api/include", f"-L{TORCH}/lib",
+         f"-Wl,-rpath,{TORCH}/lib", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10"],
+        check=True,
+    )  # fmt: skip
+    return runner
+
+
+def test_a_compiled_model_runs_from_cpp(tmp_path):
+    model, x = Model(), torch.arange(8 * 64).reshape(8, 64).float() / 64
+    rows = {"x": {0: torch.export.Dim("rows", min=2, max=64)}}
+    with torch.no_grad():
+        exported = torch.export.export(model, (x,), dynamic_shapes=rows)
+        package = torch._inductor.aoti_compile_and_package(
+            exported, package_path=str(tmp_path / "model.pt2")
+        )
+        expected = model(x[:5])
+    command = [str(build_runner(tmp_path)), package, str(_library.PATH)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = torch.tensor([float(line) for line in result.stdout.split()]).reshape(5, 32)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
