@@ -110,7 +110,7 @@ inline Status run_activation(const Call& call, const char* name, const Activatio
 
 // The tensors of a call; those without memory are absent.
 struct ActivationTensors {
-  TensorView x, gate, grad, out[2];
+  TensorView x = {}, gate = {}, grad = {}, out[2] = {};
 
   template <class Visit>
   bool all(Visit&& visit) const {
