@@ -5,7 +5,8 @@
 //          for d_x, then a block 32 columns of all rows (of a group) for the sums.
 // Traffic  x and d_out (and residuals) once, d_x once; 4 bytes of sums a column, array and run.
 // Numerics f32; statistics from x again, in the forward's order. docs: norm_backward.h
-// Measured not yet run on a GPU
+// Measured H200: rms 32768 x 4096: bf16 2.79 TB/s (71 % of the copy), f32 3.75 (95 %); bf16 2048 x
+//          65536 1.07 (27 %); with bias, scale or gate 15-46 %. norm_rows.md
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/row_team.cuh"
 #include "backends/cuda/device/tiles.h"

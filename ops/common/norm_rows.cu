@@ -6,7 +6,8 @@
 // Traffic  x (and residual) once, out (or codes) once; weight, bias, scale, shift out of the L2.
 // Numerics f32; mean first, then squared differences from it, both by fixed trees of additions.
 //          Codes: ops/common/quantized_output.h.
-// Measured not yet run on a GPU
+// Measured H200: bf16 32760 x 5120: rms 3.37 TB/s (86 % of the copy), adaln 2.77 (71 %), f32 97 %;
+//          codes 29-62 %, rows of 65536 and more 46-66 %. Rotation: not yet run. norm_rows.md
 #include "backends/cuda/device/row_team.cuh"
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
