@@ -285,9 +285,9 @@ def quotient_by_one(x, d):
     """x / d for a scalar d of any value, in IEEE f32 for every code that is made of it by nearest
     rounding: what saturates may be another large number."""
     bits = abs_bits(d)
-    if INTERPRETED:
+    if INTERPRETED:  # noqa: SIM114  (decided before the kernel runs)
         v = tl.div_rn(x, d)
-    elif (bits == 0) | (bits >= 0x7F800000):  # noqa: SIM114  (decided when it runs)
+    elif (bits == 0) | (bits >= 0x7F800000):
         v = tl.div_rn(x, d)
     else:
         # d becomes a number of [1, 2), or below where it is subnormal; its sign goes to x.
