@@ -1,33 +1,14 @@
-// activation on CUDA; the kernels are ops/common/activation_rows.cuh's.
-// Map      blocks of 128 threads take 4,096 elements of a row, 4 units of 8 a thread; dense tensors
-//          are one row. _any: elements one by one, any strides.
-// Traffic  everything once.
-// Numerics f32: sigmoids as 1 / (1 + 2^t) and 2^t / (1 + 2^t), Phi's tail as 2^polynomial (8e-8).
+// activation on CUDA; ops/common/activation_rows.cu has the kernels and their headers.
 // Measured not yet run on a GPU.
-#include "ops/activation/activation_spec.h"
-#include "ops/common/activation_rows.cuh"
+#include "ops/activation/activation_call.h"
 
 namespace pestle::ops::activation {
 namespace {
 
-constexpr int kX = arg_index(spec, "x");
-constexpr int kOut = arg_index(spec, "out");
-constexpr int kAct = arg_index(spec, "act");
-
-ActivationTensors tensors_of(const Call& call) {
-  return {.x = call.tensor(kX), .out = {call.tensor(kOut), {}}};
-}
-
-Status start(const Call& call, bool any) {
-  const auto act = static_cast<Activation>(call.integer(kAct));
-  return run_activation(call, any ? "activation_any" : "activation",
-                        activation_job(tensors_of(call), act, any), any);
-}
-Status run(const Call& call) { return start(call, false); }
-Status run_any(const Call& call) { return start(call, true); }
-
-std::string refuses(const Call& call, const Machine&) {
-  return refuse_activation(tensors_of(call));
+Status run(const Call& call) { return activation_cuda(call, "activation", read(call)); }
+Status run_any(const Call& call) { return activation_cuda_any(call, "activation_any", read(call)); }
+std::string refuses(const Call& call, const Machine& machine) {
+  return refuse_activation_cuda(read(call), machine);
 }
 
 constexpr Impl kImpls[] = {

@@ -13,6 +13,7 @@
 #include "backends/cuda/launch.h"
 #include "ops/common/norm_rows.h"
 #include "ops/common/quantize_rows.cuh"
+#include "ops/common/quantized_any.cuh"
 #include "ops/common/quantized_output.cuh"
 
 namespace pestle::ops {
@@ -172,74 +173,6 @@ __device__ inline void modulate(const NormJob& p, const Team& team, int64_t grou
   });
 }
 
-// int8 codes of rotated rows; v: the row's values, rounded to x's dtype.
-__device__ inline void put_rotated(const NormJob& p, const Team& team, TeamParts<3>& parts,
-                                   Values& v) {
-  const RowQuantizer& o = p.codes;
-  char* q = o.q + team.row * o.q_row_bytes;
-  uint32_t amax = 0;
-#pragma unroll
-  for (int i = 0; i < kTeamUnits; ++i) {
-    rotate_unit(v[i], o.hadamard);
-    if (!team.has(i)) continue;
-    for (int j = 0; j < kUnit; ++j) amax = max(amax, formats::abs_bits(v[i][j]));
-  }
-  const float scale = o.given != nullptr ? __ldg(o.given + team.row)
-                                         : Int8Code::scale(team.largest(parts, 2, amax));
-  if (o.given == nullptr && team.inside && team.leads()) o.scale_out[team.row] = scale;
-  const Divider by = Divider::by(scale);
-#pragma unroll
-  for (int i = 0; i < kTeamUnits; ++i) {
-    if (team.inside && team.has(i)) {
-      put_bytes<F32, Int8Code, false>(q + team.unit(i) * 8, F32::pack(v[i]), by);
-    }
-  }
-}
-
-template <class T, class Kind>
-__device__ inline void put_codes(const NormJob& p, const Team& team, TeamParts<3>& parts,
-                                 const typename T::Raw (&raw)[kTeamUnits]) {
-  const RowQuantizer& o = p.codes;
-  char* q = o.q + team.row * o.q_row_bytes;
-  if constexpr (Kind::kBytes) {
-    using Code = typename Kind::Code;
-    float scale;
-    if (o.given != nullptr) {
-      scale = __ldg(o.given + (o.one_scale ? 0 : team.row));
-    } else {
-      uint32_t amax = 0;
-#pragma unroll
-      for (int i = 0; i < kTeamUnits; ++i) {
-        if (team.has(i)) amax = max(amax, T::amax(raw[i]));
-      }
-      scale = Code::scale(team.largest(parts, 2, amax));
-      if (team.inside && team.leads()) o.scale_out[team.row] = scale;
-    }
-    const Divider by = Divider::by(scale);
-#pragma unroll
-    for (int i = 0; i < kTeamUnits; ++i) {
-      if (team.inside && team.has(i)) put_bytes<T, Code, false>(q + team.unit(i) * 8, raw[i], by);
-    }
-  } else {
-    uint8_t* scales = o.scale_row(team.row);
-    if constexpr (std::is_same_v<Kind, Nvfp4Codes>) {
-      const Nvfp4Scale global = Nvfp4Scale::from(o.global_scale);
-#pragma unroll
-      for (int i = 0; i < kTeamUnits; ++i) {
-        put_nvfp4<T>(o, q, scales, team.unit(i), team.inside && team.has(i), raw[i], global);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kTeamUnits; ++i) {
-        put_mxfp8<T>(o, q, scales, team.unit(i), team.inside && team.has(i), raw[i]);
-      }
-    }
-    if (team.inside) {
-      o.clear_padding(team.row, p.shape.rows, team.first, team.step);
-    }
-  }
-}
-
 // Rows of up to 8192 elements lie in blocks of up to 256 threads, several on a multiprocessor;
 // longer ones, without codes, in blocks of up to 512, whose registers leave room for two.
 constexpr int kSmallBlock = 256;
@@ -273,9 +206,9 @@ __global__ void __launch_bounds__(kThreads, kThreads == kLargeBlock || Kind::kCo
     if constexpr (std::is_same_v<Kind, RotatedCodes>) {
 #pragma unroll
       for (int i = 0; i < kTeamUnits; ++i) T::to_f32(raw[i], v[i]);
-      put_rotated(p, team, parts, v);
+      put_rotated(p.codes, team, parts, 2, v);
     } else {
-      put_codes<T, Kind>(p, team, parts, raw);
+      put_codes<T, Kind>(p.codes, p.shape.rows, team, parts, 2, raw);
     }
   }
 }
@@ -284,13 +217,10 @@ __global__ void __launch_bounds__(kThreads, kThreads == kLargeBlock || Kind::kCo
 
 struct AnyNorm {
   AnyTensor x, residual, gate, weight, bias, scale, shift, out, residual_out;
-  AnyTensor q, q_scale, scale_out;
-  const char* global_scale;
-  int64_t rows, columns, rows_of_group;
+  AnyCodes codes;
+  int64_t columns, rows_of_group;
   float eps;
-  bool subtract_mean, high_first, swizzled;
-  OutFormat format;
-  int hadamard;
+  bool subtract_mean;
 };
 
 constexpr int kPiece = kAnyColumns;
@@ -391,97 +321,23 @@ struct AnyRows {
       if (kStore && residual_out.present()) residual_out.store(first + i, s);
       if (kStore && out.present()) out.store(first + i, y);
     }
-    if (p.hadamard > 0) rotate_shared(v, count, p.hadamard);
+    if (p.codes.hadamard > 0) rotate_shared(v, count, p.codes.hadamard);
     __syncthreads();
     return count;
   }
 };
 
-// Codes of a piece of a row, one scale a row.
-template <class Code>
-__device__ void any_bytes(const AnyNorm& p, int64_t row, int64_t first, int count, const float* v,
-                          float scale) {
-  const AnyRow q(p.q, row);
-  for (int i = threadIdx.x; i < count; i += kAnyThreads) {
-    char* to = const_cast<char*>(q.data) + (first + i) * q.stride;
-    *to = static_cast<char>(Code::code(__fdiv_rn(v[i], scale)));
-  }
-}
-
-__device__ void any_blocks(const AnyNorm& p, int64_t row, int64_t first, int count,
-                           const float* v) {
-  const AnyRow q(p.q, row);
-  const bool nvfp4 = p.format == OutFormat::kNvfp4;
-  const int block = nvfp4 ? 16 : 32;
-  const AnyScales scales{p.scale_out, p.columns / block, p.swizzled};
-  for (int b = threadIdx.x; b < count / block; b += kAnyThreads) {
-    uint8_t codes[32];
-    const int64_t column = first + b * block;
-    char* to = const_cast<char*>(q.data);
-    char* scale = scales.at(row, column / block);
-    if (nvfp4) {
-      const float g = __uint_as_float(AnyTensor::bits(p.global_scale, 4));
-      *scale = static_cast<char>(formats::nvfp4_quantize_block(v + b * 16, g, codes));
-      for (int i = 0; i < 16; i += 2) {
-        to[(column + i) / 2 * q.stride] =
-            static_cast<char>(formats::pack_nibbles(codes[i], codes[i + 1], p.high_first));
-      }
-    } else {
-      *scale = static_cast<char>(formats::mx_quantize_block<formats::E4m3>(v + b * 32, codes));
-      for (int i = 0; i < 32; ++i) to[(column + i) * q.stride] = static_cast<char>(codes[i]);
-    }
-  }
-}
-
-// The row's own padding, and rows past the last.
-__device__ void any_padding(const AnyNorm& p, int64_t row) {
-  const AnyTensor& t = p.scale_out;
-  const int64_t blocks = p.columns / (p.format == OutFormat::kNvfp4 ? 16 : 32);
-  const AnyScales scales{t, blocks, true};
-  for (int64_t b = blocks + threadIdx.x; b < t.shape[1]; b += kAnyThreads) *scales.at(row, b) = 0;
-  for (int64_t r = p.rows + row; r < t.shape[0]; r += p.rows) {
-    for (int64_t b = threadIdx.x; b < t.shape[1]; b += kAnyThreads) *scales.at(r, b) = 0;
-  }
-}
-
-__device__ float any_row_scale(const AnyRows& rows, float* v) {
-  const AnyNorm& p = rows.p;
-  if (p.q_scale.data != nullptr) {
-    const bool one = p.format == OutFormat::kFp8Tensor;
-    return __uint_as_float(AnyTensor::bits(one ? p.q_scale.data : p.q_scale.at(rows.row, 0), 4));
-  }
-  uint32_t amax = 0;
-  for (int64_t first = 0; first < p.columns; first += kPiece) {
-    const int count = rows.piece<false>(first, v);
-    for (int i = threadIdx.x; i < count; i += kAnyThreads) {
-      amax = max(amax, formats::abs_bits(v[i]));
-    }
-  }
-  amax = block_max(amax);
-  const float scale =
-      p.format == OutFormat::kFp8Row ? Fp8Code<formats::E4m3>::scale(amax) : Int8Code::scale(amax);
-  if (threadIdx.x == 0) AnyTensor::put(p.scale_out.at(rows.row, 0), __float_as_uint(scale), 4);
-  return scale;
-}
-
 __global__ void __launch_bounds__(kAnyThreads) any_kernel(const __grid_constant__ AnyNorm p) {
   __shared__ float v[kPiece];
   AnyRows rows(p, blockIdx.x);
   rows.find_statistics();
-  const bool blocks = p.format == OutFormat::kNvfp4 || p.format == OutFormat::kMxfp8;
-  const bool bytes = p.format != OutFormat::kNone && !blocks;
-  const float scale = bytes ? any_row_scale(rows, v) : 0;
+  const float scale = any_row_scale(p.codes, rows.row, v,
+                                    [&](int64_t first) { return rows.piece<false>(first, v); });
   for (int64_t first = 0; first < p.columns; first += kPiece) {
     const int count = rows.piece<true>(first, v);
-    if (blocks) {
-      any_blocks(p, rows.row, first, count, v);
-    } else if (p.format == OutFormat::kInt8Row) {
-      any_bytes<Int8Code>(p, rows.row, first, count, v, scale);
-    } else if (bytes) {
-      any_bytes<Fp8Code<formats::E4m3>>(p, rows.row, first, count, v, scale);
-    }
+    put_any_codes(p.codes, rows.row, first, count, v, scale);
   }
-  if (blocks && p.swizzled) any_padding(p, rows.row);
+  clear_any_padding(p.codes, rows.row);
 }
 
 // ---- host ----
@@ -556,7 +412,6 @@ Status norm_rows_cuda(const Call& call, const char* name, const NormRows& n) {
 }
 
 Status norm_rows_cuda_any(const Call& call, const char* name, const NormRows& n) {
-  const QuantizedOutput& o = n.quant;
   if (n.rows() == 0) return {};
   const AnyNorm job{AnyTensor(n.x),
                     AnyTensor(n.residual),
@@ -567,19 +422,11 @@ Status norm_rows_cuda_any(const Call& call, const char* name, const NormRows& n)
                     AnyTensor(n.shift),
                     AnyTensor(n.out),
                     AnyTensor(n.residual_out),
-                    AnyTensor(o.q),
-                    AnyTensor(o.q_scale),
-                    AnyTensor(o.scale_out),
-                    o.global_scale.as<const char>(),
-                    n.rows(),
+                    AnyCodes(n.quant, n.rows(), n.columns()),
                     n.columns(),
                     n.rows() / groups_of(n),
                     n.eps,
-                    n.subtract_mean,
-                    o.high_first,
-                    o.swizzled,
-                    o.format,
-                    o.hadamard};
+                    n.subtract_mean};
   return launch(call, name, {n.rows(), kAnyThreads}, any_kernel, job);
 }
 

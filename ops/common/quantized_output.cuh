@@ -7,6 +7,7 @@
 #include "backends/cuda/device/block_scales.cuh"
 #include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/device/e2m1.cuh"
+#include "backends/cuda/device/row_team.cuh"
 #include "backends/cuda/tensor_amax.h"
 #include "formats/hadamard.h"
 #include "formats/mx.h"
@@ -247,6 +248,77 @@ __device__ inline void put_mxfp8(const RowQuantizer& o, char* q, uint8_t* scales
   if (!inside) return;
   store8(q + unit * 8, codes);
   if (unit % 4 == 0) scales[o.scale_place(unit / 4)] = e;
+}
+
+// int8 codes of rotated rows; v: the row's values, rounded to x's dtype.
+template <int kSlots>
+__device__ inline void put_rotated(const RowQuantizer& o, const Team& team,
+                                   TeamParts<kSlots>& parts, int slot,
+                                   float (&v)[kTeamUnits][kUnit]) {
+  char* q = o.q + team.row * o.q_row_bytes;
+  uint32_t amax = 0;
+#pragma unroll
+  for (int i = 0; i < kTeamUnits; ++i) {
+    rotate_unit(v[i], o.hadamard);
+    if (!team.has(i)) continue;
+    for (int j = 0; j < kUnit; ++j) amax = max(amax, formats::abs_bits(v[i][j]));
+  }
+  const float scale = o.given != nullptr ? __ldg(o.given + team.row)
+                                         : Int8Code::scale(team.largest(parts, slot, amax));
+  if (o.given == nullptr && team.inside && team.leads()) o.scale_out[team.row] = scale;
+  const Divider by = Divider::by(scale);
+#pragma unroll
+  for (int i = 0; i < kTeamUnits; ++i) {
+    if (team.inside && team.has(i)) {
+      put_bytes<F32, Int8Code, false>(q + team.unit(i) * 8, F32::pack(v[i]), by);
+    }
+  }
+}
+
+// Codes of a team's row, and its scale where that is computed: by a join of the largest, in the
+// slot.
+template <class T, class Kind, int kSlots>
+__device__ inline void put_codes(const RowQuantizer& o, int64_t rows, const Team& team,
+                                 TeamParts<kSlots>& parts, int slot,
+                                 const typename T::Raw (&raw)[kTeamUnits]) {
+  char* q = o.q + team.row * o.q_row_bytes;
+  if constexpr (Kind::kBytes) {
+    using Code = typename Kind::Code;
+    float scale;
+    if (o.given != nullptr) {
+      scale = __ldg(o.given + (o.one_scale ? 0 : team.row));
+    } else {
+      uint32_t amax = 0;
+#pragma unroll
+      for (int i = 0; i < kTeamUnits; ++i) {
+        if (team.has(i)) amax = max(amax, T::amax(raw[i]));
+      }
+      scale = Code::scale(team.largest(parts, slot, amax));
+      if (team.inside && team.leads()) o.scale_out[team.row] = scale;
+    }
+    const Divider by = Divider::by(scale);
+#pragma unroll
+    for (int i = 0; i < kTeamUnits; ++i) {
+      if (team.inside && team.has(i)) put_bytes<T, Code, false>(q + team.unit(i) * 8, raw[i], by);
+    }
+  } else {
+    uint8_t* scales = o.scale_row(team.row);
+    if constexpr (std::is_same_v<Kind, Nvfp4Codes>) {
+      const Nvfp4Scale global = Nvfp4Scale::from(o.global_scale);
+#pragma unroll
+      for (int i = 0; i < kTeamUnits; ++i) {
+        put_nvfp4<T>(o, q, scales, team.unit(i), team.inside && team.has(i), raw[i], global);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kTeamUnits; ++i) {
+        put_mxfp8<T>(o, q, scales, team.unit(i), team.inside && team.has(i), raw[i]);
+      }
+    }
+    if (team.inside) {
+      o.clear_padding(team.row, rows, team.first, team.step);
+    }
+  }
 }
 
 }  // namespace row_quantizer

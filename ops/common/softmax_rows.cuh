@@ -1,7 +1,10 @@
 // softmax, log_softmax and cross_entropy on CUDA: rows spread over groups of threads.
-//   held_kernel  a row in the registers of a warp's lanes, a block or a cluster, as it was loaded:
-//                one read. Each thread runs the online algorithm over its units, and its pair
-//                (largest, sum) is joined over warp, block and cluster.
+//   short_kernel a row of up to 16k elements in the registers of a warp's lanes or a block, as f32.
+//                Each warp takes its largest t, then sums exp(t - largest); one exchange of these
+//                pairs gives the row's.
+//   held_kernel  a row in the registers of a cluster, as it was loaded: one read. Each thread runs
+//                the online algorithm over its units, and the pairs are joined over warp, block and
+//                cluster.
 //   long_kernel  the same over parts of a row that are read again, backwards: what the L2 still
 //                holds comes first. cross_entropy reads once and writes no row.
 #pragma once
@@ -179,6 +182,57 @@ struct RowResult {
   }
 };
 
+// Rows of one block: exponentials are kept, so that each element has one.
+template <class Access, SoftmaxKind kKind>
+__global__ void __launch_bounds__(kRowThreads, 2) short_kernel(SoftmaxJob job) {
+  __shared__ RowParts shared;
+  const RowPlace place = row_place(job.groups);
+  const Access x(job.x, place);
+  const MaskRow<Access> mask(job.mask, place);
+  typename Access::Raw raw[kRowChunks];
+#pragma unroll
+  for (int c = 0; c < kRowChunks; ++c) raw[c] = x.load(c);
+  float t[kRowChunks][kUnit];
+  float largest = -kInfinity;
+#pragma unroll
+  for (int c = 0; c < kRowChunks; ++c) {
+    logits(x, mask, job.scale, raw[c], c, t[c]);
+    for (int i = 0; i < kUnit; ++i) {
+      if (!x.has(c, i)) t[c][i] = -kInfinity;
+      largest = fmaxf(largest, t[c][i]);
+    }
+  }
+  const int width = min(place.lanes, 32);
+  SoftmaxPart own{max_over_lanes(largest, width), 0, 0};
+  const float base = base_of(own.largest);
+  float sums[2] = {};
+#pragma unroll
+  for (int c = 0; c < kRowChunks; ++c) {
+    for (int i = 0; i < kUnit; ++i) {
+      const float e = exp_of(t[c][i] - base);
+      sums[i % 2] += e;
+      if constexpr (kKind == SoftmaxKind::kSoftmax) t[c][i] = e;
+    }
+  }
+  own.sum = sum_over_lanes(sums[0] + sums[1], width);
+  const SoftmaxPart all = join_row(place, own, shared);
+  if (place.row >= job.groups.rows) return;
+  const Access out(job.out, place);
+  const float factor = exp_of(own.largest - base_of(all.largest)) / all.sum;
+  const float log_sum = logf(all.sum);
+#pragma unroll
+  for (int c = 0; c < kRowChunks; ++c) {
+    for (int i = 0; i < kUnit; ++i) {
+      if constexpr (kKind == SoftmaxKind::kSoftmax)
+        t[c][i] *= factor;
+      else
+        t[c][i] = (t[c][i] - base_of(all.largest)) - log_sum;
+    }
+    out.store(c, t[c]);
+  }
+}
+
+// Rows of a cluster, kept as they were loaded.
 template <class Access, SoftmaxKind kKind>
 __global__ void __launch_bounds__(kRowThreads, 2) held_kernel(SoftmaxJob job) {
   constexpr int kChunks = kHeldChunks<Access>;
@@ -274,8 +328,12 @@ Status start_softmax(const Call& call, const char* name, SoftmaxJob& job) {
     job.groups = RowGroups::block_a_row(rows, units, kHeldThreads);
     return start(long_kernel<Vectors<T>, kKind>);
   }
-  const int most_blocks = units > kHeldThreads * kRowChunks ? cluster_blocks(call) : 1;
+  const int most_blocks = units > kRowBlockUnits ? cluster_blocks(call) : 1;
   if constexpr (kKind != SoftmaxKind::kLoss) {
+    if (units <= kRowBlockUnits) {
+      job.groups = RowGroups::holding(rows, units, 1, kRowThreads, kRowChunks);
+      return start(short_kernel<Vectors<T>, kKind>);
+    }
     for (int threads : {kHeldThreads, kRowThreads}) {
       job.groups = RowGroups::holding(rows, units, most_blocks, threads, kHeldChunks<Vectors<T>>);
       if (job.groups.cluster > 0) return start(held_kernel<Vectors<T>, kKind>);

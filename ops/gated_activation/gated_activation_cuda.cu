@@ -1,36 +1,16 @@
-// gated_activation on CUDA; the kernels are ops/common/activation_rows.cuh's.
-// Map      blocks of 128 threads take 4,096 elements of a row, 4 units of 8 a thread; dense tensors
-//          are one row. _any: elements one by one, any strides.
-// Traffic  everything once.
-// Numerics f32: sigmoids as 1 / (1 + 2^t) and 2^t / (1 + 2^t), Phi's tail as 2^polynomial (8e-8).
+// gated_activation on CUDA; ops/common/activation_rows.cu has the kernels and their headers.
 // Measured not yet run on a GPU.
-#include "ops/common/activation_rows.cuh"
-#include "ops/gated_activation/gated_activation_spec.h"
+#include "ops/gated_activation/gated_activation_call.h"
 
 namespace pestle::ops::gated_activation {
 namespace {
 
-constexpr int kX = arg_index(spec, "x");
-constexpr int kGate = arg_index(spec, "gate");
-constexpr int kOut = arg_index(spec, "out");
-constexpr int kAct = arg_index(spec, "act");
-constexpr int kLayout = arg_index(spec, "layout");
-
-ActivationTensors tensors_of(const Call& call) {
-  const GatedViews in = gated_views(call.tensor(kX), call.tensor(kGate), call.integer(kLayout));
-  return {.x = in.act, .gate = in.gate, .out = {call.tensor(kOut), {}}};
+Status run(const Call& call) { return activation_cuda(call, "gated_activation", read(call)); }
+Status run_any(const Call& call) {
+  return activation_cuda_any(call, "gated_activation_any", read(call));
 }
-
-Status start(const Call& call, bool any) {
-  const auto act = static_cast<Activation>(call.integer(kAct));
-  return run_activation(call, any ? "gated_activation_any" : "gated_activation",
-                        activation_job(tensors_of(call), act, any), any);
-}
-Status run(const Call& call) { return start(call, false); }
-Status run_any(const Call& call) { return start(call, true); }
-
-std::string refuses(const Call& call, const Machine&) {
-  return refuse_activation(tensors_of(call));
+std::string refuses(const Call& call, const Machine& machine) {
+  return refuse_activation_cuda(read(call), machine);
 }
 
 constexpr Impl kImpls[] = {

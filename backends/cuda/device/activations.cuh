@@ -48,20 +48,27 @@ __device__ inline void activate(Activation act, float (&v)[kUnit]) {
 // v = act(v), slope = act'(v); slopes at infinities are their limits.
 __device__ inline void activate_with_slope(Activation act, float (&v)[kUnit],
                                            float (&slope)[kUnit]) {
-  for (int i = 0; i < kUnit; ++i) {
-    const float x = v[i];
-    const float near = near_zero(x);
-    if (act == Activation::kGelu) {
-      const float phi = normal_of(x);
+  if (act == Activation::kSilu) {
+    for (int i = 0; i < kUnit; ++i) {
+      const Sigmoid s = sigmoid_of(v[i]);
+      slope[i] = __fmaf_rn(near_zero(v[i]) * s.value, s.rest, s.value);
+      v[i] *= s.value;
+    }
+  } else if (act == Activation::kGelu) {
+    for (int i = 0; i < kUnit; ++i) {
+      const float near = near_zero(v[i]);
+      const float phi = normal_of(v[i]);
       const float density = quick_exp2(near * near * -kHalfLog2E) * kNormalDensity;
       slope[i] = __fmaf_rn(near, density, phi);
-      v[i] = x * phi;
-    } else {
-      const bool tanh = act == Activation::kGeluTanh;
-      const Sigmoid s = sigmoid_of(tanh ? tanh_argument(x) : x);
-      const float inner = tanh ? __fmaf_rn(near * near, 3 * kTanhCubic, kTanhLinear) : 1.0f;
+      v[i] *= phi;
+    }
+  } else {
+    for (int i = 0; i < kUnit; ++i) {
+      const float near = near_zero(v[i]);
+      const Sigmoid s = sigmoid_of(tanh_argument(v[i]));
+      const float inner = __fmaf_rn(near * near, 3 * kTanhCubic, kTanhLinear);
       slope[i] = __fmaf_rn(near * s.value * s.rest, inner, s.value);
-      v[i] = x * s.value;
+      v[i] *= s.value;
     }
   }
 }

@@ -42,7 +42,7 @@ struct AnyTensor {
   }
   // An element by its number in row-major order.
   __device__ char* element_at(int64_t index) const {
-    if (rank == 0) return data;
+    if (rank <= 1) return data + (rank == 0 ? 0 : index * strides[0]);
     return at(index / shape[rank - 1], index % shape[rank - 1]);
   }
   // Of i32 and i64.
