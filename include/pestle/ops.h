@@ -1859,19 +1859,46 @@ static inline pestle_status pestle_rms_adaln_backward(
 
 /* SiLU (swish) or GELU, exact or by tanh, of every element.
  *   x: bf16|f16|f32 [*M, K] any values
- *   out: =x [*M, K] (output) act(x)
+ *   q_scale: f32 [none|fp8_tensor|nvfp4|mxfp8: 1; fp8_row|int8_row: *M, 1] (may be NULL) decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+ *   global_scale: f32 [1] (may be NULL) decode scale of the whole tensor, out_format=nvfp4
+ *   out: =x [*M, K] (output) (may be NULL) act(x)
+ *   q: none|nvfp4: u8; fp8_tensor|fp8_row|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|int8_row|mxfp8: *M, K; nvfp4: *M, K/2] (output) (may be NULL) codes of out; nvfp4: two a byte
+ *   scale_out: none|fp8_tensor|fp8_row|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1;nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(K,32),4), cdiv(K,32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K
  *   act: silu|gelu|gelu_tanh; x * sigmoid(x) (also swish); x * Phi(x) by erf; gelu by its tanh approximation
+ *   out_format: none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8; none: out; else q holds out's codes, and out is given only with keep_out
+ *   keep_out: give out beside its codes, rounded to x's dtype
+ *   hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
  */
 static inline pestle_status pestle_activation(
     const pestle_tensor* x,
+    const pestle_tensor* q_scale,
+    const pestle_tensor* global_scale,
     const pestle_tensor* out,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_out,
     const char* act,
+    const char* out_format,
+    int keep_out,
+    int64_t hadamard,
+    const char* nibbles,
+    const char* scale_layout,
     const pestle_call_options* options) {
-  pestle_arg args[3];
+  pestle_arg args[12];
   args[0] = pestle_tensor_arg(x);
-  args[1] = pestle_tensor_arg(out);
-  args[2] = pestle_choice_arg(act);
-  return pestle_call(pestle_find_op("activation"), args, 3, options);
+  args[1] = pestle_tensor_arg(q_scale);
+  args[2] = pestle_tensor_arg(global_scale);
+  args[3] = pestle_tensor_arg(out);
+  args[4] = pestle_tensor_arg(q);
+  args[5] = pestle_tensor_arg(scale_out);
+  args[6] = pestle_choice_arg(act);
+  args[7] = pestle_choice_arg(out_format);
+  args[8] = pestle_bool_arg(keep_out);
+  args[9] = pestle_int_arg(hadamard);
+  args[10] = pestle_choice_arg(nibbles);
+  args[11] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("activation"), args, 12, options);
 }
 
 /* Gradient of activation's x.
@@ -1897,24 +1924,51 @@ static inline pestle_status pestle_activation_backward(
 /* silu_mul, gelu_mul, swiglu, geglu: an activation times a gate, in two tensors or the halves of one.
  *   x: bf16|f16|f32 [pair: *M, K; act_first|act_last: *M, 2*K] what act takes; or both factors side by side
  *   gate: =x [*M, K] (may be NULL) the other factor
- *   out: =x [*M, K] (output) act(x) * gate
+ *   q_scale: f32 [none|fp8_tensor|nvfp4|mxfp8: 1; fp8_row|int8_row: *M, 1] (may be NULL) decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+ *   global_scale: f32 [1] (may be NULL) decode scale of the whole tensor, out_format=nvfp4
+ *   out: =x [*M, K] (output) (may be NULL) act(x) * gate
+ *   q: none|nvfp4: u8; fp8_tensor|fp8_row|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|int8_row|mxfp8: *M, K; nvfp4: *M, K/2] (output) (may be NULL) codes of out; nvfp4: two a byte
+ *   scale_out: none|fp8_tensor|fp8_row|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1;nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(K,32),4), cdiv(K,32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K
  *   act: silu|gelu|gelu_tanh; x * sigmoid(x) (also swish); x * Phi(x) by erf; gelu by its tanh approximation
  *   layout: pair|act_first|act_last; act(x) * gate; x holds both in its last dimension, the half that act takes first (swiglu) or last (geglu)
+ *   out_format: none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8; none: out; else q holds out's codes, and out is given only with keep_out
+ *   keep_out: give out beside its codes, rounded to x's dtype
+ *   hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
  */
 static inline pestle_status pestle_gated_activation(
     const pestle_tensor* x,
     const pestle_tensor* gate,
+    const pestle_tensor* q_scale,
+    const pestle_tensor* global_scale,
     const pestle_tensor* out,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_out,
     const char* act,
     const char* layout,
+    const char* out_format,
+    int keep_out,
+    int64_t hadamard,
+    const char* nibbles,
+    const char* scale_layout,
     const pestle_call_options* options) {
-  pestle_arg args[5];
+  pestle_arg args[14];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(gate);
-  args[2] = pestle_tensor_arg(out);
-  args[3] = pestle_choice_arg(act);
-  args[4] = pestle_choice_arg(layout);
-  return pestle_call(pestle_find_op("gated_activation"), args, 5, options);
+  args[2] = pestle_tensor_arg(q_scale);
+  args[3] = pestle_tensor_arg(global_scale);
+  args[4] = pestle_tensor_arg(out);
+  args[5] = pestle_tensor_arg(q);
+  args[6] = pestle_tensor_arg(scale_out);
+  args[7] = pestle_choice_arg(act);
+  args[8] = pestle_choice_arg(layout);
+  args[9] = pestle_choice_arg(out_format);
+  args[10] = pestle_bool_arg(keep_out);
+  args[11] = pestle_int_arg(hadamard);
+  args[12] = pestle_choice_arg(nibbles);
+  args[13] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("gated_activation"), args, 14, options);
 }
 
 /* Gradients of gated_activation (silu_mul, gelu_mul, swiglu, geglu).

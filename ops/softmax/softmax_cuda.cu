@@ -1,13 +1,14 @@
 // softmax on CUDA; the kernels are ops/common/softmax_rows.cuh's.
-// Map      cuda/softmax: a row to a few lanes of a warp (up to 1,024 elements), a block (16k) or a
-//          cluster of 2 to 16 blocks (256k), 32 elements a thread in registers; longer rows are
-//          read twice by a cluster. _any: elements one by one, any strides; rows that lie side by
-//          side go a thread a row.
-// Traffic  x and out once; x twice beyond 256k elements (16k without clusters) and in _any.
+// Map      cuda/softmax: a row to a few lanes of a warp (up to 1,024 elements), a block (16k)
+//          or a cluster of 2 to 16 blocks, in registers; longer rows are read twice by a cluster.
+//          _any: elements one by one, any strides; rows side by side go a thread a row.
+// Traffic  x and out once; x twice beyond 512k (f32: 256k; without
+//          clusters 16k) elements and in _any.
 // Numerics f32: t = fma(x, scale, mask); e^y as ex2.approx(y * log2 e), 2 ulp; sums as trees, the
 //          same order in every run. Each e is scaled once, by exp(warp's largest -
 //          row's) / sum.
-// Measured not yet run on a GPU.
+// Measured H200, bf16: 132 us at [131072, 1024] (103 % of a copy), 147 at [8192, 16384] (93 %),
+//          196 at [512, 262144] (70 %); softmax.md has all.
 #include "ops/common/softmax_rows.cuh"
 #include "ops/softmax/softmax_spec.h"
 

@@ -66,6 +66,38 @@ TEST(Contract, SymbolsGiveShapes) {
   EXPECT_FALSE(call.value().values[4].present);
 }
 
+constexpr Arg kHalvesArgs[] = {
+    input("x", "f32", "*M, 2*K", "two halves"),
+    input("y", "f32", "*B", "anything that repeats to x's shape"),
+    output("out", "=x", "*M, K", "one half"),
+    int_attr("dim", -1, "a dimension"),
+};
+constexpr Constraint kHalvesConstraints[] = {
+    {"rank(x) > 0 && dim >= -rank(x) && dim < rank(x)", "dim must be x's"},
+    {"broadcasts(y, x)", "y must repeat to x"},
+};
+constexpr OpSpec kHalves{.name = "halves",
+                         .doc = "",
+                         .source = "",
+                         .args = kHalvesArgs,
+                         .constraints = kHalvesConstraints,
+                         .flops = "size(x, dim)"};
+
+TEST(Contract, HalvesADimensionAndCountsDimensions) {
+  Op op;
+  op.spec = &kHalves;
+  op.contract = std::move(Contract::compile(kHalves).value());
+  op.impls.push_back({.id = "reference", .run = run_toy});
+  const auto call = [&](const char* text) { return call_from_text(op, text, DeviceType::kCpu); };
+  auto good = call("x=f32[2,3,8] y=f32[3,1] dim=1");
+  ASSERT_TRUE(good.ok()) << good.status().message();
+  EXPECT_EQ(describe(good.value().values[2].tensor), "f32[2,3,4]");
+  EXPECT_EQ(op.contract.evaluate("size(x, dim)", good.value().scope).value(), 3);
+  EXPECT_FALSE(call("x=f32[2,7] y=f32[1]").ok());
+  EXPECT_FALSE(call("x=f32[2,8] y=f32[1] dim=2").ok());
+  EXPECT_FALSE(call("x=f32[2,8] y=f32[3,8]").ok());
+}
+
 TEST(Contract, ErrorsNameOpArgumentValueAndRule) {
   const std::pair<const char*, const char*> rows[] = {
       {"x=f16[2,8] packed=u8[5,4]", "toy: x has dtype f16, expected bf16|f32"},

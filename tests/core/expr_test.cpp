@@ -82,9 +82,8 @@ TEST(Expr, Values) {
 }
 
 TEST(Expr, RefusesWhatItCannotRead) {
-  for (const char* text :
-       {"", "1 +", "(1", "Q", "cdiv(1)", "has(nothing)", "mode == d", "f(1)", "1 2", "M..K",
-        "size(x)", "size(1, 0)", "broadcasts(x)", "rank()"}) {
+  for (const char* text : {"", "1 +", "(1", "Q", "cdiv(1)", "has(nothing)", "mode == d", "f(1)",
+                           "1 2", "M..K", "size(x)", "size(1, 0)", "broadcasts(x)", "rank()"}) {
     EXPECT_FALSE(evaluate(text).parsed) << text;
   }
 }

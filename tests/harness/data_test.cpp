@@ -117,6 +117,23 @@ TEST(Data, CodebooksAscend) {
   for (size_t i = 1; i < 16; ++i) EXPECT_LT(values[i - 1], values[i]);
 }
 
+TEST(Data, TargetsAreClassesOfEverySize) {
+  std::vector<int64_t> targets(10'000);
+  const auto count = static_cast<int64_t>(targets.size());
+  fill(targets.data(), DType::kI64, count, Meaning::kIndices, Dist::kNormal, 3);
+  int ignored = 0, small = 0, large = 0;
+  for (int64_t t : targets) {
+    EXPECT_TRUE(t == -100 || (t >= 0 && t < 65536)) << t;
+    ignored += t == -100;
+    small += t >= 0 && t < 100;
+    large += t >= 20'000;
+  }
+  EXPECT_GT(ignored, 300);
+  EXPECT_GT(small, 1000);
+  EXPECT_GT(large, 100);
+  EXPECT_EQ(meaning_of(input("target", "i64", "M", ""), DType::kI64), Meaning::kIndices);
+}
+
 TEST(Timing, MedianAndInterval) {
   const Timing odd = summarize({5, 1, 4, 2, 3});
   EXPECT_EQ(odd.median, 3);

@@ -147,6 +147,45 @@ TEST(RowMath, ElementByElement) {
   });
 }
 
+double phi(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
+double tanh_part(double x) {
+  return 0.5 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+TEST(RowMath, ActivationsAndTheirSlopes) {
+  constexpr int64_t kCount = 4001;
+  std::vector<float> x(kCount), y(kCount), slope(kCount);
+  for (int64_t i = 0; i < kCount; ++i) {
+    x[static_cast<size_t>(i)] = static_cast<float>(i - 2000) * 0.0131f;
+  }
+  for_each_isa([&] {
+    for (Activation act : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh}) {
+      const auto factor = [&](double v) {
+        return act == Activation::kSilu   ? 1 / (1 + std::exp(-v))
+               : act == Activation::kGelu ? phi(v)
+                                          : tanh_part(v);
+      };
+      cpu::row_activation(act, x.data(), y.data(), kCount);
+      cpu::row_activation_slope(act, x.data(), slope.data(), kCount);
+      for (size_t i = 0; i < x.size(); ++i) {
+        const double v = x[i];
+        EXPECT_NEAR(y[i], v * factor(v), 4 * 0x1p-24 * (1 + std::fabs(v))) << v;
+        const double h = 1e-5;
+        const double want = ((v + h) * factor(v + h) - (v - h) * factor(v - h)) / (2 * h);
+        EXPECT_NEAR(slope[i], want, 2e-6) << v;
+      }
+    }
+    const float odd[] = {NAN, INFINITY, -INFINITY};
+    float out[3];
+    for (Activation act : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh}) {
+      cpu::row_activation(act, odd, out, 3);
+      EXPECT_TRUE(std::isnan(out[0]) && out[1] == INFINITY && std::isnan(out[2]));
+      cpu::row_activation_slope(act, odd, out, 3);
+      EXPECT_TRUE(std::isnan(out[0]) && out[1] == 1 && out[2] == 0);
+    }
+  });
+}
+
 TEST(RowMath, LoadsAndStoresEveryDtype) {
   for_each_isa([] {
     for (DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
