@@ -58,11 +58,11 @@ inline constexpr Case cases[] = {
     {"M=32760 K=13824", kBar},
     {"M=32760 K=13824 act=gelu_tanh", kBar},
     {"M=32760 K=13824 act=gelu", kBar},
-    {"M=32760 K=13824 layout=act_first q_scale=f32 out_format=fp8_tensor", kBar},
-    {"M=32760 K=13824 layout=act_first out_format=fp8_row", kBar},
-    {"M=32760 K=13824 layout=act_first out_format=int8_row", kBar},
-    {"M=32760 K=13824 layout=act_first global_scale=f32 out_format=nvfp4", kBar},
-    {"M=32760 K=13824 layout=act_first out_format=mxfp8", kBar},
+    {"M=8192 K=12288 layout=act_first q_scale=f32 out_format=fp8_tensor", kBar},
+    {"M=8192 K=12288 layout=act_first out_format=fp8_row", kBar},
+    {"M=8192 K=12288 layout=act_first out_format=int8_row", kBar},
+    {"M=8192 K=12288 layout=act_first global_scale=f32 out_format=nvfp4", kBar},
+    {"M=8192 K=12288 layout=act_first out_format=mxfp8", kBar},
 };
 
 inline constexpr OpSpec spec{
