@@ -231,7 +231,7 @@ def matmul(a, b, scale_a, scale_b, global_a, global_b, out, alpha, bias, residua
 
 # --- host -----------------------------------------------------------------------------------------
 
-_ACTIVATIONS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}
+ACTIVATIONS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}
 
 
 def _tile(m: int, n: int, dot: int, chunk: int) -> dict:
@@ -291,7 +291,7 @@ def _multiply(a: _Operand, b: _Operand, k, out_shape, out_dtype, out, epilogue, 
         SPLIT=split and not interpreted, LONG=k > LONGEST_INT8.value - 256,
         HAS_ALPHA=alpha is not None, BIAS=-1 if bias is None else kind(bias.dtype),
         RESIDUAL=-1 if residual is None else kind(residual.dtype),
-        ACTIVATION=_ACTIVATIONS[activation], OKIND=kind(made.dtype), **tile,
+        ACTIVATION=ACTIVATIONS[activation], OKIND=kind(made.dtype), **tile,
     )  # fmt: skip
     return finish(out, made)
 
