@@ -7,6 +7,8 @@ and writes, aliases and dynamic shapes are torch's matter, as for the library's 
 
 from __future__ import annotations
 
+import ctypes
+import weakref
 from functools import cache
 
 import torch
@@ -18,7 +20,6 @@ from .errors import InvalidArgumentError, NoCapableBackendError, PestleError
 
 _REMEMBERED = 1024  # calls, per form and backend
 _kernels: dict[tuple[str, str], _Kernel] = {}  # by backend and form
-_libraries: dict[str, torch.library.Library] = {}  # kept for the life of the process
 
 
 def namespace(backend: str) -> str:
@@ -31,10 +32,21 @@ def overloads(form: Form) -> dict[str, torch._ops.OpOverload]:
     return {"pestle": form.overload}
 
 
+@cache
+def _library(space: str) -> torch.library.Library:
+    """The namespace of a backend, for the life of the process: torch 2.11 aborts at exit when it
+    takes down some 140 ops of a library, so that is not asked of it."""
+    library = torch.library.Library(space, "FRAGMENT")
+    for finalizer, info in list(weakref.finalize._registry.items()):
+        if info.weakref() is library:
+            finalizer.atexit = False
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(library.m))
+    return library
+
+
 def register(backend: str) -> None:
     """Defines the ops of a backend, and tells those that are there what computes them now."""
     space = namespace(backend)
-    library = _libraries.setdefault(space, torch.library.Library(space, "FRAGMENT"))
     for form in all_forms():
         implementation = _backends.implementation(backend, form.op)
         if implementation is None:
@@ -42,6 +54,7 @@ def register(backend: str) -> None:
         if known := _kernels.get((backend, form.name)):
             known.use(implementation)
             continue
+        library = _library(space)
         library.define(form.schema)
         kernel = _Kernel(form, implementation)
         _kernels[backend, form.name] = kernel

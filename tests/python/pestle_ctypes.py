@@ -224,7 +224,7 @@ def _pack(op: str, values: dict, keep: list) -> ctypes.Array:
     return (Arg * len(names))(*(_arg(values.get(name), keep) for name in names))
 
 
-def choose(op: str, impl: str | None = None, **values) -> tuple[str, int]:
+def choose(op: str, impl: str | None = None, /, **values) -> tuple[str, int]:
     """Id of the implementation that would run, and the bytes of workspace it wants."""
     keep: list = []
     args = _pack(op, values, keep)
@@ -244,7 +244,7 @@ def choose(op: str, impl: str | None = None, **values) -> tuple[str, int]:
     return chosen.value.decode(), workspace.value
 
 
-def call(op: str, impl: str | None = None, **values) -> None:
+def call(op: str, impl: str | None = None, /, **values) -> None:
     """Runs `op`, by implementation `impl` if named; PestleError with the library's sentence."""
     _, workspace_bytes = choose(op, impl, **values)
     keep: list = []

@@ -4,6 +4,8 @@ import asyncio
 import copy
 import logging
 import math
+import subprocess
+import sys
 import threading
 
 import cases
@@ -225,3 +227,8 @@ def test_compiled_code_follows_the_selection():
     named = torch.compile(lambda x: pestle.quantize_fp8(x, backend="eager")[0], fullgraph=True)
     with torch.no_grad():
         assert torch.equal(cases.bits(named(X)), cases.bits(pestle.quantize_fp8(X)[0]))
+
+
+def test_a_process_that_used_every_backend_ends_well():
+    code = "import pestle; pestle.list_backends()"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -18,7 +18,7 @@ def _split(x: Tensor, dims: int, keepdim: bool) -> tuple[Tensor, list[int]]:
     kept = [d for d in range(x.ndim) if d not in reduced]
     shape = [1 if d in reduced else n for d, n in enumerate(x.shape) if keepdim or d in kept]
     joined = math.prod(x.shape[d] for d in reduced)
-    return x.permute(*kept, *reduced).reshape([*(x.shape[d] for d in kept), joined]), shape
+    return x.permute([*kept, *reduced]).reshape([*(x.shape[d] for d in kept), joined]), shape
 
 
 def _logsumexp(rows: Tensor) -> Tensor:
