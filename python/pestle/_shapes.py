@@ -116,7 +116,8 @@ class Call:
 
     def _reduced(self, arg: Arg, pack: str, dims: str, keepdim: str) -> list:
         """What reduced(*S, dims, keepdim) leaves of a pack: dims has a bit for each dimension."""
-        sizes, gone, keep = self.packs[pack[1:]], self.evaluate(dims), self.evaluate(keepdim)
+        # The rank depends on them: under torch.compile they are constants of the graph.
+        sizes, gone, keep = self.packs[pack[1:]], int(self.evaluate(dims)), self.evaluate(keepdim)
         if gone != -1 and (gone < 0 or gone >> len(sizes) != 0):
             raise self.error(
                 arg, f"has no shape: {dims} is {gone}, expected a bit for each of {len(sizes)} "
