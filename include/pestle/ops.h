@@ -1013,6 +1013,35 @@ static inline pestle_status pestle_reduce(
   return pestle_call(pestle_find_op("reduce"), args, 6, options);
 }
 
+/* Gradient of reduce.
+ *   d_out: bf16|f16|f32 [reduced(*M, dims, keepdim)] gradient of what reduce gave
+ *   x: bf16|f16|f32 [*M] what was reduced
+ *   y: bf16|f16|f32 [reduced(*M, dims, keepdim)] what reduce gave; norm and logsumexp use it
+ *   d_x: =x [*M] (output) gradient of x
+ *   op: sum|mean|amax|amin|max|min|prod|norm|logsumexp; as given to reduce
+ *   dims: as given to reduce: a bit for each reduced dimension; -1: all
+ *   keepdim: as given to reduce
+ */
+static inline pestle_status pestle_reduce_backward(
+    const pestle_tensor* d_out,
+    const pestle_tensor* x,
+    const pestle_tensor* y,
+    const pestle_tensor* d_x,
+    const char* op,
+    int64_t dims,
+    int keepdim,
+    const pestle_call_options* options) {
+  pestle_arg args[7];
+  args[0] = pestle_tensor_arg(d_out);
+  args[1] = pestle_tensor_arg(x);
+  args[2] = pestle_tensor_arg(y);
+  args[3] = pestle_tensor_arg(d_x);
+  args[4] = pestle_choice_arg(op);
+  args[5] = pestle_int_arg(dims);
+  args[6] = pestle_bool_arg(keepdim);
+  return pestle_call(pestle_find_op("reduce_backward"), args, 7, options);
+}
+
 /* Place of the largest element over any set of dimensions.
  *   x: bf16|f16|f32 [*M] any values; NaN counts as the largest
  *   out: i64 [reduced(*M, dims, keepdim)] (output) place of the largest among the reduced elements, in row-major order; the first of equal ones; -1 of none
