@@ -2058,6 +2058,44 @@ static inline pestle_status pestle_group_norm(
   return pestle_call(pestle_find_op("group_norm"), args, 7, options);
 }
 
+/* Gradients of group_norm: of x, weight and bias, from x and the gradient of out.
+ *   x: bf16|f16|f32 [*S] batch, channels, and any dimensions behind them
+ *   d_out: =x [*S] gradient of out
+ *   weight: f32|bf16|f16 [C] (may be NULL) multiplies each channel
+ *   bias: f32|bf16|f16 [C] (may be NULL) added to each channel after weight
+ *   d_x: =x [*S] (output) gradient of x
+ *   d_weight: =weight [C] (output) (may be NULL) gradient of weight
+ *   d_bias: =bias [C] (output) (may be NULL) gradient of bias
+ *   groups: as in the forward call
+ *   eps: as in the forward call
+ *   activation: none|silu; as in the forward call
+ */
+static inline pestle_status pestle_group_norm_backward(
+    const pestle_tensor* x,
+    const pestle_tensor* d_out,
+    const pestle_tensor* weight,
+    const pestle_tensor* bias,
+    const pestle_tensor* d_x,
+    const pestle_tensor* d_weight,
+    const pestle_tensor* d_bias,
+    int64_t groups,
+    double eps,
+    const char* activation,
+    const pestle_call_options* options) {
+  pestle_arg args[10];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(d_out);
+  args[2] = pestle_tensor_arg(weight);
+  args[3] = pestle_tensor_arg(bias);
+  args[4] = pestle_tensor_arg(d_x);
+  args[5] = pestle_tensor_arg(d_weight);
+  args[6] = pestle_tensor_arg(d_bias);
+  args[7] = pestle_int_arg(groups);
+  args[8] = pestle_float_arg(eps);
+  args[9] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("group_norm_backward"), args, 10, options);
+}
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -7,21 +7,11 @@
 namespace pestle::ops::group_norm {
 namespace {
 
-// Offset in bytes of an element of a channel's plane.
-int64_t plane_offset(const TensorView& t, int64_t i) {
-  int64_t offset = 0;
-  for (int d = t.rank - 1; d >= 2; --d) {
-    offset += i % t.shape[d] * t.strides[d];
-    i /= t.shape[d];
-  }
-  return offset * dtype_bytes(t.dtype);
-}
-
 template <class Body>
 void for_elements(const Groups& g, int64_t group, Body&& body) {
   for (int64_t c = 0; c < g.group_channels(); ++c) {
     for (int64_t i = 0; i < g.plane; ++i) {
-      body(load_f64(g.x_channel(group, c) + plane_offset(g.x, i), g.x.dtype), c, i);
+      body(load_f64(g.x_channel(group, c) + Groups::plane_offset(g.x, i), g.x.dtype), c, i);
     }
   }
 }
@@ -68,7 +58,7 @@ Status run(const Call& call) {
         y = y / (1 + std::exp(-y));
         magnitude = 1.1 * magnitude + std::fabs(y);
       }
-      store_f64(g.out_channel(group, c) + plane_offset(g.out, i), g.out.dtype,
+      store_f64(g.out_channel(group, c) + Groups::plane_offset(g.out, i), g.out.dtype,
                 call.sum_magnitudes ? magnitude : y);
     });
   }

@@ -55,7 +55,9 @@ inline constexpr OpSpec spec{
     .cases = cases,
     .flops = "8*S",
     .bytes = "S*bytes(x)*if(S/max(1, size(x,0)*groups) > 262144, 3, 2)",
-    .backward = {.why_not = "its gradients are not written yet"},
+    .backward = {.op = "group_norm_backward",
+                 .call = "d_out=grad(out), x=x, weight=weight, bias=bias",
+                 .gives = "x=d_x, weight=d_weight, bias=d_bias"},
 };
 
 }  // namespace pestle::ops::group_norm
