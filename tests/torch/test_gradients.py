@@ -25,6 +25,11 @@ def in_dtype(op, case: dict, dtype: torch.dtype) -> dict:
     return case | {"text": " ".join(f"{key}={value}" for key, value in words.items())}
 
 
+def differentiable(case: cases.Case) -> dict[str, torch.Tensor]:
+    plan = _autograd.backward_of(case.op)
+    return {n: case.call.tensors[n] for n in plan.gives if n in case.call.tensors}
+
+
 def is_differentiable(op, case: dict) -> bool:
     """Whether gradients are of floats, and all that the backward op requires is returned."""
     plan = _autograd.backward_of(op)
@@ -75,11 +80,6 @@ def compiled_call(case: cases.Case, leaves: dict) -> dict:
 
     made = torch.compile(run, fullgraph=True, backend="aot_eager")(*leaves.values())
     return dict(zip(form.outputs, made if isinstance(made, tuple) else (made,), strict=True))
-
-
-def differentiable(case: cases.Case) -> dict[str, torch.Tensor]:
-    plan = _autograd.backward_of(case.op)
-    return {n: case.call.tensors[n] for n in plan.gives if n in case.call.tensors}
 
 
 def weights_of(case: cases.Case, outputs: dict) -> dict[str, torch.Tensor]:
