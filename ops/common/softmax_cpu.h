@@ -12,6 +12,23 @@
 
 namespace pestle::ops {
 
+// `count` elements of a row from `begin` on, to floats and back with one rounding. Rows with gaps
+// go element by element: neighbouring rows, which a thread takes one after another, share cache
+// lines.
+inline void load_piece(const TensorView& t, int64_t row, int64_t begin, int64_t count, float* v) {
+  const int64_t step = last_stride_bytes(t);
+  const char* from = row_address(t, row) + begin * step;
+  if (step == dtype_bytes(t.dtype) || count == 1) return cpu::row_load(from, t.dtype, v, count);
+  for (int64_t i = 0; i < count; ++i) v[i] = load_f32(from + i * step, t.dtype);
+}
+inline void store_piece(const TensorView& t, int64_t row, int64_t begin, int64_t count,
+                        const float* v) {
+  const int64_t step = last_stride_bytes(t);
+  char* to = row_address(t, row) + begin * step;
+  if (step == dtype_bytes(t.dtype) || count == 1) return cpu::row_store(v, to, t.dtype, count);
+  for (int64_t i = 0; i < count; ++i) store_f32(to + i * step, t.dtype, v[i]);
+}
+
 // x and mask (absent: no data) with the row's dimension last.
 struct CpuLogits {
   TensorView x, mask;
@@ -23,16 +40,15 @@ struct CpuLogits {
   }
   // t = scale * x + mask of `count` elements from `begin` on; at most cpu::kRowPiece.
   void load(int64_t row, int64_t begin, int64_t count, float* t) const {
-    cpu::row_load(row_address(x, row) + begin * dtype_bytes(x.dtype), x.dtype, t, count);
+    load_piece(x, row, begin, count, t);
     if (scale != 1) cpu::row_scale(t, scale, t, count);
     if (mask.data == nullptr) return;
-    const char* added = row_address(mask, row);
     if (mask.strides[mask.rank - 1] == 0) {
-      cpu::row_add_constant(t, load_f32(added, mask.dtype), t, count);
+      cpu::row_add_constant(t, load_f32(row_address(mask, row), mask.dtype), t, count);
       return;
     }
     float m[cpu::kRowPiece];
-    cpu::row_load(added + begin * dtype_bytes(mask.dtype), mask.dtype, m, count);
+    load_piece(mask, row, begin, count, m);
     cpu::row_add(t, m, t, count);
   }
 };
@@ -61,16 +77,6 @@ void for_pieces(int64_t length, Body&& body) {
   for (int64_t begin = 0; begin < length; begin += cpu::kRowPiece) {
     body(begin, std::min(cpu::kRowPiece, length - begin));
   }
-}
-
-// Why a CPU path that takes whole rows along dim refuses a tensor; a mask may repeat one element.
-inline std::string refuse_row_strides(const char* name, const TensorView& t, int64_t dim) {
-  return refuse_strided_row(name, rows_along(t, dim));
-}
-inline std::string refuse_mask_strides(const TensorView& mask, const TensorView& x, int64_t dim) {
-  const TensorView rows = rows_along(broadcast_to(mask, x), dim);
-  if (rows.strides[rows.rank - 1] == 0) return {};
-  return refuse_strided_row("mask", rows);
 }
 
 }  // namespace pestle::ops

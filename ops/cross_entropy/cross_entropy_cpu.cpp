@@ -19,13 +19,12 @@ constexpr int kSmoothing = arg_index(spec, "label_smoothing");
 void do_row(const Call& call, int64_t row) {
   const TensorView& logits = call.tensor(kLogits);
   const int64_t n = row_length(logits);
-  const char* from = row_address(logits, row);
   const double smoothing = call.number(kSmoothing);
   RowSum all;
   double total = 0;
   float t[cpu::kRowPiece];
   for_pieces(n, [&](int64_t begin, int64_t count) {
-    cpu::row_load(from + begin * dtype_bytes(logits.dtype), logits.dtype, t, count);
+    load_piece(logits, row, begin, count, t);
     if (smoothing != 0) total += cpu::row_sum(t, count);
     all.add(t, t, count);
   });
@@ -34,7 +33,8 @@ void do_row(const Call& call, int64_t row) {
   if (target == call.integer(kIgnore)) {
     loss = 0;
   } else if (is_class(target, n)) {
-    const double own = load_f32(from + target * last_stride_bytes(logits), logits.dtype);
+    const double own =
+        load_f32(row_address(logits, row) + target * last_stride_bytes(logits), logits.dtype);
     loss = all.lse() - own;
     if (smoothing != 0) {
       loss = all.lse() - ((1 - smoothing) * own + smoothing * total / static_cast<double>(n));
@@ -52,12 +52,8 @@ Status run(const Call& call) {
   return {};
 }
 
-std::string refuses(const Call& call, const Machine&) {
-  return refuse_strided_rows(call, {kLogits});
-}
-
 constexpr Impl kImpls[] = {
-    {.id = "cpu/cross_entropy_simd", .refuses = refuses, .run = run},
+    {.id = "cpu/cross_entropy_simd", .run = run},
 };
 
 }  // namespace

@@ -29,8 +29,7 @@ void do_row(const Call& call, int64_t row) {
   if (!is_ignored && !is_class(target, n)) d_loss = std::numeric_limits<float>::quiet_NaN();
   float v[cpu::kRowPiece];
   for_pieces(n, [&](int64_t begin, int64_t count) {
-    cpu::row_load(row_address(logits, row) + begin * dtype_bytes(logits.dtype), logits.dtype, v,
-                  count);
+    load_piece(logits, row, begin, count, v);
     cpu::row_exp(v, lse, v, count);
     if (target >= begin && target < begin + count) v[target - begin] -= 1 - smoothing;
     if (smoothing != 0) {
@@ -40,7 +39,7 @@ void do_row(const Call& call, int64_t row) {
       std::fill(v, v + count, 0.0f);
     else
       cpu::row_scale(v, d_loss, v, count);
-    cpu::row_store(v, row_address(to, row) + begin * dtype_bytes(to.dtype), to.dtype, count);
+    store_piece(to, row, begin, count, v);
   });
 }
 
@@ -52,12 +51,8 @@ Status run(const Call& call) {
   return {};
 }
 
-std::string refuses(const Call& call, const Machine&) {
-  return refuse_strided_rows(call, {kLogits, kDlogits});
-}
-
 constexpr Impl kImpls[] = {
-    {.id = "cpu/cross_entropy_backward_simd", .refuses = refuses, .run = run},
+    {.id = "cpu/cross_entropy_backward_simd", .run = run},
 };
 
 }  // namespace

@@ -16,7 +16,6 @@ constexpr int kScale = arg_index(spec, "scale");
 
 void do_row(const CpuLogits& logits, const TensorView& out, int64_t row) {
   const int64_t n = row_length(out);
-  char* to = row_address(out, row);
   RowSum all;
   float t[cpu::kRowPiece];
   float e[cpu::kRowPiece];
@@ -29,7 +28,7 @@ void do_row(const CpuLogits& logits, const TensorView& out, int64_t row) {
     if (n > cpu::kRowPiece) logits.load(row, begin, count, t);
     cpu::row_add_constant(t, -all.base(), t, count);
     cpu::row_add_constant(t, -log_sum, t, count);
-    cpu::row_store(t, to + begin * dtype_bytes(out.dtype), out.dtype, count);
+    store_piece(out, row, begin, count, t);
   });
 }
 
@@ -44,16 +43,8 @@ Status run(const Call& call) {
   return {};
 }
 
-std::string refuses(const Call& call, const Machine&) {
-  const int64_t dim = call.integer(kDim);
-  std::string why = refuse_row_strides("x", call.tensor(kX), dim);
-  if (why.empty()) why = refuse_row_strides("out", call.tensor(kOut), dim);
-  if (!why.empty() || !call.has(kMask)) return why;
-  return refuse_mask_strides(call.tensor(kMask), call.tensor(kX), dim);
-}
-
 constexpr Impl kImpls[] = {
-    {.id = "cpu/log_softmax_simd", .refuses = refuses, .run = run},
+    {.id = "cpu/log_softmax_simd", .run = run},
 };
 
 }  // namespace

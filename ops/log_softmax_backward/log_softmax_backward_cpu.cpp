@@ -20,27 +20,22 @@ struct Rows {
   float scale;
 };
 
-void load(const TensorView& t, int64_t row, int64_t begin, int64_t count, float* v) {
-  cpu::row_load(row_address(t, row) + begin * dtype_bytes(t.dtype), t.dtype, v, count);
-}
-
 void do_row(const Rows& rows, int64_t row) {
   const int64_t n = row_length(rows.out);
-  char* to = row_address(rows.d_x, row);
   float g[cpu::kRowPiece];
   float y[cpu::kRowPiece];
   double sum = 0;
   for_pieces(n, [&](int64_t begin, int64_t count) {
-    load(rows.d_out, row, begin, count, g);
+    load_piece(rows.d_out, row, begin, count, g);
     sum += cpu::row_sum(g, count);
   });
   for_pieces(n, [&](int64_t begin, int64_t count) {
-    if (n > cpu::kRowPiece) load(rows.d_out, row, begin, count, g);
-    load(rows.out, row, begin, count, y);
+    if (n > cpu::kRowPiece) load_piece(rows.d_out, row, begin, count, g);
+    load_piece(rows.out, row, begin, count, y);
     cpu::row_exp(y, 0, y, count);
     cpu::row_add_scaled(g, y, -static_cast<float>(sum), g, count);
     if (rows.scale != 1) cpu::row_scale(g, rows.scale, g, count);
-    cpu::row_store(g, to + begin * dtype_bytes(rows.d_x.dtype), rows.d_x.dtype, count);
+    store_piece(rows.d_x, row, begin, count, g);
   });
 }
 
@@ -54,17 +49,8 @@ Status run(const Call& call) {
   return {};
 }
 
-std::string refuses(const Call& call, const Machine&) {
-  for (int index : {kGrad, kOut, kDx}) {
-    std::string why = refuse_row_strides(spec.args[static_cast<size_t>(index)].name,
-                                         call.tensor(index), call.integer(kDim));
-    if (!why.empty()) return why;
-  }
-  return {};
-}
-
 constexpr Impl kImpls[] = {
-    {.id = "cpu/log_softmax_backward_simd", .refuses = refuses, .run = run},
+    {.id = "cpu/log_softmax_backward_simd", .run = run},
 };
 
 }  // namespace

@@ -16,7 +16,6 @@ constexpr int kScale = arg_index(spec, "scale");
 
 void do_row(const CpuLogits& logits, const TensorView& out, int64_t row) {
   const int64_t n = row_length(out);
-  char* to = row_address(out, row);
   RowSum all;
   float t[cpu::kRowPiece];
   for_pieces(n, [&](int64_t begin, int64_t count) {
@@ -26,13 +25,13 @@ void do_row(const CpuLogits& logits, const TensorView& out, int64_t row) {
   const auto factor = static_cast<float>(1 / all.sum);
   if (n <= cpu::kRowPiece) {
     cpu::row_scale(t, factor, t, n);
-    cpu::row_store(t, to, out.dtype, n);
+    store_piece(out, row, 0, n, t);
     return;
   }
   for_pieces(n, [&](int64_t begin, int64_t count) {
     logits.load(row, begin, count, t);
     cpu::row_exp_scaled(t, all.base(), factor, t, count);
-    cpu::row_store(t, to + begin * dtype_bytes(out.dtype), out.dtype, count);
+    store_piece(out, row, begin, count, t);
   });
 }
 
@@ -47,16 +46,8 @@ Status run(const Call& call) {
   return {};
 }
 
-std::string refuses(const Call& call, const Machine&) {
-  const int64_t dim = call.integer(kDim);
-  std::string why = refuse_row_strides("x", call.tensor(kX), dim);
-  if (why.empty()) why = refuse_row_strides("out", call.tensor(kOut), dim);
-  if (!why.empty() || !call.has(kMask)) return why;
-  return refuse_mask_strides(call.tensor(kMask), call.tensor(kX), dim);
-}
-
 constexpr Impl kImpls[] = {
-    {.id = "cpu/softmax_simd", .refuses = refuses, .run = run},
+    {.id = "cpu/softmax_simd", .run = run},
 };
 
 }  // namespace
