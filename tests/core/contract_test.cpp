@@ -252,6 +252,41 @@ TEST(Contract, ListsAreCheckedPositionByPosition) {
   EXPECT_NE(c.check(scope).message().find("2 tensors, the other lists 1"), std::string::npos);
 }
 
+// A shape after a reduction over any set of dimensions.
+constexpr Arg kReducedArgs[] = {
+    input("d", "f32", "reduced(*M, dims, keepdim)", "one value for each set, before what it is of"),
+    input("x", "f32", "*M", "input"),
+    output("out", "f32", "reduced(*M, dims, keepdim)", "one value for each set"),
+    int_attr("dims", -1, "a bit for each reduced dimension"),
+    bool_attr("keepdim", false, "keep them"),
+};
+constexpr OpSpec kReduced{.name = "reduced", .doc = "", .source = "", .args = kReducedArgs};
+
+std::string reduced_shape(const char* text) {
+  Op op;
+  op.spec = &kReduced;
+  op.contract = std::move(Contract::compile(kReduced).value());
+  op.impls.push_back({.id = "reference", .run = run_toy});
+  auto call = call_from_text(op, text, DeviceType::kCpu);
+  return call.ok() ? describe(call.value().values[2].tensor) : call.status().message();
+}
+
+TEST(Contract, ShapesAfterReductions) {
+  EXPECT_EQ(reduced_shape("M=2x3x5 dims=2"), "f32[2,5]");
+  EXPECT_EQ(reduced_shape("M=2x3x5 dims=5"), "f32[3]");
+  EXPECT_EQ(reduced_shape("M=2x3x5 dims=5 keepdim=true"), "f32[1,3,1]");
+  EXPECT_EQ(reduced_shape("M=2x3x5 dims=0"), "f32[2,3,5]");
+  EXPECT_EQ(reduced_shape("M=2x3x5"), "f32[]");
+  EXPECT_EQ(reduced_shape("M="), "f32[]");
+  EXPECT_EQ(reduced_shape("M=2x3x5 keepdim=true"), "f32[1,1,1]");
+  EXPECT_EQ(reduced_shape("M=2x0 dims=2"), "f32[2]");
+  EXPECT_EQ(reduced_shape("x=f32[4,6] d=f32[4] dims=2"), "f32[4]");
+  EXPECT_NE(reduced_shape("x=f32[4,6] d=f32[6] dims=2").find("d is f32[6], expected f32[4]"),
+            std::string::npos);
+  EXPECT_NE(reduced_shape("M=2x3 dims=4").find("expected a bit for each of 2"), std::string::npos);
+  EXPECT_NE(reduced_shape("M=2x3 dims=-2").find("dims is -2"), std::string::npos);
+}
+
 TEST(Table, EveryOpIsComplete) {
   ASSERT_FALSE(all_ops().empty());
   for (const Op& op : all_ops()) {
