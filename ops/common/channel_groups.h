@@ -32,8 +32,9 @@ struct ChannelGroups {
     return t.as<char>() +
            (group / groups * t.strides[0] + own * t.strides[1]) * dtype_bytes(t.dtype);
   }
-  // Offset in bytes of an element of a channel's plane.
-  static int64_t plane_offset(const TensorView& t, int64_t i) {
+  // Offset in bytes of an element of a channel's plane; `dense`: the plane has no gaps.
+  static int64_t plane_offset(const TensorView& t, int64_t i, bool dense = false) {
+    if (dense) return i * dtype_bytes(t.dtype);
     int64_t offset = 0;
     for (int d = t.rank - 1; d >= 2; --d) {
       offset += i % t.shape[d] * t.strides[d];

@@ -9,9 +9,10 @@ namespace {
 
 template <class Body>
 void for_elements(const Groups& g, int64_t group, Body&& body) {
+  const bool dense = is_contiguous_from(g.x, 2);
   for (int64_t c = 0; c < g.group_channels(); ++c) {
     for (int64_t i = 0; i < g.plane; ++i) {
-      body(load_f64(g.x_channel(group, c) + Groups::plane_offset(g.x, i), g.x.dtype), c, i);
+      body(load_f64(g.x_channel(group, c) + Groups::plane_offset(g.x, i, dense), g.x.dtype), c, i);
     }
   }
 }
@@ -41,6 +42,7 @@ Statistics statistics_of(const Groups& g, int64_t group) {
 
 Status run(const Call& call) {
   const Groups g(call);
+  const bool dense = is_contiguous_from(g.out, 2);
   for (int64_t group = 0; group < g.count(); ++group) {
     const Statistics s = statistics_of(g, group);
     for_elements(g, group, [&](double v, int64_t c, int64_t i) {
@@ -58,7 +60,7 @@ Status run(const Call& call) {
         y = y / (1 + std::exp(-y));
         magnitude = 1.1 * magnitude + std::fabs(y);
       }
-      store_f64(g.out_channel(group, c) + Groups::plane_offset(g.out, i), g.out.dtype,
+      store_f64(g.out_channel(group, c) + Groups::plane_offset(g.out, i, dense), g.out.dtype,
                 call.sum_magnitudes ? magnitude : y);
     });
   }

@@ -23,8 +23,10 @@ struct Reference {
   Term mean = {}, rstd = {};
   double condition = 1;
 
+  const bool dense = is_contiguous_from(g.x, 2) && is_contiguous_from(g.d_out, 2);
+
   double load(const TensorView& t, int64_t group, int64_t c, int64_t i) const {
-    return load_f64(g.channel(t, group, c) + Groups::plane_offset(t, i), t.dtype);
+    return load_f64(g.channel(t, group, c) + Groups::plane_offset(t, i, dense), t.dtype);
   }
   template <class Body>
   void for_elements(Body&& body) const {
