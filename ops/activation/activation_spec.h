@@ -51,6 +51,7 @@ inline constexpr Case cases[] = {
     {"M=9 K=64 x=f32 out_format=mxfp8", kEdge, Dist::kSpecial},
     {"M=9 K=64 out_format=fp8_row", kEdge, Dist::kSpecial},
     {"M=9 K=64 out_format=nvfp4", kEdge, Dist::kSpecial},
+    {"M=5 K=64 x=f32 out_format=int8_row hadamard=64", kEdge},
     {"M=0 K=32 out_format=int8_row", kEdge},
     {"M=4608 K=12288 act=gelu_tanh", kBar},
     {"M=32760 K=13824", kBar},

@@ -179,6 +179,12 @@ std::string refuse_activation_cuda(const ActivationRows& a, const Machine& machi
   if (a.quant.format == OutFormat::kNone) return refuse_activation(tensors_of(a));
   if (a.rows() == 0 || a.columns() == 0) return "the tensor is empty";
   if (a.columns() % kUnit != 0) return "K is no multiple of 8";
+  // The lanes of a short row hold fewer elements than are rotated together.
+  const int64_t rotated = a.quant.hadamard / kUnit;
+  if (a.quant.hadamard > 32 && rotated * kTeamUnits > a.columns() / kUnit) {
+    return "rows are too short to rotate " + std::to_string(a.quant.hadamard) +
+           " elements in a warp";
+  }
   const bool joins = a.quant.computes_row_scale() && machine.compute_capability < 90;
   const int64_t longest =
       int64_t{kCodeThreads} * kTeamUnits * kUnit * (joins ? 1 : kMostBlocksOfTeam);

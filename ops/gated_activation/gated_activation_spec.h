@@ -52,6 +52,7 @@ inline constexpr Case cases[] = {
     {"M=9 K=64 x=f32 layout=act_first out_format=mxfp8", kEdge, Dist::kSpecial},
     {"M=9 K=64 layout=act_first out_format=fp8_row", kEdge, Dist::kSpecial},
     {"M=9 K=64 layout=act_first out_format=nvfp4", kEdge, Dist::kSpecial},
+    {"M=5 K=64 x=f32 layout=act_first out_format=int8_row hadamard=64", kEdge},
     {"M=0 K=32 out_format=int8_row", kEdge},
     {"M=4608 K=12288 layout=act_first", kBar},
     {"M=4608 K=12288 act=gelu layout=act_last", kBar},
