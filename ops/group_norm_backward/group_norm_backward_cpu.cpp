@@ -22,6 +22,8 @@ struct Worker {
   alignas(64) float s[kPiece];
   alignas(64) float t[kPiece];
 
+  explicit Worker(const Groups& groups) : g(groups) {}
+
   template <class Body>
   void for_pieces(Body&& body) const {
     for (int64_t c = 0; c < g.group_channels(); ++c) {
@@ -96,7 +98,7 @@ Status run(const Call& call) {
   auto* sums = static_cast<float*>(call.workspace);
   const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(1, g.size()));
   cpu::parallel_for(g.count(), grain, [&](int64_t begin, int64_t end) {
-    Worker worker{g};
+    Worker worker(g);
     for (int64_t group = begin; group < end; ++group) worker.run(group, sums);
   });
   for (int64_t c = 0; c < g.channels; ++c) {

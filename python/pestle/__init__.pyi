@@ -31,7 +31,7 @@ class Backend:
     reason: str
     ops: tuple[str, ...]
 
-def why(op: str, *args, backend: str | tuple[str, ...] | None = None, **kwargs) -> Why: ...
+def why(op: str, /, *args, backend: str | tuple[str, ...] | None = None, **kwargs) -> Why: ...
 def use_backend(*names: str) -> AbstractContextManager[None]: ...
 def set_backend_priority(*names: str) -> None: ...
 def enable_backend(name: str) -> None: ...
@@ -740,6 +740,130 @@ def dequantize_mxfp4(
     Defined in docs/formats/mx.md, docs/formats/swizzle.md
     """
 
+def copy_transpose(
+    x: Tensor, *, tile_size: int = 16, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Copies matrices into their transposes.
+
+    Args:
+        x (bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32 [*B, M, N]): matrices, one or a batch
+        tile_size: 16 or 32: a hint that other libraries take; neither result nor speed depend on it
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: their transposes, in memory of their own
+
+    Rules:
+        tile_size must be 16 or 32
+
+    Defined in out[..., n, m] = x[..., m, n], bit for bit
+    """
+
+def copy(
+    x: Tensor, *, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Copies a tensor: any strides on both sides, with or without a change of dtype.
+
+    Args:
+        x (bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool [*M]): what is copied: any strides, so also a permuted view
+        out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: the copy: any strides; of another dtype, each element rounded once
+
+    Defined in ops/copy/copy.md
+    """
+
+def stochastic_cast(
+    x: Tensor, *, seed: int = 0, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Rounds f32 to bf16 stochastically, by a seed.
+
+    Args:
+        x (f32 [*M]): values to round
+        seed: Philox seed; element i in row-major order uses 16 bits of block i / 8
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: rounded up in magnitude with the probability of what is cut off
+
+    Defined in ops/stochastic_cast/stochastic_cast.md
+    """
+
+def reduce(
+    x: Tensor, *, op: Literal["sum", "mean", "amax", "amin", "max", "min", "prod", "norm", "logsumexp"] = "sum", dims: int = -1, keepdim: bool = False, out_type: Literal["as_x", "f32"] = "as_x", backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Reduces a tensor over any set of its dimensions.
+
+    Args:
+        x (bf16|f16|f32 [*M]): any values
+        op (sum|mean|amax|amin|max|min|prod|norm|logsumexp): what is made of the elements; max and min are amax and amin, norm is the Euclidean one
+        dims: the dimensions to reduce, a bit for each: bit 0 is x's first; -1 is all of them
+        keepdim: reduced dimensions stay, with size 1
+        out_type (as_x|f32): dtype of out: x's, or f32
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: one value for each set
+
+    Defined in ops/reduce/reduce.md
+    """
+
+def reduce_backward(
+    d_out: Tensor, x: Tensor, y: Tensor, *, op: Literal["sum", "mean", "amax", "amin", "max", "min", "prod", "norm", "logsumexp"] = "sum", dims: int = -1, keepdim: bool = False, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Gradient of reduce.
+
+    Args:
+        d_out (bf16|f16|f32 [reduced(*M, dims, keepdim)]): gradient of what reduce gave
+        x (bf16|f16|f32 [*M]): what was reduced
+        y (bf16|f16|f32 [reduced(*M, dims, keepdim)]): what reduce gave; norm and logsumexp use it
+        op (sum|mean|amax|amin|max|min|prod|norm|logsumexp): as given to reduce
+        dims: as given to reduce: a bit for each reduced dimension; -1: all
+        keepdim: as given to reduce
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_x: gradient of x
+
+    Defined in ops/reduce_backward/reduce_backward.md
+    """
+
+def argmax(
+    x: Tensor, *, dims: int = -1, keepdim: bool = False, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Place of the largest element over any set of dimensions.
+
+    Args:
+        x (bf16|f16|f32 [*M]): any values; NaN counts as the largest
+        dims: the dimensions to reduce, a bit for each: bit 0 is x's first; -1 is all of them
+        keepdim: reduced dimensions stay, with size 1
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: place of the largest among the reduced elements, in row-major order; the first of equal ones; -1 of none
+
+    Defined in ops/argmax/argmax.md
+    """
+
+def argmin(
+    x: Tensor, *, dims: int = -1, keepdim: bool = False, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Place of the smallest element over any set of dimensions.
+
+    Args:
+        x (bf16|f16|f32 [*M]): any values; NaN counts as the smallest
+        dims: the dimensions to reduce, a bit for each: bit 0 is x's first; -1 is all of them
+        keepdim: reduced dimensions stay, with size 1
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: place of the smallest among the reduced elements, in row-major order; the first of equal ones; -1 of none
+
+    Defined in ops/argmin/argmin.md
+    """
+
 def swizzle_scales(
     scale: Tensor, *, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
@@ -951,6 +1075,583 @@ def dequantize_gguf(
     Defined in docs/formats/gguf.md
     """
 
+def softmax(
+    x: Tensor, mask: Tensor | None = None, *, dim: int = -1, scale: float = 1.0, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Softmax along one dimension, with scale and additive mask (softmax_online).
+
+    Args:
+        x (bf16|f16|f32 [*S]): logits of any shape
+        mask (f32|bf16|f16 [*B], optional): added to scale * x, e.g. 0 and -inf; each of its dimensions, counted from the last, is x's or 1
+        dim: the dimension whose elements add up to 1
+        scale: what x is multiplied by first, e.g. 1 / temperature
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: probabilities along dim; NaN where all of a row is -inf
+
+    Rules:
+        dim must be one of x's dimensions, which are counted from 0 or, from the last, from -1
+        each dimension of mask, counted from the last, must be x's or 1
+
+    Defined in out = exp(t - max t) / sum of exp(t - max t), t = scale * x + mask; f32, one rounding to x's dtype
+    """
+
+def softmax_backward(
+    d_out: Tensor, out: Tensor, *, dim: int = -1, scale: float = 1.0, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Gradient of softmax from its result.
+
+    Args:
+        d_out (bf16|f16|f32 [*S]): gradient of softmax's result
+        out (=d_out [*S]): softmax's result
+        dim: the dimension that softmax went along
+        scale: what softmax multiplied x by
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_x: gradient of softmax's x
+
+    Rules:
+        dim must be one of out's dimensions, which are counted from 0 or, from the last, from -1
+
+    Defined in d_x = scale * out * (d_out - sum of d_out * out along dim)
+    """
+
+def log_softmax(
+    x: Tensor, mask: Tensor | None = None, *, dim: int = -1, scale: float = 1.0, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Logarithm of softmax along one dimension, with scale and additive mask.
+
+    Args:
+        x (bf16|f16|f32 [*S]): logits of any shape
+        mask (f32|bf16|f16 [*B], optional): added to scale * x, e.g. 0 and -inf; each of its dimensions, counted from the last, is x's or 1
+        dim: the dimension whose probabilities add up to 1
+        scale: what x is multiplied by first, e.g. 1 / temperature
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: logarithms of the probabilities along dim
+
+    Rules:
+        dim must be one of x's dimensions, which are counted from 0 or, from the last, from -1
+        each dimension of mask, counted from the last, must be x's or 1
+
+    Defined in out = (t - max t) - log(sum of exp(t - max t)), t = scale * x + mask; f32, one rounding to x's dtype
+    """
+
+def log_softmax_backward(
+    d_out: Tensor, out: Tensor, *, dim: int = -1, scale: float = 1.0, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Gradient of log_softmax from its result.
+
+    Args:
+        d_out (bf16|f16|f32 [*S]): gradient of log_softmax's result
+        out (=d_out [*S]): log_softmax's result
+        dim: the dimension that log_softmax went along
+        scale: what log_softmax multiplied x by
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_x: gradient of log_softmax's x
+
+    Rules:
+        dim must be one of out's dimensions, which are counted from 0 or, from the last, from -1
+
+    Defined in d_x = scale * (d_out - exp(out) * sum of d_out along dim)
+    """
+
+def cross_entropy(
+    logits: Tensor, target: Tensor, *, ignore_index: int = -100, label_smoothing: float = 0.0, backend: str | tuple[str, ...] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Cross entropy of each row of logits with its target class, without averaging.
+
+    Args:
+        logits (bf16|f16|f32 [*M, N]): M rows of N classes
+        target (i64|i32 [*M]): the class of each row, or ignore_index
+        ignore_index: target of rows that do not count
+        label_smoothing: part of the target that all classes share evenly
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        loss: -log of the target's probability; 0 for ignored rows, NaN for a target that is no class
+        lse: log of the sum of exp(logits), kept for the backward op
+
+    Rules:
+        there must be at least one class
+
+    Defined in loss = lse - ((1 - label_smoothing) * logits[target] + label_smoothing * mean(logits)), lse = log(sum of exp(logits)); f32
+    """
+
+def cross_entropy_backward(
+    d_loss: Tensor, logits: Tensor, target: Tensor, lse: Tensor, *, ignore_index: int = -100, label_smoothing: float = 0.0, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Gradient of cross_entropy's logits from its lse.
+
+    Args:
+        d_loss (f32 [*M]): gradient of each row's loss
+        logits (bf16|f16|f32 [*M, N]): cross_entropy's logits
+        target (i64|i32 [*M]): the class of each row, or ignore_index
+        lse (f32 [*M]): cross_entropy's lse
+        ignore_index: target of rows that do not count
+        label_smoothing: part of the target that all classes share evenly
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_logits: gradient of logits; 0 in ignored rows, NaN in those with a target that is no class
+
+    Rules:
+        there must be at least one class
+
+    Defined in d_logits = d_loss * (exp(logits - lse) - (1 - label_smoothing) * [class is the target] - label_smoothing / N); f32, one rounding to logits' dtype
+    """
+
+def rms_norm(
+    x: Tensor, residual: Tensor | None = None, gate: Tensor | None = None, weight: Tensor | None = None, bias: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, eps: float = 1e-06, out_format: Literal["none", "fp8_tensor", "fp8_row", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Divides each row by the root of its mean square (plus eps), times weight, plus bias; the row may be a sum with a residual, the result quantised.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): rows to normalise
+        residual (=x [*M, K], optional): added to gate * x before the norm
+        gate (bf16|f16|f32 [*G, K], optional): multiplies x before the residual is added; M/G neighbouring rows share a row of it
+        weight (f32|bf16|f16 [K], optional): multiplies the normalised row
+        bias (f32|bf16|f16 [K], optional): added after weight
+        q_scale (f32 none: [1]; fp8_tensor: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+        global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
+        eps: added to the mean square
+        out_format (none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8): none: out; else q holds out's codes, and out is given only with keep_out
+        keep_out: give out beside its codes, rounded to x's dtype
+        hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: the normalised rows, when out_format == none || keep_out
+        residual_out: the sum that was normalised: residual + gate * x, when has(residual)
+        q: codes of out; nvfp4: two a byte, when out_format != none
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K, when out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
+
+    Rules:
+        M must be a multiple of G, the rows of gate, scale and shift
+        out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
+        q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
+        nvfp4 needs K to be a multiple of 16, its block
+        mxfp8 needs K to be a multiple of 32, its block
+        hadamard belongs to out_format=int8_row
+        hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        K must be a multiple of hadamard, the elements that are rotated together
+
+    Defined in arXiv:1910.07467; ops/rms_norm/rms_norm.md
+    """
+
+def layer_norm(
+    x: Tensor, residual: Tensor | None = None, gate: Tensor | None = None, weight: Tensor | None = None, bias: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, eps: float = 1e-05, out_format: Literal["none", "fp8_tensor", "fp8_row", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Subtracts each row's mean and divides by its standard deviation (variance plus eps), times weight, plus bias; the row may be a sum with a residual, the result quantised.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): rows to normalise
+        residual (=x [*M, K], optional): added to gate * x before the norm
+        gate (bf16|f16|f32 [*G, K], optional): multiplies x before the residual is added; M/G neighbouring rows share a row of it
+        weight (f32|bf16|f16 [K], optional): multiplies the normalised row
+        bias (f32|bf16|f16 [K], optional): added after weight
+        q_scale (f32 none: [1]; fp8_tensor: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+        global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
+        eps: added to the mean squared difference, the variance
+        out_format (none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8): none: out; else q holds out's codes, and out is given only with keep_out
+        keep_out: give out beside its codes, rounded to x's dtype
+        hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: the normalised rows, when out_format == none || keep_out
+        residual_out: the sum that was normalised: residual + gate * x, when has(residual)
+        q: codes of out; nvfp4: two a byte, when out_format != none
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K, when out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
+
+    Rules:
+        M must be a multiple of G, the rows of gate, scale and shift
+        out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
+        q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
+        nvfp4 needs K to be a multiple of 16, its block
+        mxfp8 needs K to be a multiple of 32, its block
+        hadamard belongs to out_format=int8_row
+        hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        K must be a multiple of hadamard, the elements that are rotated together
+
+    Defined in arXiv:1607.06450; ops/layer_norm/layer_norm.md
+    """
+
+def adaln(
+    x: Tensor, scale: Tensor, shift: Tensor, residual: Tensor | None = None, gate: Tensor | None = None, weight: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, eps: float = 1e-06, out_format: Literal["none", "fp8_tensor", "fp8_row", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Layer norm whose rows, or groups of rows, have a modulation of their own: norm * (1 + scale) + shift.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): rows to normalise
+        scale (bf16|f16|f32 [*G, K]): modulation: the norm is multiplied by 1 + scale; M/G neighbouring rows share a row of it
+        shift (bf16|f16|f32 [*G, K]): modulation: added at the end
+        residual (=x [*M, K], optional): added to gate * x before the norm
+        gate (bf16|f16|f32 [*G, K], optional): multiplies x before the residual is added; M/G neighbouring rows share a row of it
+        weight (f32|bf16|f16 [K], optional): multiplies the normalised row
+        q_scale (f32 none: [1]; fp8_tensor: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+        global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
+        eps: added to the mean squared difference, the variance
+        out_format (none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8): none: out; else q holds out's codes, and out is given only with keep_out
+        keep_out: give out beside its codes, rounded to x's dtype
+        hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: the normalised rows, when out_format == none || keep_out
+        residual_out: the sum that was normalised: residual + gate * x, when has(residual)
+        q: codes of out; nvfp4: two a byte, when out_format != none
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K, when out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
+
+    Rules:
+        M must be a multiple of G, the rows of gate, scale and shift
+        out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
+        q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
+        nvfp4 needs K to be a multiple of 16, its block
+        mxfp8 needs K to be a multiple of 32, its block
+        hadamard belongs to out_format=int8_row
+        hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        K must be a multiple of hadamard, the elements that are rotated together
+
+    Defined in arXiv:2212.09748; ops/adaln/adaln.md
+    """
+
+def rms_adaln(
+    x: Tensor, scale: Tensor, shift: Tensor, residual: Tensor | None = None, gate: Tensor | None = None, weight: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, eps: float = 1e-06, out_format: Literal["none", "fp8_tensor", "fp8_row", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor]:
+    """RMS norm whose rows, or groups of rows, have a modulation of their own: norm * (1 + scale) + shift.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): rows to normalise
+        scale (bf16|f16|f32 [*G, K]): modulation: the norm is multiplied by 1 + scale; M/G neighbouring rows share a row of it
+        shift (bf16|f16|f32 [*G, K]): modulation: added at the end
+        residual (=x [*M, K], optional): added to gate * x before the norm
+        gate (bf16|f16|f32 [*G, K], optional): multiplies x before the residual is added; M/G neighbouring rows share a row of it
+        weight (f32|bf16|f16 [K], optional): multiplies the normalised row
+        q_scale (f32 none: [1]; fp8_tensor: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+        global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
+        eps: added to the mean square
+        out_format (none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8): none: out; else q holds out's codes, and out is given only with keep_out
+        keep_out: give out beside its codes, rounded to x's dtype
+        hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: the normalised rows, when out_format == none || keep_out
+        residual_out: the sum that was normalised: residual + gate * x, when has(residual)
+        q: codes of out; nvfp4: two a byte, when out_format != none
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K, when out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
+
+    Rules:
+        M must be a multiple of G, the rows of gate, scale and shift
+        out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
+        q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
+        nvfp4 needs K to be a multiple of 16, its block
+        mxfp8 needs K to be a multiple of 32, its block
+        hadamard belongs to out_format=int8_row
+        hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        K must be a multiple of hadamard, the elements that are rotated together
+
+    Defined in arXiv:2212.09748; ops/rms_adaln/rms_adaln.md
+    """
+
+def rms_norm_backward(
+    x: Tensor, d_out: Tensor, residual: Tensor | None = None, gate: Tensor | None = None, weight: Tensor | None = None, bias: Tensor | None = None, d_residual_out: Tensor | None = None, *, eps: float = 1e-06, backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of rms_norm: of x, residual, gate and all parameters, from x and the gradient of out.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): rows to normalise
+        d_out (=x [*M, K]): gradient of out
+        residual (=x [*M, K], optional): added to gate * x before the norm
+        gate (bf16|f16|f32 [*G, K], optional): multiplies x before the residual is added; M/G neighbouring rows share a row of it
+        weight (f32|bf16|f16 [K], optional): multiplies the normalised row
+        bias (f32|bf16|f16 [K], optional): added after weight
+        d_residual_out (=x [*M, K], optional): gradient of residual_out
+        eps: as in the forward call
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_x: gradient of x
+        d_residual: gradient of residual, when has(residual)
+        d_weight: gradient of weight, when has(weight)
+        d_gate: gradient of gate, when has(gate)
+        d_bias: gradient of bias, when has(bias)
+
+    Rules:
+        M must be a multiple of G, the rows of gate, scale and shift
+        d_residual_out belongs to calls with a residual
+
+    Defined in ops/rms_norm/rms_norm.md
+    """
+
+def layer_norm_backward(
+    x: Tensor, d_out: Tensor, residual: Tensor | None = None, gate: Tensor | None = None, weight: Tensor | None = None, bias: Tensor | None = None, d_residual_out: Tensor | None = None, *, eps: float = 1e-05, backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of layer_norm: of x, residual, gate and all parameters, from x and the gradient of out.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): rows to normalise
+        d_out (=x [*M, K]): gradient of out
+        residual (=x [*M, K], optional): added to gate * x before the norm
+        gate (bf16|f16|f32 [*G, K], optional): multiplies x before the residual is added; M/G neighbouring rows share a row of it
+        weight (f32|bf16|f16 [K], optional): multiplies the normalised row
+        bias (f32|bf16|f16 [K], optional): added after weight
+        d_residual_out (=x [*M, K], optional): gradient of residual_out
+        eps: as in the forward call
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_x: gradient of x
+        d_residual: gradient of residual, when has(residual)
+        d_weight: gradient of weight, when has(weight)
+        d_gate: gradient of gate, when has(gate)
+        d_bias: gradient of bias, when has(bias)
+
+    Rules:
+        M must be a multiple of G, the rows of gate, scale and shift
+        d_residual_out belongs to calls with a residual
+
+    Defined in ops/layer_norm/layer_norm.md
+    """
+
+def adaln_backward(
+    x: Tensor, d_out: Tensor, scale: Tensor, residual: Tensor | None = None, gate: Tensor | None = None, weight: Tensor | None = None, d_residual_out: Tensor | None = None, *, eps: float = 1e-06, backend: str | tuple[str, ...] | None = None
+) -> tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of adaln: of x, residual, gate and all parameters, from x and the gradient of out.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): rows to normalise
+        d_out (=x [*M, K]): gradient of out
+        scale (bf16|f16|f32 [*G, K]): modulation: the norm is multiplied by 1 + scale; M/G neighbouring rows share a row of it
+        residual (=x [*M, K], optional): added to gate * x before the norm
+        gate (bf16|f16|f32 [*G, K], optional): multiplies x before the residual is added; M/G neighbouring rows share a row of it
+        weight (f32|bf16|f16 [K], optional): multiplies the normalised row
+        d_residual_out (=x [*M, K], optional): gradient of residual_out
+        eps: as in the forward call
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_x: gradient of x
+        d_residual: gradient of residual, when has(residual)
+        d_weight: gradient of weight, when has(weight)
+        d_gate: gradient of gate, when has(gate)
+        d_scale: gradient of scale
+        d_shift: gradient of shift
+
+    Rules:
+        M must be a multiple of G, the rows of gate, scale and shift
+        d_residual_out belongs to calls with a residual
+
+    Defined in ops/adaln/adaln.md
+    """
+
+def rms_adaln_backward(
+    x: Tensor, d_out: Tensor, scale: Tensor, residual: Tensor | None = None, gate: Tensor | None = None, weight: Tensor | None = None, d_residual_out: Tensor | None = None, *, eps: float = 1e-06, backend: str | tuple[str, ...] | None = None
+) -> tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of rms_adaln: of x, residual, gate and all parameters, from x and the gradient of out.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): rows to normalise
+        d_out (=x [*M, K]): gradient of out
+        scale (bf16|f16|f32 [*G, K]): modulation: the norm is multiplied by 1 + scale; M/G neighbouring rows share a row of it
+        residual (=x [*M, K], optional): added to gate * x before the norm
+        gate (bf16|f16|f32 [*G, K], optional): multiplies x before the residual is added; M/G neighbouring rows share a row of it
+        weight (f32|bf16|f16 [K], optional): multiplies the normalised row
+        d_residual_out (=x [*M, K], optional): gradient of residual_out
+        eps: as in the forward call
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_x: gradient of x
+        d_residual: gradient of residual, when has(residual)
+        d_weight: gradient of weight, when has(weight)
+        d_gate: gradient of gate, when has(gate)
+        d_scale: gradient of scale
+        d_shift: gradient of shift
+
+    Rules:
+        M must be a multiple of G, the rows of gate, scale and shift
+        d_residual_out belongs to calls with a residual
+
+    Defined in ops/rms_adaln/rms_adaln.md
+    """
+
+def activation(
+    x: Tensor, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, act: Literal["silu", "gelu", "gelu_tanh"] = "silu", out_format: Literal["none", "fp8_tensor", "fp8_row", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
+    """SiLU (swish) or GELU, exact or by tanh, of every element.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): any values
+        q_scale (f32 none: [1]; fp8_tensor: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+        global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
+        act (silu|gelu|gelu_tanh): x * sigmoid(x) (also swish); x * Phi(x) by erf; gelu by its tanh approximation
+        out_format (none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8): none: out; else q holds out's codes, and out is given only with keep_out
+        keep_out: give out beside its codes, rounded to x's dtype
+        hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: act(x), when out_format == none || keep_out
+        q: codes of out; nvfp4: two a byte, when out_format != none
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K, when out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
+
+    Rules:
+        out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
+        q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
+        nvfp4 needs K to be a multiple of 16, its block
+        mxfp8 needs K to be a multiple of 32, its block
+        hadamard belongs to out_format=int8_row
+        hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        K must be a multiple of hadamard, the elements that are rotated together
+
+    Defined in silu = x / (1 + e^-x); gelu = x * Phi(x); gelu_tanh = x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))) / 2; f32, one rounding to x's dtype
+    """
+
+def activation_backward(
+    d_out: Tensor, x: Tensor, *, act: Literal["silu", "gelu", "gelu_tanh"] = "silu", backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Gradient of activation's x.
+
+    Args:
+        d_out (bf16|f16|f32 [*M, K]): gradient of activation's result
+        x (=d_out [*M, K]): activation's x
+        act (silu|gelu|gelu_tanh): x * sigmoid(x) (also swish); x * Phi(x) by erf; gelu by its tanh approximation
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_x: gradient of x
+
+    Defined in d_x = d_out * act'(x); f32, one rounding
+    """
+
+def gated_activation(
+    x: Tensor, gate: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, act: Literal["silu", "gelu", "gelu_tanh"] = "silu", layout: Literal["pair", "act_first", "act_last"] = "pair", out_format: Literal["none", "fp8_tensor", "fp8_row", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
+    """silu_mul, gelu_mul, swiglu, geglu: an activation times a gate, in two tensors or the halves of one.
+
+    Args:
+        x (bf16|f16|f32 pair: [*M, K]; act_first: [*M, 2*K]; act_last: [*M, 2*K]): what act takes; or both factors side by side
+        gate (=x [*M, K], optional): the other factor
+        q_scale (f32 none: [1]; fp8_tensor: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+        global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
+        act (silu|gelu|gelu_tanh): x * sigmoid(x) (also swish); x * Phi(x) by erf; gelu by its tanh approximation
+        layout (pair|act_first|act_last): act(x) * gate; x holds both in its last dimension, the half that act takes first (swiglu) or last (geglu)
+        out_format (none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8): none: out; else q holds out's codes, and out is given only with keep_out
+        keep_out: give out beside its codes, rounded to x's dtype
+        hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: act(x) * gate, when out_format == none || keep_out
+        q: codes of out; nvfp4: two a byte, when out_format != none
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K, when out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
+
+    Rules:
+        out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
+        q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
+        nvfp4 needs K to be a multiple of 16, its block
+        mxfp8 needs K to be a multiple of 32, its block
+        hadamard belongs to out_format=int8_row
+        hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        K must be a multiple of hadamard, the elements that are rotated together
+
+    Defined in out = act(x) * gate, act as in activation; f32, one rounding to x's dtype
+    """
+
+def gated_activation_backward(
+    d_out: Tensor, x: Tensor, gate: Tensor | None = None, *, act: Literal["silu", "gelu", "gelu_tanh"] = "silu", layout: Literal["pair", "act_first", "act_last"] = "pair", backend: str | tuple[str, ...] | None = None
+) -> tuple[Tensor, Tensor] | Tensor:
+    """Gradients of gated_activation (silu_mul, gelu_mul, swiglu, geglu).
+
+    Args:
+        d_out (bf16|f16|f32 [*M, K]): gradient of gated_activation's result
+        x (=d_out pair: [*M, K]; act_first: [*M, 2*K]; act_last: [*M, 2*K]): gated_activation's x
+        gate (=d_out [*M, K], optional): gated_activation's gate
+        act (silu|gelu|gelu_tanh): x * sigmoid(x) (also swish); x * Phi(x) by erf; gelu by its tanh approximation
+        layout (pair|act_first|act_last): act(x) * gate; x holds both in its last dimension, the half that act takes first (swiglu) or last (geglu)
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_x: gradient of x, of both halves where x holds both
+        d_gate: gradient of gate, when layout == pair
+
+    Defined in d_x = (d_out * gate) * act'(x), d_gate = d_out * act(x); f32, one rounding
+    """
+
+def group_norm(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, groups: int = 32, eps: float = 1e-05, activation: Literal["none", "silu"] = "none", backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Normalises groups of neighbouring channels of each sample to mean 0 and variance 1, then weight and bias a channel, and silu if asked.
+
+    Args:
+        x (bf16|f16|f32 [*S]): batch, channels, and any dimensions behind them
+        weight (f32|bf16|f16 [C], optional): multiplies each channel
+        bias (f32|bf16|f16 [C], optional): added to each channel after weight
+        groups: neighbouring channels are normalised together: channels / groups each
+        eps: added to the variance
+        activation (none|silu): what is applied to the result
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: the normalised groups
+
+    Rules:
+        x must have at least two dimensions, batch and channels
+        groups must divide the channels, x's second dimension
+        weight must have an element a channel
+        bias must have an element a channel
+
+    Defined in arXiv:1803.08494; ops/group_norm/group_norm.md
+    """
+
+def group_norm_backward(
+    x: Tensor, d_out: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, groups: int = 32, eps: float = 1e-05, activation: Literal["none", "silu"] = "none", backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
+    """Gradients of group_norm: of x, weight and bias, from x and the gradient of out.
+
+    Args:
+        x (bf16|f16|f32 [*S]): batch, channels, and any dimensions behind them
+        d_out (=x [*S]): gradient of out
+        weight (f32|bf16|f16 [C], optional): multiplies each channel
+        bias (f32|bf16|f16 [C], optional): added to each channel after weight
+        groups: as in the forward call
+        eps: as in the forward call
+        activation (none|silu): as in the forward call
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_x: gradient of x
+        d_weight: gradient of weight, when has(weight)
+        d_bias: gradient of bias, when has(bias)
+
+    Rules:
+        x must have at least two dimensions, batch and channels
+        groups must divide the channels, x's second dimension
+        weight must have an element a channel
+        bias must have an element a channel
+
+    Defined in ops/group_norm_backward/group_norm_backward.md
+    """
+
 def stochastic_round_fp8_(
     x: Tensor, rng: Tensor, *, q_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
@@ -1070,4 +1771,376 @@ def swap_nibbles_(
         out: the same with the nibbles of each byte exchanged
 
     Defined in docs/formats/nvfp4.md
+    """
+
+def softmax_(
+    x: Tensor, mask: Tensor | None = None, *, dim: int = -1, scale: float = 1.0, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Softmax along one dimension, with scale and additive mask (softmax_online).
+
+    Writes into x and returns it.
+
+    Args:
+        x (bf16|f16|f32 [*S]): logits of any shape
+        mask (f32|bf16|f16 [*B], optional): added to scale * x, e.g. 0 and -inf; each of its dimensions, counted from the last, is x's or 1
+        dim: the dimension whose elements add up to 1
+        scale: what x is multiplied by first, e.g. 1 / temperature
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: probabilities along dim; NaN where all of a row is -inf
+
+    Rules:
+        dim must be one of x's dimensions, which are counted from 0 or, from the last, from -1
+        each dimension of mask, counted from the last, must be x's or 1
+
+    Defined in out = exp(t - max t) / sum of exp(t - max t), t = scale * x + mask; f32, one rounding to x's dtype
+    """
+
+def softmax_backward_(
+    d_out: Tensor, out: Tensor, *, dim: int = -1, scale: float = 1.0, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Gradient of softmax from its result.
+
+    Writes into d_out and returns it.
+
+    Args:
+        d_out (bf16|f16|f32 [*S]): gradient of softmax's result
+        out (=d_out [*S]): softmax's result
+        dim: the dimension that softmax went along
+        scale: what softmax multiplied x by
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_x: gradient of softmax's x
+
+    Rules:
+        dim must be one of out's dimensions, which are counted from 0 or, from the last, from -1
+
+    Defined in d_x = scale * out * (d_out - sum of d_out * out along dim)
+    """
+
+def log_softmax_(
+    x: Tensor, mask: Tensor | None = None, *, dim: int = -1, scale: float = 1.0, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Logarithm of softmax along one dimension, with scale and additive mask.
+
+    Writes into x and returns it.
+
+    Args:
+        x (bf16|f16|f32 [*S]): logits of any shape
+        mask (f32|bf16|f16 [*B], optional): added to scale * x, e.g. 0 and -inf; each of its dimensions, counted from the last, is x's or 1
+        dim: the dimension whose probabilities add up to 1
+        scale: what x is multiplied by first, e.g. 1 / temperature
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: logarithms of the probabilities along dim
+
+    Rules:
+        dim must be one of x's dimensions, which are counted from 0 or, from the last, from -1
+        each dimension of mask, counted from the last, must be x's or 1
+
+    Defined in out = (t - max t) - log(sum of exp(t - max t)), t = scale * x + mask; f32, one rounding to x's dtype
+    """
+
+def log_softmax_backward_(
+    d_out: Tensor, out: Tensor, *, dim: int = -1, scale: float = 1.0, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Gradient of log_softmax from its result.
+
+    Writes into d_out and returns it.
+
+    Args:
+        d_out (bf16|f16|f32 [*S]): gradient of log_softmax's result
+        out (=d_out [*S]): log_softmax's result
+        dim: the dimension that log_softmax went along
+        scale: what log_softmax multiplied x by
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_x: gradient of log_softmax's x
+
+    Rules:
+        dim must be one of out's dimensions, which are counted from 0 or, from the last, from -1
+
+    Defined in d_x = scale * (d_out - exp(out) * sum of d_out along dim)
+    """
+
+def cross_entropy_backward_(
+    d_loss: Tensor, logits: Tensor, target: Tensor, lse: Tensor, *, ignore_index: int = -100, label_smoothing: float = 0.0, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Gradient of cross_entropy's logits from its lse.
+
+    Writes into logits and returns it.
+
+    Args:
+        d_loss (f32 [*M]): gradient of each row's loss
+        logits (bf16|f16|f32 [*M, N]): cross_entropy's logits
+        target (i64|i32 [*M]): the class of each row, or ignore_index
+        lse (f32 [*M]): cross_entropy's lse
+        ignore_index: target of rows that do not count
+        label_smoothing: part of the target that all classes share evenly
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_logits: gradient of logits; 0 in ignored rows, NaN in those with a target that is no class
+
+    Rules:
+        there must be at least one class
+
+    Defined in d_logits = d_loss * (exp(logits - lse) - (1 - label_smoothing) * [class is the target] - label_smoothing / N); f32, one rounding to logits' dtype
+    """
+
+def rms_norm_(
+    x: Tensor, residual: Tensor | None = None, gate: Tensor | None = None, weight: Tensor | None = None, bias: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, eps: float = 1e-06, out_format: Literal["none", "fp8_tensor", "fp8_row", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Divides each row by the root of its mean square (plus eps), times weight, plus bias; the row may be a sum with a residual, the result quantised.
+
+    Writes into residual and returns it.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): rows to normalise
+        residual (=x [*M, K], optional): added to gate * x before the norm
+        gate (bf16|f16|f32 [*G, K], optional): multiplies x before the residual is added; M/G neighbouring rows share a row of it
+        weight (f32|bf16|f16 [K], optional): multiplies the normalised row
+        bias (f32|bf16|f16 [K], optional): added after weight
+        q_scale (f32 none: [1]; fp8_tensor: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+        global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
+        eps: added to the mean square
+        out_format (none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8): none: out; else q holds out's codes, and out is given only with keep_out
+        keep_out: give out beside its codes, rounded to x's dtype
+        hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: the normalised rows, when out_format == none || keep_out
+        residual_out: the sum that was normalised: residual + gate * x, when has(residual)
+        q: codes of out; nvfp4: two a byte, when out_format != none
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K, when out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
+
+    Rules:
+        M must be a multiple of G, the rows of gate, scale and shift
+        out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
+        q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
+        nvfp4 needs K to be a multiple of 16, its block
+        mxfp8 needs K to be a multiple of 32, its block
+        hadamard belongs to out_format=int8_row
+        hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        K must be a multiple of hadamard, the elements that are rotated together
+
+    Defined in arXiv:1910.07467; ops/rms_norm/rms_norm.md
+    """
+
+def layer_norm_(
+    x: Tensor, residual: Tensor | None = None, gate: Tensor | None = None, weight: Tensor | None = None, bias: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, eps: float = 1e-05, out_format: Literal["none", "fp8_tensor", "fp8_row", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Subtracts each row's mean and divides by its standard deviation (variance plus eps), times weight, plus bias; the row may be a sum with a residual, the result quantised.
+
+    Writes into residual and returns it.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): rows to normalise
+        residual (=x [*M, K], optional): added to gate * x before the norm
+        gate (bf16|f16|f32 [*G, K], optional): multiplies x before the residual is added; M/G neighbouring rows share a row of it
+        weight (f32|bf16|f16 [K], optional): multiplies the normalised row
+        bias (f32|bf16|f16 [K], optional): added after weight
+        q_scale (f32 none: [1]; fp8_tensor: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+        global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
+        eps: added to the mean squared difference, the variance
+        out_format (none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8): none: out; else q holds out's codes, and out is given only with keep_out
+        keep_out: give out beside its codes, rounded to x's dtype
+        hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: the normalised rows, when out_format == none || keep_out
+        residual_out: the sum that was normalised: residual + gate * x, when has(residual)
+        q: codes of out; nvfp4: two a byte, when out_format != none
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K, when out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
+
+    Rules:
+        M must be a multiple of G, the rows of gate, scale and shift
+        out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
+        q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
+        nvfp4 needs K to be a multiple of 16, its block
+        mxfp8 needs K to be a multiple of 32, its block
+        hadamard belongs to out_format=int8_row
+        hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        K must be a multiple of hadamard, the elements that are rotated together
+
+    Defined in arXiv:1607.06450; ops/layer_norm/layer_norm.md
+    """
+
+def adaln_(
+    x: Tensor, scale: Tensor, shift: Tensor, residual: Tensor | None = None, gate: Tensor | None = None, weight: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, eps: float = 1e-06, out_format: Literal["none", "fp8_tensor", "fp8_row", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Layer norm whose rows, or groups of rows, have a modulation of their own: norm * (1 + scale) + shift.
+
+    Writes into residual and returns it.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): rows to normalise
+        scale (bf16|f16|f32 [*G, K]): modulation: the norm is multiplied by 1 + scale; M/G neighbouring rows share a row of it
+        shift (bf16|f16|f32 [*G, K]): modulation: added at the end
+        residual (=x [*M, K], optional): added to gate * x before the norm
+        gate (bf16|f16|f32 [*G, K], optional): multiplies x before the residual is added; M/G neighbouring rows share a row of it
+        weight (f32|bf16|f16 [K], optional): multiplies the normalised row
+        q_scale (f32 none: [1]; fp8_tensor: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+        global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
+        eps: added to the mean squared difference, the variance
+        out_format (none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8): none: out; else q holds out's codes, and out is given only with keep_out
+        keep_out: give out beside its codes, rounded to x's dtype
+        hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: the normalised rows, when out_format == none || keep_out
+        residual_out: the sum that was normalised: residual + gate * x, when has(residual)
+        q: codes of out; nvfp4: two a byte, when out_format != none
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K, when out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
+
+    Rules:
+        M must be a multiple of G, the rows of gate, scale and shift
+        out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
+        q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
+        nvfp4 needs K to be a multiple of 16, its block
+        mxfp8 needs K to be a multiple of 32, its block
+        hadamard belongs to out_format=int8_row
+        hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        K must be a multiple of hadamard, the elements that are rotated together
+
+    Defined in arXiv:2212.09748; ops/adaln/adaln.md
+    """
+
+def rms_adaln_(
+    x: Tensor, scale: Tensor, shift: Tensor, residual: Tensor | None = None, gate: Tensor | None = None, weight: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, eps: float = 1e-06, out_format: Literal["none", "fp8_tensor", "fp8_row", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor]:
+    """RMS norm whose rows, or groups of rows, have a modulation of their own: norm * (1 + scale) + shift.
+
+    Writes into residual and returns it.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): rows to normalise
+        scale (bf16|f16|f32 [*G, K]): modulation: the norm is multiplied by 1 + scale; M/G neighbouring rows share a row of it
+        shift (bf16|f16|f32 [*G, K]): modulation: added at the end
+        residual (=x [*M, K], optional): added to gate * x before the norm
+        gate (bf16|f16|f32 [*G, K], optional): multiplies x before the residual is added; M/G neighbouring rows share a row of it
+        weight (f32|bf16|f16 [K], optional): multiplies the normalised row
+        q_scale (f32 none: [1]; fp8_tensor: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+        global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
+        eps: added to the mean square
+        out_format (none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8): none: out; else q holds out's codes, and out is given only with keep_out
+        keep_out: give out beside its codes, rounded to x's dtype
+        hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: the normalised rows, when out_format == none || keep_out
+        residual_out: the sum that was normalised: residual + gate * x, when has(residual)
+        q: codes of out; nvfp4: two a byte, when out_format != none
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K, when out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
+
+    Rules:
+        M must be a multiple of G, the rows of gate, scale and shift
+        out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
+        q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
+        nvfp4 needs K to be a multiple of 16, its block
+        mxfp8 needs K to be a multiple of 32, its block
+        hadamard belongs to out_format=int8_row
+        hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        K must be a multiple of hadamard, the elements that are rotated together
+
+    Defined in arXiv:2212.09748; ops/rms_adaln/rms_adaln.md
+    """
+
+def activation_(
+    x: Tensor, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, act: Literal["silu", "gelu", "gelu_tanh"] = "silu", out_format: Literal["none", "fp8_tensor", "fp8_row", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """SiLU (swish) or GELU, exact or by tanh, of every element.
+
+    Writes into x and returns it.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): any values
+        q_scale (f32 none: [1]; fp8_tensor: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+        global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
+        act (silu|gelu|gelu_tanh): x * sigmoid(x) (also swish); x * Phi(x) by erf; gelu by its tanh approximation
+        out_format (none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8): none: out; else q holds out's codes, and out is given only with keep_out
+        keep_out: give out beside its codes, rounded to x's dtype
+        hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: act(x), when out_format == none || keep_out
+        q: codes of out; nvfp4: two a byte, when out_format != none
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K, when out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
+
+    Rules:
+        out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
+        q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
+        nvfp4 needs K to be a multiple of 16, its block
+        mxfp8 needs K to be a multiple of 32, its block
+        hadamard belongs to out_format=int8_row
+        hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        K must be a multiple of hadamard, the elements that are rotated together
+
+    Defined in silu = x / (1 + e^-x); gelu = x * Phi(x); gelu_tanh = x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))) / 2; f32, one rounding to x's dtype
+    """
+
+def activation_backward_(
+    d_out: Tensor, x: Tensor, *, act: Literal["silu", "gelu", "gelu_tanh"] = "silu", backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Gradient of activation's x.
+
+    Writes into d_out and returns it.
+
+    Args:
+        d_out (bf16|f16|f32 [*M, K]): gradient of activation's result
+        x (=d_out [*M, K]): activation's x
+        act (silu|gelu|gelu_tanh): x * sigmoid(x) (also swish); x * Phi(x) by erf; gelu by its tanh approximation
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_x: gradient of x
+
+    Defined in d_x = d_out * act'(x); f32, one rounding
+    """
+
+def group_norm_(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, groups: int = 32, eps: float = 1e-05, activation: Literal["none", "silu"] = "none", backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Normalises groups of neighbouring channels of each sample to mean 0 and variance 1, then weight and bias a channel, and silu if asked.
+
+    Writes into x and returns it.
+
+    Args:
+        x (bf16|f16|f32 [*S]): batch, channels, and any dimensions behind them
+        weight (f32|bf16|f16 [C], optional): multiplies each channel
+        bias (f32|bf16|f16 [C], optional): added to each channel after weight
+        groups: neighbouring channels are normalised together: channels / groups each
+        eps: added to the variance
+        activation (none|silu): what is applied to the result
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: the normalised groups
+
+    Rules:
+        x must have at least two dimensions, batch and channels
+        groups must divide the channels, x's second dimension
+        weight must have an element a channel
+        bias must have an element a channel
+
+    Defined in arXiv:1803.08494; ops/group_norm/group_norm.md
     """

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..._backends import implements
+from ._quantised import codes_of
 
 _SLOPE_END = 128.0  # beyond, the slopes are 0 and 1 whatever x is; at infinity formulas say NaN
 _ACTIVATIONS = {
@@ -24,9 +25,18 @@ def _slope(x: Tensor, act: str) -> Tensor:
     return torch.ops.aten.gelu_backward(one, near, approximate=how)
 
 
+def _results(y: Tensor, x: Tensor, q_scale, global_scale, how: dict) -> tuple:
+    """out, or its codes, or both."""
+    out = y.to(x.dtype)
+    if how["out_format"] == "none":
+        return (out,)
+    kept = (out,) if how["keep_out"] else ()
+    return kept + codes_of(out, q_scale, global_scale, how)
+
+
 @implements("activation", backend="eager")
-def activation(x, *, act):
-    return _ACTIVATIONS[act](x.float()).to(x.dtype)
+def activation(x, q_scale=None, global_scale=None, *, act, **how):
+    return _results(_ACTIVATIONS[act](x.float()), x, q_scale, global_scale, how)
 
 
 @implements("activation_backward", backend="eager")
@@ -43,9 +53,9 @@ def _factors(x: Tensor, gate: Tensor | None, layout: str) -> tuple[Tensor, Tenso
 
 
 @implements("gated_activation", backend="eager")
-def gated_activation(x, gate=None, *, act, layout):
+def gated_activation(x, gate=None, q_scale=None, global_scale=None, *, act, layout, **how):
     inner, other = _factors(x, gate, layout)
-    return (_ACTIVATIONS[act](inner) * other).to(x.dtype)
+    return _results(_ACTIVATIONS[act](inner) * other, x, q_scale, global_scale, how)
 
 
 @implements("gated_activation_backward", backend="eager")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..._backends import implements
-from . import _layouts
+from . import _layouts, _numbers
 
 
 @implements("swap_nibbles", backend="eager")
@@ -64,3 +64,13 @@ def repack_zeros(zero, *, from_packing, to_packing):
     if to_packing == "plain":
         return codes
     return _layouts.words_of(codes.t() - less.get(to_packing, 0) & 0xF, to_packing)
+
+
+@implements("stochastic_cast", backend="eager")
+def stochastic_cast(x, *, seed):
+    """Up in magnitude with the probability of what is cut off; NaN is 0x7FC0."""
+    u = _numbers.random_bits(seed, tuple(x.shape), x.device)
+    codes = (_numbers.bits(x).long() & 0xFFFFFFFF) + u >> 16
+    codes = torch.where(x.isnan(), 0x7FC0, codes & 0xFFFF)
+    codes = torch.where(codes >= 1 << 15, codes - (1 << 16), codes)
+    return codes.to(torch.int16).view(torch.bfloat16)

@@ -3,12 +3,14 @@ f32, one rounding; codes are those of the stand-alone quantisers for the rounded
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from ..._backends import implements
 from . import _numbers as n
-from . import blocks, fp8, int8
+from ._quantised import codes_of
 
 
 def _per_row(group: Tensor | None, m: int) -> Tensor | None:
@@ -35,33 +37,6 @@ class _Rows:
         self.normal = centred * self.root
 
 
-def _codes(out: Tensor, q_scale, global_scale, how: dict) -> tuple:
-    """q, and its scales where they are computed here."""
-    kind, layout = how["out_format"], how["scale_layout"]
-    rounding = {"rounding": "nearest", "seed": 0}
-    if kind in ("fp8_tensor", "fp8_row"):
-        granularity = kind.removeprefix("fp8_")
-        made = fp8.quantize_fp8(
-            out, q_scale, granularity=granularity, q_dtype=torch.float8_e4m3fn, **rounding
-        )
-    elif kind == "int8_row":
-        made = int8.quantize_int8(
-            out, q_scale, granularity="row", group_size=1, hadamard=how["hadamard"], **rounding
-        )
-    elif kind == "nvfp4":
-        q, scale = blocks.quantize_nvfp4(
-            n.rows(out), global_scale, nibbles=how["nibbles"], scale_layout=layout, pad=False,
-            **rounding,
-        )  # fmt: skip
-        made = q.reshape(*out.shape[:-1], out.shape[-1] // 2), scale
-    else:
-        q, scale = blocks.quantize_mxfp8(
-            n.rows(out), scale_layout=layout, pad=False, q_dtype=torch.float8_e4m3fn, **rounding
-        )
-        made = q.reshape(out.shape), scale
-    return made if isinstance(made, tuple) else (made,)
-
-
 def _forward(
     subtract_mean, x, residual, gate, weight, bias, scale, shift, q_scale, global_scale, eps, how
 ):  # fmt: skip
@@ -77,7 +52,7 @@ def _forward(
     if residual is not None:
         results.append(rows.sum.to(x.dtype).reshape(x.shape))
     if quantised:
-        results += _codes(out, q_scale, global_scale, how)
+        results += codes_of(out, q_scale, global_scale, how)
     return tuple(results)
 
 
@@ -177,3 +152,48 @@ implements("rms_norm_backward", backend="eager")(_plain_backward(False))
 implements("layer_norm_backward", backend="eager")(_plain_backward(True))
 implements("rms_adaln_backward", backend="eager")(_modulated_backward(False))
 implements("adaln_backward", backend="eager")(_modulated_backward(True))
+
+
+def _groups(x: Tensor, groups: int) -> Tensor:
+    """[N, groups, elements of a group] as f32."""
+    count = math.prod(x.shape[1:]) // groups if x.shape[1] else 0
+    return x.float().reshape(x.shape[0], groups, count)
+
+
+def _channels(parameter: Tensor, x: Tensor) -> Tensor:
+    return parameter.float().reshape(-1, *([1] * (x.ndim - 2)))
+
+
+def _normal_groups(x: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:
+    values = _groups(x, groups)
+    centred = values - values.mean(2, keepdim=True)
+    root = torch.rsqrt(centred.square().mean(2, keepdim=True) + eps)
+    return (centred * root).reshape(x.shape), root
+
+
+@implements("group_norm", backend="eager")
+def group_norm(x, weight=None, bias=None, *, groups, eps, activation):
+    y, _ = _normal_groups(x, groups, eps)
+    y = y if weight is None else y * _channels(weight, x)
+    y = y if bias is None else y + _channels(bias, x)
+    return (torch.nn.functional.silu(y) if activation == "silu" else y).to(x.dtype)
+
+
+@implements("group_norm_backward", backend="eager")
+def group_norm_backward(x, d_out, weight=None, bias=None, *, groups, eps, activation):
+    y, root = _normal_groups(x, groups, eps)
+    gradient = d_out.float()
+    if activation == "silu":
+        h = y if weight is None else y * _channels(weight, x)
+        h = h if bias is None else h + _channels(bias, x)
+        gradient = torch.ops.aten.silu_backward(gradient, h)
+    g = gradient if weight is None else gradient * _channels(weight, x)
+    g, normal = _groups(g, groups), _groups(y, groups)
+    d_x = root * (g - g.mean(2, keepdim=True) - normal * (g * normal).mean(2, keepdim=True))
+    results = [d_x.reshape(x.shape).to(x.dtype)]
+    others = [d for d in range(x.ndim) if d != 1]
+    if weight is not None:
+        results.append((gradient * y).sum(others).to(weight.dtype))
+    if bias is not None:
+        results.append(gradient.sum(others).to(bias.dtype))
+    return tuple(results)
