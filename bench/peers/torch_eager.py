@@ -291,6 +291,25 @@ def reduce(case):
     return (lambda x: function(x, axes, **keep)), (case.tensor("x"),)
 
 
+def extreme(function):
+    def adapter(case):
+        rank, dims = len(case.shape("x")), case.attribute("dims")
+        axes = [axis for axis in range(rank) if dims >> axis & 1]
+        if len(axes) != 1 and dims != -1:
+            return None  # torch takes one dimension, or all of them
+        axis = None if dims == -1 else axes[0]
+        return (lambda x: function(x, axis, case.attribute("keepdim"))), (case.tensor("x"),)
+
+    return adapter
+
+
+def copy(case):
+    to = case.dtype("out")
+    if to == case.dtype("x"):
+        return (lambda x: x.clone()), (case.tensor("x"),)
+    return (lambda x: x.to(to)), (case.tensor("x"),)
+
+
 def copy_transpose(case):
     return (lambda x: x.transpose(-1, -2).contiguous()), (case.tensor("x"),)
 
@@ -337,6 +356,9 @@ def rms_rope(case):
 CHAINS = {
     "adaln": modulated(F.layer_norm),
     "apply_rope": apply_rope,
+    "argmax": extreme(torch.argmax),
+    "argmin": extreme(torch.argmin),
+    "copy": copy,
     "copy_transpose": copy_transpose,
     "cross_entropy": cross_entropy,
     "dequantize_fp8": dequantize_scaled,
