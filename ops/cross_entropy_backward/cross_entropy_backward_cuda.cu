@@ -31,6 +31,19 @@ struct Job {
   float own, shared;  // what the target's class loses, and every class
 };
 
+// Numbers of a row, by whole words where they lie so.
+__device__ float number_of(const AnyTensor& t, int64_t row) {
+  const char* p = t.element_at(row);
+  if (reinterpret_cast<uintptr_t>(p) % 4 == 0) return __ldg(reinterpret_cast<const float*>(p));
+  return load_bytes(p, DType::kF32);
+}
+__device__ int64_t class_of(const AnyTensor& t, int64_t row) {
+  const char* p = t.element_at(row);
+  if (reinterpret_cast<uintptr_t>(p) % t.bytes != 0) return t.load_integer(p);
+  if (t.dtype == DType::kI32) return __ldg(reinterpret_cast<const int32_t*>(p));
+  return __ldg(reinterpret_cast<const long long*>(p));
+}
+
 template <class Access>
 __global__ void __launch_bounds__(kThreads) gradient_kernel(Job job) {
   const RowPlace place = row_place(job.groups);
@@ -38,9 +51,9 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(Job job) {
   typename Access::Raw raw[kRowChunks];
 #pragma unroll
   for (int c = 0; c < kRowChunks; ++c) raw[c] = x.load(c);
-  const int64_t target = job.target.load_integer(job.target.element_at(place.row));
-  const float lse = job.lse.load(job.lse.element_at(place.row));
-  float d_loss = job.d_loss.load(job.d_loss.element_at(place.row));
+  const int64_t target = class_of(job.target, place.row);
+  const float lse = number_of(job.lse, place.row);
+  float d_loss = number_of(job.d_loss, place.row);
   const bool is_ignored = target == job.ignore_index;
   if (!is_ignored && (target < 0 || target >= job.logits.count)) {
     d_loss = __uint_as_float(formats::kF32Nan);
