@@ -13,7 +13,7 @@ import torch
 
 from . import _backends, _python_ops, _why
 from ._backends import LIBRARY, logger
-from .errors import NoCapableBackendError, UnsupportedError, typed
+from .errors import InvalidArgumentError, NoCapableBackendError, UnsupportedError, typed
 
 COMPILED = "pestle"  # the namespace of the library's ops
 
@@ -55,8 +55,16 @@ def _nobody(op: str, backend, inputs: tuple, options: dict) -> Exception:
     """The error with every candidate's reason; or the contract's, if the call breaks that."""
     given = {name: value for name, value in options.items() if value is not None}
     candidates = _backends.order(backend)
-    verdicts = _why.why(op, *inputs, **given, backend=candidates).verdicts
-    reasons = [f"  {v.implementation}: {v.refusal or 'takes it'}" for v in verdicts]
+    try:
+        verdicts = _why.why(op, *inputs, **given, backend=candidates).verdicts
+    except InvalidArgumentError:
+        if options:
+            raise
+        # The options are not known here, so whether the call keeps the contract isn't either.
+        device = _device(inputs)
+        reasons = [f"  {name}: {_backends.refusal(name, op, device)}" for name in candidates]
+    else:
+        reasons = [f"  {v.implementation}: {v.refusal or 'takes it'}" for v in verdicts]
     return NoCapableBackendError("\n".join([f"{op}: no backend takes this call", *reasons]))
 
 

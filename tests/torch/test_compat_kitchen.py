@@ -634,9 +634,7 @@ def test_what_is_not_here_yet_is_what_the_docs_say():
     status = ours.list_backends().values()
     served = {name for s in status for name in s["capabilities"]}
     functions = {n for n in ours.__all__ if hasattr(getattr(ours, n), "__wrapped__")}
-    waiting = {n for n in functions if n.startswith(("rms_rope", "adaln", "rms_adaln"))}
-    assert set(listed) <= functions - served
-    assert functions - served <= set(listed) | waiting
+    assert set(listed) == functions - served
     for name in listed:
         function = getattr(ours, name)
         with pytest.raises(ours.NoCapableBackendError, match="no op for this yet"):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import torch
+
 import pestle
 
 from . import _linears, _norms, _quantizers, _ropes  # noqa: F401  (they fill ADAPTERS)
-from ._serve import ADAPTERS, Adapter
+from ._serve import ADAPTERS, DEVICES, Adapter
 
 
 class OnBackend:
@@ -35,7 +37,9 @@ class Backend:
 def register_all(registry) -> None:
     """Registers Pestle's backends, each with what it has implementations for."""
     for backend in pestle.list_backends():
-        if backend.available:
+        if DEVICES[backend.name] == {"cuda"} and not torch.cuda.is_available():
+            registry.mark_unavailable(backend.name, backend.reason or "torch finds no CUDA device")
+        elif backend.available:
             served = {
                 name: found
                 for name, found in ADAPTERS.items()

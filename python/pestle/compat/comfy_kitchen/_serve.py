@@ -7,6 +7,7 @@ adapter names.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16})
 F32 = frozenset({torch.float32})
 FP8 = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
 E4M3 = frozenset({torch.float8_e4m3fn})
-E8M0 = frozenset({torch.float8_e8m0fnu})
+E8M0 = frozenset({getattr(torch, "float8_e8m0fnu", None)})  # torch 2.5 has none
 BYTES = frozenset({torch.uint8})
 INT8 = frozenset({torch.int8})
 
@@ -34,9 +35,10 @@ TWO = ExactDims(2)
 FOUR = ExactDims(4)
 PAIRS = DivisibleBy(-1, 2)
 
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton then runs on the CPU, slowly
 DEVICES = {
     "cuda": frozenset({"cuda"}),
-    "triton": frozenset({"cuda"}),
+    "triton": frozenset({"cpu", "cuda"} if INTERPRETED else {"cuda"}),
     "cpu": frozenset({"cpu"}),
     "eager": frozenset({"*"}),
 }
