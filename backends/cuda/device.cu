@@ -1,5 +1,6 @@
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <string>
 
 #include "backends/cuda/device.h"
@@ -16,6 +17,20 @@ Status from_cuda(int error, const char* call) {
   }
   const bool memory = code == cudaErrorMemoryAllocation;
   return {memory ? Code::kOutOfMemory : Code::kDeviceError, std::move(message)};
+}
+
+int multiprocessors(int device) {
+  constexpr int kRemembered = 64;
+  static std::atomic<int> remembered[kRemembered];
+  const bool fits = device >= 0 && device < kRemembered;
+  int count = fits ? remembered[device].load(std::memory_order_relaxed) : 0;
+  if (count > 0) return count;
+  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
+    cudaGetLastError();
+    return 1;
+  }
+  if (fits) remembered[device].store(count, std::memory_order_relaxed);
+  return count;
 }
 
 Result<int> device_count() {

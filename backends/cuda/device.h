@@ -11,6 +11,9 @@ Status from_cuda(int error, const char* call);
 // The devices that this process may use; a missing or too old driver is a device error.
 Result<int> device_count();
 
+// Of the GPU; remembered, since launches ask.
+int multiprocessors(int device);
+
 }  // namespace pestle::cuda
 
 // Returns the status to the caller unless the CUDA call succeeds.

@@ -1,0 +1,55 @@
+// matmul: the contract.
+#pragma once
+
+#include "core/op_spec.h"
+
+namespace pestle::ops::matmul {
+
+inline constexpr Arg args[] = {
+    input("a", "bf16|f16|f32|e4m3|e5m2", "*B, M, K", "left matrices, any strides"),
+    input(
+        "b", "bf16|f16|f32|e4m3|e5m2", "*B, K, N",
+        "right matrices, any strides: a weight [N, K] is passed transposed, one matrix for all by "
+        "strides of 0"),
+    output("out", "bf16|f16|f32", "*B, M, N", "activation(a @ b * alpha + bias) + residual")
+        .within(4, "K"),
+    input("alpha", "f32", "1", "factor on the product; 1 when absent").optional(),
+    input("bias", "f32|bf16|f16", "N", "added to every row").optional(),
+    input("residual", "f32|bf16|f16", "*B, M, N", "added after the activation").optional(),
+    choice("activation", "none|gelu|gelu_tanh|silu", "applied after the bias"),
+};
+
+inline constexpr Case cases[] = {
+    {"B= M=128 N=256 K=64"},
+    {"B= M=130 N=200 K=96 a=f16 b=f16 out=f16 bias=f32 activation=gelu_tanh"},
+    {"B=3 M=65 N=72 K=40 out=f32 alpha=f32 residual=bf16 activation=silu"},
+    {"B=2x2 M=17 N=33 K=29 a=f32 b=f32 out=f32 bias=bf16 activation=gelu"},
+    {"B= M=64 N=64 K=128 a=e4m3 b=e5m2 out=f16"},
+    {"B= M=33 N=31 K=35 a=bf16 b=f32 out=bf16"},
+    {"B= M=0 N=8 K=16", kEdge},
+    {"B= M=8 N=0 K=16", kEdge},
+    {"B=2 M=3 N=5 K=0 bias=f32 out=f32", kEdge},
+    {"B= M=1 N=1 K=1", kEdge},
+    {"B= M=7 N=13 K=31", kEdge},
+    {"B= M=24 N=40 K=64", kEdge, Dist::kSpecial},
+    {"B= M=300 N=520 K=1024 residual=bf16", kEdge},
+    {"B= M=4096 N=4096 K=4096", kBar},
+    {"B= M=8192 N=8192 K=8192", kBar},
+    {"B= M=4608 N=12288 K=3072", kBar},
+    {"B= M=4608 N=12288 K=3072 bias=bf16 residual=bf16 activation=gelu_tanh", kBar},
+    {"B= M=4608 N=3072 K=12288", kBar},
+    {"B= M=4608 N=9216 K=3072", kBar},
+    {"B= M=32760 N=5120 K=5120", kBar},
+};
+
+inline constexpr OpSpec spec{
+    .name = "matmul",
+    .doc = "Product of two matrices of floats of any strides, f32 accumulation, with an epilogue.",
+    .source = "out = activation(sum_k a[m,k] * b[k,n] * alpha + bias[n]) + residual[m,n]",
+    .args = args,
+    .cases = cases,
+    .flops = "2*numel(out)*K",
+    .backward = {.why_not = "not bound yet: d_a = d_out @ b^T and d_b = a^T @ d_out are this op"},
+};
+
+}  // namespace pestle::ops::matmul
