@@ -32,15 +32,18 @@ struct FloatMatrix {
   __host__ __device__ int element_bytes() const { return dtype == Float::kF32 ? 4 : 2; }
 };
 
-struct EpilogueArguments {
-  CUtensorMap out_map;  // boxes of 64 rows x 64 columns, where by_boxes
+struct EpilogueSteps {
   const float* alpha = nullptr;
   FloatMatrix bias;  // one row
   FloatMatrix residual;
   FloatMatrix out;
-  int activation = 0;     // ops::Activation
-  bool by_boxes = false;  // nothing but a factor, and the copy engine takes out
+  int activation = 0;  // ops::Activation
   int m = 0, n = 0;
+};
+
+struct EpilogueArguments : EpilogueSteps {
+  CUtensorMap out_map;    // boxes of 64 rows x 64 columns, where by_boxes
+  bool by_boxes = false;  // nothing but a factor, and the copy engine takes out
 };
 
 #if PESTLE_HOPPER
@@ -125,21 +128,21 @@ __device__ inline int staging_offset(int row, int piece) {
 
 // Rows and columns of one chunk in staging to their end in memory. Out of line: one copy of the
 // code. The residuals of all rows are asked for before the first is used.
-static __device__ __noinline__ void finish_chunk(const EpilogueArguments* a, const char* staging,
+static __device__ __noinline__ void finish_chunk(const EpilogueSteps a, const char* staging,
                                                  int row0, int column0, int batch) {
   constexpr int kRows = 4;  // of a thread, 16 apart
   const int thread = threadIdx.x % 128;
   const int group = thread % 8;
   const int column = column0 + group * 8;
-  const int count = min(8, a->n - column);
-  const int rows = min(kRows, (a->m - row0 - thread / 8 + 15) / 16);
+  const int count = min(8, a.n - column);
+  const int rows = min(kRows, (a.m - row0 - thread / 8 + 15) / 16);
   if (count <= 0) return;
-  const float alpha = a->alpha ? *a->alpha : 1.0f;
+  const float alpha = a.alpha ? *a.alpha : 1.0f;
   float bias[8] = {};
   float residual[kRows][8] = {};
-  if (a->bias.data) load_8(a->bias, column * a->bias.column_stride, count, bias);
-  if (a->residual.data) {
-    const FloatMatrix& t = a->residual;
+  if (a.bias.data) load_8(a.bias, column * a.bias.column_stride, count, bias);
+  if (a.residual.data) {
+    const FloatMatrix& t = a.residual;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int64_t row = row0 + thread / 8 + 16 * i;
@@ -162,8 +165,8 @@ static __device__ __noinline__ void finish_chunk(const EpilogueArguments* a, con
     float y[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
     for (int j = 0; j < 8; ++j)
-      y[j] = activate(a->activation, y[j] * alpha + bias[j]) + residual[i][j];
-    const FloatMatrix& t = a->out;
+      y[j] = activate(a.activation, y[j] * alpha + bias[j]) + residual[i][j];
+    const FloatMatrix& t = a.out;
     store_8(t, batch * t.batch_stride + int64_t{row0 + r} * t.row_stride + column * t.column_stride,
             count, y);
   }
@@ -248,7 +251,7 @@ struct MatmulEpilogue {
         sync_threads(1 + consumer, 128);
         stage(d + c * 32, staging);
         sync_threads(1 + consumer, 128);
-        finish_chunk(&a, staging, row, column, tile.batch);
+        finish_chunk(a, staging, row, column, tile.batch);
       }
     }
   }
