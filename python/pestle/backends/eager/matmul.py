@@ -122,3 +122,9 @@ def scaled_mm_mxfp8(a, b, scale_a, scale_b, *epilogue, scale_layout, **options):
     left = blocks.decode_mxfp8(n.rows(a), scale_a, scale_layout)
     right = blocks.decode_mxfp8(b, scale_b, scale_layout)
     return _product(a, left, right, epilogue, options)
+
+
+@implements("matmul", backend="eager")
+def matmul(a, b, alpha, bias, residual, **options):
+    shape = (*a.shape[:-1], b.shape[-1])
+    return _epilogue(a.float() @ b.float(), shape, alpha, bias, residual, **options)
