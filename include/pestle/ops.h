@@ -2096,6 +2096,35 @@ static inline pestle_status pestle_group_norm_backward(
   return pestle_call(pestle_find_op("group_norm_backward"), args, 10, options);
 }
 
+/* Product of two matrices of floats of any strides, f32 accumulation, with an epilogue.
+ *   a: bf16|f16|f32|e4m3|e5m2 [*B, M, K] left matrices, any strides
+ *   b: bf16|f16|f32|e4m3|e5m2 [*B, K, N] right matrices, any strides: a weight [N, K] is passed transposed, one matrix for all by strides of 0
+ *   out: bf16|f16|f32 [*B, M, N] (output) activation(a @ b * alpha + bias) + residual
+ *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
+ *   residual: f32|bf16|f16 [*B, M, N] (may be NULL) added after the activation
+ *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ */
+static inline pestle_status pestle_matmul(
+    const pestle_tensor* a,
+    const pestle_tensor* b,
+    const pestle_tensor* out,
+    const pestle_tensor* alpha,
+    const pestle_tensor* bias,
+    const pestle_tensor* residual,
+    const char* activation,
+    const pestle_call_options* options) {
+  pestle_arg args[7];
+  args[0] = pestle_tensor_arg(a);
+  args[1] = pestle_tensor_arg(b);
+  args[2] = pestle_tensor_arg(out);
+  args[3] = pestle_tensor_arg(alpha);
+  args[4] = pestle_tensor_arg(bias);
+  args[5] = pestle_tensor_arg(residual);
+  args[6] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("matmul"), args, 7, options);
+}
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -17,10 +17,10 @@ struct Worker {
   const Groups& g;
   int64_t group = 0;
   float mean = 0, rstd = 0;
-  alignas(64) float y[kPiece];
-  alignas(64) float d[kPiece];
-  alignas(64) float s[kPiece];
-  alignas(64) float t[kPiece];
+  alignas(64) float y[kPiece] = {};
+  alignas(64) float d[kPiece] = {};
+  alignas(64) float s[kPiece] = {};
+  alignas(64) float t[kPiece] = {};
 
   explicit Worker(const Groups& groups) : g(groups) {}
 
