@@ -14,6 +14,8 @@ DTYPES = {
     "i16": torch.int16,
     "i32": torch.int32,
     "i64": torch.int64,
+    "f64": torch.float64,
+    "bool": torch.bool,
 }
 FLOATS = ("bf16", "f16", "f32")
 BLOCK = (
@@ -69,7 +71,7 @@ class Case:
 
     def block(self, name, kind, count):
         scale = "scale" in name
-        if kind in FLOATS:
+        if kind in FLOATS or kind == "f64":
             normal = torch.randn(count, device=self.device)
             return (normal.abs() * 0.01 if scale and kind == "f32" else normal).to(DTYPES[kind])
         # Codes: any; a scale's are moderate, a float's no NaN and no Inf.
@@ -79,6 +81,8 @@ class Case:
                 kind, (low, high)
             )
         codes = torch.randint(low, high, (count,), device=self.device)
+        if kind == "bool":
+            codes %= 2
         if kind in ("e4m3", "e5m2"):
             codes &= 0x77
         return codes.to(torch.uint8 if DTYPES[kind].itemsize == 1 else DTYPES[kind])

@@ -305,6 +305,8 @@ def extreme(function):
 
 def copy(case):
     to = case.dtype("out")
+    if to == torch.uint8 and case.dtype("x").is_floating_point:
+        return None  # torch wraps negative values, Pestle saturates
     if to == case.dtype("x"):
         return (lambda x: x.clone()), (case.tensor("x"),)
     return (lambda x: x.to(to)), (case.tensor("x"),)

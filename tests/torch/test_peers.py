@@ -66,7 +66,7 @@ def first(result):
 def difference(got, want):
     """0 where results are equal: the relative error, of packed codes the share of other bytes."""
     assert got.numel() == want.numel()
-    if want.dtype == torch.uint8:
+    if want.dtype in (torch.uint8, torch.bool):
         return (got.flatten() != want.flatten()).double().mean().item()
     got, want = got.double().flatten(), want.double().flatten()
     return ((got - want).norm() / want.norm()).item()
