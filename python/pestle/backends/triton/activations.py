@@ -1,20 +1,22 @@
-"""activation and gated_activation in Triton.
+"""activation and gated_activation in Triton, with quantised output.
 
 Map      a program takes a tile of rows and columns, part of one row where all is contiguous.
-Traffic  each operand once, out once.
-Numerics f32 (matmul.activate), then the gate, one rounding.
+Traffic  each operand once, out once; codes are made of the stored out, its bytes once more.
+Numerics f32 (matmul.activate), then the gate, one rounding; codes are exactly the quantiser's.
 Measured not yet run on a GPU.
 """
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 
 from ..._backends import implements
 from . import _device as d
-from ._launch import cdiv, finish, flat, fresh, kind, launch, power_of_2, raw
+from ._launch import cdiv, flat, kind, launch, power_of_2, raw
 from .matmul import ACTIVATIONS, activate
+from .norms import quantized
 
 
 @triton.jit
@@ -50,19 +52,29 @@ def _apply(x, gate, out, act: str) -> None:
     )  # fmt: skip
 
 
+def _results(y, q_scale, global_scale, *, out_format, keep_out, hadamard, nibbles, scale_layout,
+             **dtypes):  # fmt: skip
+    """What the op returns: the outputs that exist, in the contract's order."""
+    if out_format == "none":
+        return y
+    codes = quantized(y, q_scale, global_scale, out_format, hadamard, nibbles, scale_layout)
+    made = (y, *codes) if keep_out else codes
+    return made if len(made) > 1 else made[0]
+
+
 @implements("activation", backend="triton")
-def activation(x, *, act, out=None):
-    y = fresh(out, x.shape, x.dtype, x)
+def activation(x, q_scale, global_scale, *, act, **options):
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     _apply(x, None, y, act)
-    return finish(out, y)
+    return _results(y, q_scale, global_scale, **options)
 
 
 @implements("gated_activation", backend="triton")
-def gated_activation(x, gate, *, act, layout, out=None):
+def gated_activation(x, gate, q_scale, global_scale, *, act, layout, **options):
     if layout != "pair":
         half = x.shape[-1] // 2
         first, second = x[..., :half], x[..., half:]
         x, gate = (first, second) if layout == "act_first" else (second, first)
-    y = fresh(out, x.shape, x.dtype, x)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     _apply(x, gate, y, act)
-    return finish(out, y)
+    return _results(y, q_scale, global_scale, **options)
