@@ -14,15 +14,14 @@
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tensor_amax.h"
+#include "ops/common/decode_unit.cuh"
 
 namespace pestle::ops {
 
-// What a Format has:
-//   static constexpr int kBlock, kCodeBits, kUnitScale: 8 codes' values times kUnitScale are right
-//   static void values(codes, v): of a unit, / kUnitScale;  static bool odd(codes): must go slowly
+// What a Format has, beside what decode_unit asks for:
+//   static constexpr int kBlock: elements that share a scale
 //   void start(): once a thread, before the others (members may hold more scales)
 //   float factor(scale code): what decoded values are multiplied by
-//   static float value(code): one, exactly
 
 struct CodeMatrix {
   const char* codes;
@@ -41,24 +40,6 @@ template <int kBits>
 __device__ inline uint2 load_codes(const char* p) {
   if constexpr (kBits == 4) return make_uint2(__ldg(reinterpret_cast<const uint32_t*>(p)), 0);
   return __ldg(reinterpret_cast<const uint2*>(p));
-}
-template <int kBits>
-__device__ inline uint8_t code_at(uint2 codes, int i) {
-  if constexpr (kBits == 4) return codes.x >> (4 * i) & 0xFu;
-  return (i < 4 ? codes.x : codes.y) >> (8 * (i % 4)) & 0xFFu;
-}
-
-// A unit by the scalar rule, by value: an array that a call may write would live in memory.
-struct UnitValues {
-  float v[cuda::kUnit];
-};
-template <class Format>
-__device__ __noinline__ UnitValues slow_values(uint2 codes, float factor) {
-  UnitValues values;
-  for (int i = 0; i < cuda::kUnit; ++i) {
-    values.v[i] = Format::value(code_at<Format::kCodeBits>(codes, i)) * factor;
-  }
-  return values;
 }
 
 // kWhole: every unit and row of the block exists.
@@ -88,17 +69,7 @@ __device__ void dequantize_tile(const CodeMatrix& m, const Format& format,
     if (Format::kCodeBits == 4 && m.high_first) codes[r].x = cuda::swap_all_nibbles(codes[r].x);
     const float factor = format.factor(scale[r]);
     float v[cuda::kUnit];
-    // Multiplying the scale by the unit must be exact, so that the product is rounded once.
-    const float magnitude = fabsf(factor);
-    const bool exact = (magnitude >= 0x1p-100f && magnitude <= 0x1p100f) || magnitude == 0.0f;
-    if (exact && !Format::odd(codes[r])) {
-      Format::values(codes[r], v);
-      const float by = factor * Format::kUnitScale;
-      for (int i = 0; i < cuda::kUnit; ++i) v[i] *= by;
-    } else {
-      const UnitValues slow = slow_values<Format>(codes[r], factor);
-      for (int i = 0; i < cuda::kUnit; ++i) v[i] = slow.v[i];
-    }
+    decode_unit<Format>(codes[r], factor, v);
     T::store(out, v);
     out += m.out_row_bytes;
   }

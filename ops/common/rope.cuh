@@ -465,8 +465,8 @@ inline RopeOperand rope_operand(const TensorView& x, const TensorView& out,
 // Elements that a thread takes of a head.
 inline int rope_unit(const Rotations& r) { return cuda::kUnit * (r.split ? 2 : 1); }
 
-// Threads of a thread block and what they cover, for the longest head count of the call.
-inline void rope_shape(RopeJob& job, const Rotations& r, int64_t d, int64_t heads, bool norm) {
+// Threads of a thread block and what they cover.
+inline void rope_shape(RopeJob& job, const Rotations& r, int64_t d, bool norm) {
   job.table = rope_table(r);
   job.one_by_d = 1.0f / static_cast<float>(d);
   job.units = static_cast<int>(d / rope_unit(r));
@@ -475,10 +475,8 @@ inline void rope_shape(RopeJob& job, const Rotations& r, int64_t d, int64_t head
   if (norm) {
     for (job.lanes = 1; job.lanes < job.units;) job.lanes *= 2;
   }
-  const int64_t groups = cuda::ceil_div(heads, kRopeHeads);
+  // More than one shares rotations in the L1, but shortens the run of each head's memory: slower.
   job.subgroups = 1;
-  // Two at most, so that the positions of a thread block stay a long run of each head's memory.
-  if (r.shared_by_heads() && groups % 2 == 0 && 2 * job.lanes <= kRopeThreads) job.subgroups = 2;
   job.positions = 1;
   while (2 * job.positions * job.subgroups * job.lanes <= kRopeThreads) job.positions *= 2;
 }
