@@ -78,7 +78,8 @@ def save_file(tensors: dict[str, torch.Tensor], path: str | os.PathLike, metadat
 def load_file(path: str | os.PathLike, device: str | torch.device | None = None, *, names: list[str] | None = None, progress: bool | Progress | None = None) -> dict[str, torch.Tensor]:
     """The tensors of a safetensors file, of shards with an index, or of a folder of these.
 
-    They lie on the CPU unless `device` is another; `names` picks some of them. `progress` as in quantize_file."""
+    They lie on the CPU unless `device` is another; `names` picks some of them. `progress` as in
+    quantize_file."""
 
 def quantize_fp8(
     x: Tensor, scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, q_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None

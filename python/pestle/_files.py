@@ -216,7 +216,8 @@ def load_file(
 ) -> dict[str, torch.Tensor]:
     """The tensors of a safetensors file, of shards with an index, or of a folder of these.
 
-    They lie on the CPU unless `device` is another; `names` picks some of them. `progress` as in quantize_file.
+    They lie on the CPU unless `device` is another; `names` picks some of them. `progress` as in
+    quantize_file.
     """
     where = os.fspath(path).encode()
     listed = ctypes.c_void_p()

@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import weakref
 from functools import cache
 from pathlib import Path
 
@@ -80,3 +81,16 @@ def contracts() -> dict[str, dict]:
 def forms() -> dict:
     """What is registered with torch: {"forms": [...], "unbound": {op: why}}."""
     return json.loads(take_text(LIBRARY.pestle_torch_forms())) if LIBRARY else _table()["forms"]
+
+
+def keep(library):
+    """Keeps a torch.library.Library's ops to the end of the process, and returns it.
+
+    torch 2.5 and 2.11 abort at exit when they take down some 140 ops, in jit::deregisterOperator.
+    So nothing is taken back, as with the library in C++.
+    """
+    for finalizer in list(weakref.finalize._registry):
+        if (watched := finalizer.peek()) and watched[0] is library:
+            finalizer.atexit = False
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(library.m))
+    return library

@@ -7,14 +7,13 @@ and writes, aliases and dynamic shapes are torch's matter, as for the library's 
 
 from __future__ import annotations
 
-import ctypes
-import weakref
 from functools import cache
 
 import torch
 
 from . import _autograd, _backends, _fakes, _why
 from ._forms import Form, all_forms
+from ._library import keep
 from ._shapes import Call
 from .errors import InvalidArgumentError, NoCapableBackendError, PestleError
 
@@ -33,15 +32,8 @@ def overloads(form: Form) -> dict[str, torch._ops.OpOverload]:
 
 
 @cache
-def _library(space: str) -> torch.library.Library:
-    """The namespace of a backend, for the life of the process: torch 2.11 aborts at exit when it
-    takes down some 140 ops of a library, so that is not asked of it."""
-    library = torch.library.Library(space, "FRAGMENT")
-    for finalizer, info in list(weakref.finalize._registry.items()):
-        if info.weakref() is library:
-            finalizer.atexit = False
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(library.m))
-    return library
+def _namespace_library(space: str) -> torch.library.Library:
+    return keep(torch.library.Library(space, "FRAGMENT"))
 
 
 def register(backend: str) -> None:
@@ -54,7 +46,7 @@ def register(backend: str) -> None:
         if known := _kernels.get((backend, form.name)):
             known.use(implementation)
             continue
-        library = _library(space)
+        library = _namespace_library(space)
         library.define(form.schema)
         kernel = _Kernel(form, implementation)
         _kernels[backend, form.name] = kernel

@@ -2,6 +2,8 @@
 the oldest torch that it takes and under the newest. Codes are held to the C ABI of a release
 build."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import cases
@@ -10,7 +12,7 @@ import pytest
 import torch
 from pestle import _contract, _library
 from pestle._forms import forms_of
-from test_backends import assert_near, python_cases, run
+from test_backends import python_cases, run
 
 X = torch.randn(8, 64, generator=torch.Generator().manual_seed(1))
 
@@ -33,17 +35,32 @@ def test_every_op_of_the_table_is_there():
         assert all(form.overload is not None for form in forms_of(op))
 
 
-@pytest.mark.parametrize(("name", "op", "case"), python_cases(), ids=cases.case_id)
+CASES = [(name, op, case) for name, device, op, case in python_cases() if device == "cpu"]
+
+
+@pytest.mark.parametrize(("name", "op", "case"), CASES, ids=cases.case_id)
 def test_codes_are_the_librarys(name, op, case):
-    case = cases.make(_contract.op(op), case)
+    data, case = case["data"], cases.make(_contract.op(op), case)
     expected = case.expected()
-    assert_near(op, run(name, case), expected)
+    cases.assert_near(op, run(name, "cpu", case), expected, data)
+
+
+@pytest.mark.parametrize("op", sorted({op for _, op, _ in CASES}))
+def test_torch_ops_choose_a_backend_by_themselves(op):
+    case = next(case for _, other, case in CASES if other == op)
+    data, case = case["data"], cases.make(_contract.op(op), case)
     form = case.form()
     args, kwargs = case.arguments(form)
     with torch.no_grad():
-        result = form.overload(*args, **kwargs)  # torch.ops.pestle chooses a backend by itself
+        result = form.overload(*args, **kwargs)
     outputs = result if isinstance(result, tuple) else (result,)
-    assert_near(op, dict(zip(form.outputs, outputs, strict=True)), expected)
+    found = dict(zip(form.outputs, outputs, strict=True))
+    cases.assert_near(op, found, case.expected(), data)
+
+
+def test_processes_end_well():
+    code = "import pestle; assert pestle.list_backends()"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_functions_and_why():
