@@ -213,6 +213,11 @@ def refusal(name: str, op: str, device: torch.device | None) -> str:
         return reason
     if op not in _implementations.get(name, {}):
         return f"has no {op}"
+    if not hasattr(torch, "float8_e8m0fnu") and any(
+        arg["role"] == "input" and "e8m0" in arg.get("dtypes", "")
+        for arg in _library.contracts()[op]["args"]
+    ):
+        return f"{op} reads E8M0 scales, and torch {torch.__version__} has no float8_e8m0fnu"
     return importlib.import_module(PYTHON[name]).refuses_device(device) or ""
 
 

@@ -39,7 +39,7 @@ def swizzle(scale: Tensor) -> Tensor:
     """[M, C] of bytes in 128 x 4 tiles, filled up with zeros."""
     m, c = scale.shape
     high, wide = -(-m // 128), -(-c // 4)
-    filled = torch.nn.functional.pad(scale, (0, wide * 4 - c, 0, high * 128 - m))
+    filled = n.padded(scale, wide * 4 - c, high * 128 - m)
     tiles = filled.reshape(high, 4, 32, wide, 4).permute(0, 3, 2, 1, 4)
     return tiles.reshape(high * 128, wide * 4)
 

@@ -38,6 +38,14 @@ def rows(x: Tensor) -> Tensor:
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
+def padded(x: Tensor, columns: int, rows: int) -> Tensor:
+    """[M, K] with so many zeros after each row and rows of zeros after the last one; torch before
+    2.7 pads no empty tensor."""
+    if x.numel():
+        return torch.nn.functional.pad(x, (0, columns, 0, rows))
+    return x.new_zeros((x.shape[-2] + rows, x.shape[-1] + columns))
+
+
 def number(value: float, like: Tensor) -> Tensor:
     return torch.full((), value, dtype=torch.float32, device=like.device)
 
@@ -77,7 +85,7 @@ def max_keep_nan(x: Tensor, floor: float) -> Tensor:
 def in_blocks(x: Tensor, high: int, wide: int) -> Tensor:
     """[M, K] as [M / high, high, K / wide, wide], filled up with zeros."""
     m, k = x.shape
-    x = torch.nn.functional.pad(x, (0, -k % wide, 0, -m % high))
+    x = padded(x, -k % wide, -m % high)
     return x.reshape(-(-m // high), high, -(-k // wide), wide)
 
 

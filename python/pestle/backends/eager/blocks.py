@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..._backends import implements
+from ..._contract import DTYPES
 from . import _layouts
 from . import _numbers as n
 
@@ -15,7 +16,7 @@ def _padded(x: Tensor, block: int, pad: bool) -> Tensor:
     if not pad:
         return values
     m, k = x.shape
-    return torch.nn.functional.pad(values, (0, -k % block, 0, -m % block))
+    return n.padded(values, -k % block, -m % block)
 
 
 def _block_amax(values: Tensor, block: int) -> Tensor:
@@ -89,14 +90,14 @@ def _quantize_mx(x: Tensor, form: n.Format, pad: bool, rounding: str, seed: int)
 @implements("quantize_mxfp8", backend="eager")
 def quantize_mxfp8(x, *, scale_layout, pad, rounding, seed, q_dtype):
     q, scales = _quantize_mx(x, n.FP8[q_dtype], pad, rounding, seed)
-    return q.view(q_dtype), _laid_out(scales, scale_layout, torch.float8_e8m0fnu)
+    return q.view(q_dtype), _laid_out(scales, scale_layout, DTYPES["e8m0"])
 
 
 @implements("quantize_mxfp4", backend="eager")
 def quantize_mxfp4(x, *, nibbles, scale_layout, pad, rounding, seed):
     q, scales = _quantize_mx(x, n.E2M1, pad, rounding, seed)
     q = _layouts.pack(q, nibbles == "high_first")
-    return q, _laid_out(scales, scale_layout, torch.float8_e8m0fnu)
+    return q, _laid_out(scales, scale_layout, DTYPES["e8m0"])
 
 
 def _decode_mx(values: Tensor, scale: Tensor, layout: str) -> Tensor:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 
 from ..._backends import implements
+from ..._contract import DTYPES
 from . import _blocks as blocks
 from ._launch import cdiv, finish, fresh, kind
 
 
 def _quantize(x, k, q, s_out, form, scale_layout, high_first, rounding, seed, out):
     shape = blocks.scale_shape(q.shape[0], cdiv(k, 32), scale_layout == "swizzled")
-    scales = fresh(s_out, shape, torch.float8_e8m0fnu, x)
+    scales = fresh(s_out, shape, DTYPES["e8m0"], x)
     blocks.quantize(x, q, scales, None, form, 32, high_first=high_first,
                     swizzled=scale_layout == "swizzled", stochastic=rounding == "stochastic",
                     seed=seed)  # fmt: skip
