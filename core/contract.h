@@ -62,8 +62,8 @@ class Contract {
 
  private:
   struct Dim {
-    Expr expr;      // of "reduced(*S, dims, keepdim)": dims
-    int pack = -1;  // index into the packs when the dimension is "*S" or made from it
+    Expr expr;                    // of "reduced(*S, dims, keepdim)": dims
+    int pack = -1;                // index into the packs when the dimension is "*S" or made from it
     std::optional<Expr> keepdim;  // of "reduced(...)"
   };
   struct Shape {

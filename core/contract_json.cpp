@@ -93,9 +93,8 @@ nlohmann::ordered_json contract_json(const Op& op) {
   json["flops"] = spec.flops;
   json["bytes"] = spec.bytes[0] ? spec.bytes : "every present tensor once";
   if (spec.backward.op[0]) {
-    json["backward"] = {{"op", spec.backward.op},
-                        {"call", spec.backward.call},
-                        {"gives", spec.backward.gives}};
+    json["backward"] = {
+        {"op", spec.backward.op}, {"call", spec.backward.call}, {"gives", spec.backward.gives}};
   } else {
     json["backward"] = {{"op", nullptr}, {"why_not", spec.backward.why_not}};
   }

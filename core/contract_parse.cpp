@@ -77,9 +77,9 @@ Status Contract::compile_reduced(std::string_view text, Dim& dim) {
   const size_t open = text.find('(');
   const auto parts = split(text.substr(open + 1, text.size() - open - 2), ',');
   if (!text.ends_with(')') || parts.size() != 3 || !parts[0].starts_with('*')) {
-    return {Code::kInternal,
-            std::string(spec_->name) + ": expected reduced(*S, dims, keepdim), not '" +
-                std::string(text) + "'"};
+    return {Code::kInternal, std::string(spec_->name) +
+                                 ": expected reduced(*S, dims, keepdim), not '" +
+                                 std::string(text) + "'"};
   }
   dim.pack = pack_index(parts[0].substr(1));
   auto dims = parse(parts[1], false);

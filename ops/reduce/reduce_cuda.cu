@@ -7,7 +7,8 @@
 // Traffic  x once; parts in the workspace, at most 8 MiB.
 // Numerics f32, 8 sums a thread that are combined as a tree; squares and the sums of exponentials
 //          likewise; one rounding. The order depends on the shape alone.
-// Measured H200, 256 MiB, share of a copy that writes as little: rows of 1k to 256k 96-99 % (bf16 1k
+// Measured H200, 256 MiB, share of a copy that writes as little: rows of 1k to 256k 96-99 % (bf16
+// 1k
 //          89 %), one result 91 %, columns 83-86 %, logsumexp 77 %
 #include <cfloat>
 
