@@ -16,10 +16,12 @@ __device__ inline float short_reciprocal(float x) {
   return __fmaf_rn(__fmaf_rn(-x, r, 1.0f), r, r);
 }
 
-// a / b where nothing over- or underflows, by the correctly rounded reciprocal of b.
+// a / b where nothing over- or underflows, by the correctly rounded reciprocal of b. The excess is
+// subtracted: added, it would turn -0 into 0.
 __device__ inline float short_quotient(float a, float b, float reciprocal) {
   const float q = a * reciprocal;
-  return __fmaf_rn(__fmaf_rn(-q, b, a), reciprocal, q);
+  const float excess = __fmaf_rn(q, b, -a);
+  return __fmaf_rn(excess, -reciprocal, q);
 }
 
 // Exact while no step over- or underflows: scales in [2^-60, 2^60], |x| up to 2^17 scales;
