@@ -42,12 +42,18 @@ def after(error: RuntimeError, space: str, op: str, backend, inputs: tuple, opti
     if not isinstance(failed, UnsupportedError):
         raise failed from None
     device, passed = _device(inputs), False
+    kind = "cpu" if device is None else device.type
     for name in _backends.order(backend):
         may_take = not _backends.refusal(name, op, device)
         if passed and may_take:
             logger.debug("%s: %s; goes to %s", op, failed, name)
             return _space(name)
-        passed = passed or (may_take and _space(name) == space)
+        # The library's op is one for both of its backends: the one of the tensors' device failed,
+        # also when it has no implementation.
+        if space == COMPILED and kind in LIBRARY:
+            passed = passed or name == kind
+        else:
+            passed = passed or (may_take and _space(name) == space)
     raise _nobody(op, backend, inputs, options) from None
 
 

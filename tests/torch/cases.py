@@ -232,8 +232,11 @@ def assert_near(op: str, got: dict, expected: dict, data: str = "normal") -> Non
             relative = {torch.bfloat16: 1.6e-2, torch.float16: 2e-3}.get(tensor.dtype, 1e-4)
             finite = tensor[tensor.isfinite()]
             largest = finite.abs().max().item() if finite.numel() else 0.0
+            # Where terms of about 1 cancel to nothing, their roundings are all there is; the
+            # harness holds such results to the contract's bound.
+            noise = 2.0**-22 if data == "normal" else 2.0**-143
             torch.testing.assert_close(
-                mine, tensor, rtol=relative, atol=relative * largest + 2.0**-143, equal_nan=True
+                mine, tensor, rtol=relative, atol=relative * largest + noise, equal_nan=True
             )
         elif tensor.dtype in (torch.float32, torch.float16, torch.bfloat16):
             torch.testing.assert_close(mine, tensor, rtol=0, atol=0, equal_nan=True)

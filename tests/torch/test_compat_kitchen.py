@@ -245,10 +245,20 @@ def test_scaled_mm_mxfp8(device):
 # ---- INT8, INT4, W4A8
 
 
+def assert_same_int8(device, mine, other):
+    """Listed: on CUDA their scale is amax times a reciprocal, so an ulp off here and there."""
+    if device == "cpu":
+        assert_same(mine[0], other[0])
+        assert_same(mine[1], other[1])
+    else:
+        assert (bits(mine[1]) - bits(other[1])).abs().max() <= 1
+        assert (mine[0].int() - other[0].int()).abs().max() <= 1
+
+
 def test_int8_rows(device):
     x = values(device, 3, 11, 130)
-    for a, b in zip(*(m.quantize_int8_rowwise(x) for m in (ours, theirs)), strict=True):
-        assert_same(a, b)
+    mine, other = (m.quantize_int8_rowwise(x) for m in (ours, theirs))
+    assert_same_int8(device, mine, other)
 
 
 @pytest.mark.parametrize("scale", [None, "recalculate", 0.003, torch.tensor([0.003])], ids=str)
@@ -265,7 +275,7 @@ def test_int8_of_narrow_dtypes_divides_in_f32(device):
     """Listed: their quotient is rounded to x's dtype."""
     x = values(device, 32, 128, dtype=torch.bfloat16)
     mine, other = (m.quantize_int8_rowwise(x) for m in (ours, theirs))
-    assert_same(mine[1], other[1])
+    assert (bits(mine[1]) - bits(other[1])).abs().max() <= (1 if device == "cuda" else 0)
     assert (mine[0].int() - other[0].int()).abs().max() <= 1
     quotient = x.float() / mine[1]
     assert_same(mine[0], quotient.round().clamp(-128, 127).to(torch.int8))
