@@ -24,14 +24,20 @@ struct Row {
   double shared;  // what every class loses
 };
 
+// Never above 1 with cross_entropy's lse; with another, what f32 can't hold is Inf.
+double probability(const Row& row, double logit) {
+  const double p = std::exp(logit - row.lse);
+  return p > std::numeric_limits<float>::max() ? std::numeric_limits<double>::infinity() : p;
+}
+
 double gradient(const Row& row, double logit, bool is_target) {
-  return row.d_loss * (std::exp(logit - row.lse) - (is_target ? row.own : 0) - row.shared);
+  return row.d_loss * (probability(row, logit) - (is_target ? row.own : 0) - row.shared);
 }
 // e^y below f32's normal range may become 0; in units of the bound.
 constexpr double kExpUnderflow = 0x1p-102;
 // An exponential's relative error grows with its argument, which f32 makes from logit and lse.
 double magnitude(const Row& row, double logit, bool is_target) {
-  const double p = std::exp(logit - row.lse);
+  const double p = probability(row, logit);
   const double parts = p == 0 ? 0 : kExpUnderflow + p * (2 + std::fabs(logit) + std::fabs(row.lse));
   return std::fabs(row.d_loss) * (parts + (is_target ? row.own : 0) + row.shared);
 }

@@ -27,6 +27,7 @@ inline constexpr Case cases[] = {
     {"M=2 N=50257 logits=f16"},
     {"M=40 N=96 logits=f32", kEdge, Dist::kSpecial},
     {"M=40 N=70 logits=bf16 label_smoothing=0.5", kEdge, Dist::kSpecial},
+    {"M=41 N=24 logits=f32", kEdge, Dist::kSpecial},
     {"M=9 N=2048 logits=f16 ignore_index=3", kEdge, Dist::kOutliers},
     {"M=3 N=1", kEdge},
     {"M=0 N=8", kEdge},
