@@ -163,10 +163,13 @@ def pages() -> list[Path]:
 
 
 def test_no_link_is_dead():
+    made = {ROOT / "docs/site" / name for name in ("ops.md", "api.md")}  # by tools/docs.py
     dead = [
         f"{page.relative_to(ROOT)}: {target}"
         for page in pages()
         for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
-        if "://" not in target and not (page.parent / target).exists()
+        if "://" not in target
+        and not (page.parent / target).exists()
+        and page.parent / target not in made
     ]
     assert len(pages()) > 40 and not dead, dead

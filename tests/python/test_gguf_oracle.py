@@ -32,7 +32,7 @@ def test_values_are_those_of_the_gguf_package(name, impl):
     q = blocks(name, 37, 5)
     want = gguf.quants.dequantize(q, TYPES[name]).astype(np.float32)
     out = np.full(want.shape, np.nan, np.float32)
-    call("dequantize_gguf", impl=impl, q=q, out=out, type=name)
+    call("dequantize_gguf", impl, q=q, out=out, type=name)
     np.testing.assert_array_equal(out, want)
 
 

@@ -41,7 +41,7 @@ def test_repack_matches_the_bit_table(from_packing, to_packing, impl):
     signed = np.random.default_rng(1).integers(-8, 8, (136, 152)).astype(np.int64)
     want = pack(signed, to_packing)
     out = np.zeros_like(want)
-    call("repack_int4", impl=impl, q=pack(signed, from_packing), out=out,
+    call("repack_int4", impl, q=pack(signed, from_packing), out=out,
          from_packing=from_packing, to_packing=to_packing)  # fmt: skip
     np.testing.assert_array_equal(out, want)
 
@@ -75,7 +75,7 @@ def test_hostile_codebooks_decode_as_the_reference_does(hadamard):
     outs = []
     for impl in impls("dequantize_w4a8"):
         outs.append(np.empty((7, 256), np.float32))
-        call("dequantize_w4a8", impl=impl, out=outs[-1], **values)
+        call("dequantize_w4a8", impl, out=outs[-1], **values)
     for out in outs:
         np.testing.assert_array_equal(out, outs[-1])
 
@@ -85,6 +85,6 @@ def test_a_codebook_must_ascend(impl):
     codebook = np.linspace(-1, 1, 16, dtype=np.float32)
     codebook[[3, 4]] = codebook[[4, 3]]
     with pytest.raises(PestleError, match="must ascend"):
-        call("quantize_w4a8", impl=impl, x=np.ones((2, 256), np.float32), codebook=codebook,
+        call("quantize_w4a8", impl, x=np.ones((2, 256), np.float32), codebook=codebook,
              q=np.empty((2, 128), np.uint8), scale_channel=np.empty(2, np.float32),
              scale_rel=np.empty((2, 16), ml_dtypes.float8_e4m3fn))  # fmt: skip
