@@ -1653,6 +1653,27 @@ def group_norm_backward(
     Defined in ops/group_norm_backward/group_norm_backward.md
     """
 
+def matmul(
+    a: Tensor, b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Product of two matrices of floats of any strides, f32 accumulation, with an epilogue.
+
+    Args:
+        a (bf16|f16|f32|e4m3|e5m2 [*B, M, K]): left matrices, any strides
+        b (bf16|f16|f32|e4m3|e5m2 [*B, K, N]): right matrices, any strides: a weight [N, K] is passed transposed, one matrix for all by strides of 0
+        alpha (f32 [1], optional): factor on the product; 1 when absent
+        bias (f32|bf16|f16 [N], optional): added to every row
+        residual (f32|bf16|f16 [*B, M, N], optional): added after the activation
+        activation (none|gelu|gelu_tanh|silu): applied after the bias
+        out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: activation(a @ b * alpha + bias) + residual
+
+    Defined in out = activation(sum_k a[m,k] * b[k,n] * alpha + bias[n]) + residual[m,n]
+    """
+
 def stochastic_round_fp8_(
     x: Tensor, rng: Tensor, *, q_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:

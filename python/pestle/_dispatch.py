@@ -123,7 +123,9 @@ def guard_result(module: str, function: str) -> None:
 
     try:
         translator = InstructionTranslator.current_tx()
-    except AttributeError:  # torch.export without dynamo: nothing is kept that could be stale
+    except AttributeError:
+        translator = None
+    if translator is None:  # torch.export without dynamo: nothing is kept that could be stale
         return
     from torch._dynamo.guards import GuardBuilder, install_guard
     from torch._dynamo.source import AttrSource

@@ -5,7 +5,6 @@ import pytest
 import torch
 from pestle import _contract
 from pestle._forms import forms_of
-from pestle._library import contracts
 
 every_case = pytest.mark.parametrize(("name", "case"), cases.all_cases(), ids=cases.case_id)
 
@@ -47,6 +46,8 @@ def test_same_as_the_c_abi(name, case):
 def test_in_place(name, case):
     case = cases.make(_contract.op(name), case)
     form = case.form("in_place")
+    if form is None:
+        pytest.skip("the case has outputs that are no input's memory")
     written = {alias: case.call.tensors[alias].clone() for alias in form.aliases}
     for output, alias in zip(form.outputs, form.aliases, strict=True):
         if case.dtype(case.op.by_name[output]).itemsize != written[alias].element_size():
@@ -89,19 +90,6 @@ def spread(tensor: torch.Tensor) -> torch.Tensor:
 
 @every_case
 def test_strided_inputs(name, case):
-    case = cases.make(_contract.op(name), case)
-    dense = run(case)
+    data, case = case["data"], cases.make(_contract.op(name), case)
     strided = run(case, **{n: spread(t) for n, t in case.call.tensors.items()})
-    for arg in case.outputs():
-        bound = next(a["bound"] for a in _bounds(name) if a["name"] == arg.name)
-        if bound == "exact":
-            assert_same_bits({arg.name: strided[arg.name]}, {arg.name: dense[arg.name]})
-        else:
-            torch.testing.assert_close(
-                strided[arg.name].float(), dense[arg.name].float(), rtol=2e-2, atol=2e-2,
-                equal_nan=True,
-            )  # fmt: skip
-
-
-def _bounds(name: str) -> list[dict]:
-    return [arg for arg in contracts()[name]["args"] if arg["role"] == "output"]
+    cases.assert_near(name, strided, run(case), data)
