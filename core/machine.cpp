@@ -70,6 +70,9 @@ Status set_isa(std::string_view name) {
   if (wanted < Isa::kAvx512) disabled |= kAvx512Targets;
   if (wanted < Isa::kAvx2) disabled |= HWY_AVX2;
   hwy::DisableTargets(disabled);
+  // At once: Highway would choose again in the first call, and while one thread does, others may
+  // run the best code for a moment.
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   ++g_generation;
   return {};
 }
