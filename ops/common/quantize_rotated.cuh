@@ -165,6 +165,7 @@ inline Status run_quantize_rotated(const Call& call, const char* name, const Qua
 }
 
 inline std::string refuse_quantize_rotated(const QuantizeRows& b) {
+  if (b.q_t != nullptr) return "it gives no transposed codes";
   if (b.hadamard == 0) return "nothing is rotated";
   if (b.rows == 0 || b.columns == 0) return "the tensor is empty";
   if (b.rounding.stochastic) return "it rounds to nearest only";

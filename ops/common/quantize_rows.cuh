@@ -208,6 +208,7 @@ struct AnyMatrix {
   ScaleMap map;
   int hadamard;
   RandomRounding rounding;
+  cuda::AnyTensor q_t = {};  // the codes transposed, if it has memory
 
   __device__ char* scale_at(int64_t index) const {
     return scale.at(index / map.grid_columns, index % map.grid_columns);
@@ -250,6 +251,7 @@ __global__ void __launch_bounds__(kAnyThreads) quantize_any(AnyMatrix m) {
             ? Code::stochastic(quotient, formats::philox_u16(m.rounding.seed, element))
             : Code::code(quotient);
     *m.q.at(row, column) = static_cast<char>(code);
+    if (m.q_t.data != nullptr) *m.q_t.at(column, row) = static_cast<char>(code);
   }
 }
 
@@ -273,6 +275,7 @@ struct QuantizeRows {
   int hadamard;
   RandomRounding rounding;
   const char* x_name = "x";
+  const TensorView* q_t = nullptr;  // the codes transposed (ops/common/transposed_codes.cuh)
 };
 
 inline int64_t scale_count(const QuantizeRows& b) { return b.map.grid_rows * b.map.grid_columns; }
@@ -355,7 +358,8 @@ Status run_quantize_any(const Call& call, const char* name, const QuantizeRows& 
                     b.columns,
                     b.map,
                     b.hadamard,
-                    b.rounding};
+                    b.rounding,
+                    b.q_t == nullptr ? cuda::AnyTensor() : cuda::AnyTensor(*b.q_t)};
   const cuda::Grid grid{b.rows * cuda::ceil_div(b.columns, kAnyColumns), kAnyThreads};
   if (b.computes) {
     PESTLE_TRY(cuda::clear(call, amax, scale_count(b) * 4));
@@ -366,7 +370,8 @@ Status run_quantize_any(const Call& call, const char* name, const QuantizeRows& 
   return cuda::launch(call, name, grid, quantize_any<Code, true>, m);
 }
 
-inline std::string refuse_quantize_rows(const QuantizeRows& b) {
+// What every kernel that moves units of 8 refuses.
+inline std::string refuse_rows_of_units(const QuantizeRows& b) {
   if (b.rows == 0 || b.columns == 0) return "the tensor is empty";
   if (b.columns % cuda::kUnit != 0) return "K is no multiple of 8";
   if (b.columns / cuda::kUnit > cuda::kMostUnits) return "K is beyond 2^30";
@@ -376,6 +381,12 @@ inline std::string refuse_quantize_rows(const QuantizeRows& b) {
   if (!is_contiguous(b.scale) || reinterpret_cast<uintptr_t>(b.scale.data) % 4 != 0) {
     return "the scales have gaps between them or are not aligned to 4 bytes";
   }
+  return "";
+}
+
+inline std::string refuse_quantize_rows(const QuantizeRows& b) {
+  if (std::string why = refuse_rows_of_units(b); !why.empty()) return why;
+  if (b.q_t != nullptr) return "it gives no transposed codes";
   if (!b.computes) {
     return b.map.grid_columns == 1 || b.map.columns % cuda::kUnit == 0
                ? ""

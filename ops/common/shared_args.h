@@ -17,6 +17,14 @@ inline constexpr const char* kFp8ScaleShape =
 inline constexpr const char* kInt8Granularities = "tensor|row|group";
 inline constexpr const char* kInt8ScaleShape =
     "tensor: 1; row: *M, 1; group: *M, cdiv(K,group_size)";
+// The second output of a quantiser of [*M, K] to bytes: what a product along M reads.
+constexpr Arg transposed_codes() {
+  return output("q_t", "=q", "K, M", "the codes transposed").only_if("transposed");
+}
+constexpr Arg transposed_attr() {
+  return bool_attr("transposed", false, "give q_t beside q, made in the same pass over x");
+}
+
 inline constexpr const char* kHadamardDoc =
     "elements along K that are rotated together: 4, 16, 64, 256 or 1024; 0: no rotation";
 

@@ -11,6 +11,7 @@
 #include "formats/fp8.h"
 #include "ops/common/cpu_rows.h"
 #include "ops/common/fp8_scale_grid.h"
+#include "ops/common/transposed_codes.h"
 #include "ops/quantize_fp8/quantize_fp8_spec.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,6 +28,7 @@ constexpr int kX = arg_index(spec, "x");
 constexpr int kScale = arg_index(spec, "scale");
 constexpr int kQ = arg_index(spec, "q");
 constexpr int kScaleOut = arg_index(spec, "scale_out");
+constexpr int kQT = arg_index(spec, "q_t");
 constexpr int kGranularity = arg_index(spec, "granularity");
 constexpr int kRounding = arg_index(spec, "rounding");
 constexpr int kSeed = arg_index(spec, "seed");
@@ -48,7 +50,7 @@ struct Quantizer {
   const int64_t m = row_count(x);
   const int64_t k = row_length(x);
   const Fp8ScaleGrid grid{static_cast<Fp8Granularity>(call.integer(kGranularity)), m, k};
-  const bool stream = m * k >= simd::kStreamBytes;
+  const bool stream = m * k >= simd::kStreamBytes && !call.has(kQT);  // q is read again for q_t
 
   static int64_t bytes(int64_t elements) { return elements * static_cast<int64_t>(T::kBytes); }
   const char* x_at(int64_t i, int64_t j) const { return row_address(x, i) + bytes(j); }
@@ -229,6 +231,7 @@ struct Quantizer {
       case Fp8Granularity::kBlock128x128: by_tile(); break;
       default: by_row(); break;
     }
+    if (call.has(kQT)) transpose_codes(q, call.tensor(kQT));
     return {};
   }
 };

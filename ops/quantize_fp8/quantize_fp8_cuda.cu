@@ -1,7 +1,9 @@
-// quantize_fp8 on CUDA: ops/common/quantize_rows.cuh with these codes and scales.
+// quantize_fp8 on CUDA: ops/common/quantize_rows.cuh with these codes and scales; by columns, or
+// with the codes transposed, ops/common/transposed_codes.cuh.
 #include "ops/common/element.h"
 #include "ops/common/fp8_scale_grid.h"
 #include "ops/common/quantize_rows.cuh"
+#include "ops/common/transposed_codes.cuh"
 #include "ops/quantize_fp8/quantize_fp8_spec.h"
 
 namespace pestle::ops::quantize_fp8 {
@@ -11,6 +13,7 @@ constexpr int kX = arg_index(spec, "x");
 constexpr int kScale = arg_index(spec, "scale");
 constexpr int kQ = arg_index(spec, "q");
 constexpr int kScaleOut = arg_index(spec, "scale_out");
+constexpr int kQT = arg_index(spec, "q_t");
 constexpr int kGranularity = arg_index(spec, "granularity");
 constexpr int kRounding = arg_index(spec, "rounding");
 constexpr int kSeed = arg_index(spec, "seed");
@@ -29,13 +32,23 @@ QuantizeRows rows_of(const Call& call) {
           k,
           {grid.rows, grid.columns, grid.grid_rows, grid.grid_columns},
           0,
-          {call.integer(kRounding) == 1, static_cast<uint64_t>(call.integer(kSeed))}};
+          {call.integer(kRounding) == 1, static_cast<uint64_t>(call.integer(kSeed))},
+          "x",
+          call.has(kQT) ? &call.tensor(kQT) : nullptr};
 }
 
 Status run(const Call& call) {
   return with_fp8(call.tensor(kQ).dtype, [&]<class F>(F) {
     return run_quantize_rows<Fp8Code<F>>(call, "quantize_fp8", rows_of(call));
   });
+}
+Status run_tiles(const Call& call) {
+  return with_fp8(call.tensor(kQ).dtype, [&]<class F>(F) {
+    return run_quantize_tiles<Fp8Code<F>, true>(call, "quantize_fp8_tiles", rows_of(call));
+  });
+}
+std::string refuses_tiles(const Call& call, const Machine&) {
+  return refuse_quantize_tiles(rows_of(call));
 }
 Status run_any(const Call& call) {
   return with_fp8(call.tensor(kQ).dtype, [&]<class F>(F) {
@@ -53,6 +66,12 @@ constexpr Impl kImpls[] = {
      .refuses = refuses,
      .run = run,
      .workspace = "if(has(scale), 0, 4)"},
+    {.id = "cuda/quantize_fp8_tiles",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_tiles,
+     .run = run_tiles,
+     .workspace = "if(has(scale), 0, if(granularity == column, 4*K, 4))"},
     {.id = "cuda/quantize_fp8_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

@@ -15,6 +15,7 @@ constexpr int kX = arg_index(spec, "x");
 constexpr int kScale = arg_index(spec, "scale");
 constexpr int kQ = arg_index(spec, "q");
 constexpr int kScaleOut = arg_index(spec, "scale_out");
+constexpr int kQT = arg_index(spec, "q_t");
 constexpr int kGranularity = arg_index(spec, "granularity");
 constexpr int kRounding = arg_index(spec, "rounding");
 constexpr int kSeed = arg_index(spec, "seed");
@@ -56,6 +57,10 @@ Status quantize(const Call& call) {
           stochastic ? formats::code_stochastic<F>(value / s, formats::philox_u16(seed, element))
                      : formats::fp8_quantize<F>(value, s);
       store(codes + j * last_stride_bytes(q), code);
+      if (call.has(kQT)) {
+        const TensorView& q_t = call.tensor(kQT);
+        store(q_t.as<char>() + j * q_t.strides[0] + i * q_t.strides[1], code);
+      }
     }
   }
   return {};

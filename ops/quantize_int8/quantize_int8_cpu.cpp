@@ -17,6 +17,7 @@
 #include "formats/int8.h"
 #include "ops/common/cpu_rows.h"
 #include "ops/common/int8_scale_grid.h"
+#include "ops/common/transposed_codes.h"
 #include "ops/quantize_int8/quantize_int8_limits.h"
 #include "ops/quantize_int8/quantize_int8_spec.h"
 
@@ -34,6 +35,7 @@ constexpr int kX = arg_index(spec, "x");
 constexpr int kScale = arg_index(spec, "scale");
 constexpr int kQ = arg_index(spec, "q");
 constexpr int kScaleOut = arg_index(spec, "scale_out");
+constexpr int kQT = arg_index(spec, "q_t");
 constexpr int kGranularity = arg_index(spec, "granularity");
 constexpr int kGroupSize = arg_index(spec, "group_size");
 constexpr int kHadamard = arg_index(spec, "hadamard");
@@ -161,7 +163,7 @@ struct Quantizer {
   const Int8ScaleGrid grid{static_cast<Int8Granularity>(call.integer(kGranularity)), m, k,
                            call.integer(kGroupSize)};
   const Rounding rounding{call.integer(kRounding) == 1, static_cast<uint64_t>(call.integer(kSeed)),
-                          m* k >= simd::kStreamBytes};
+                          m* k >= simd::kStreamBytes && !call.has(kQT)};
 
   const char* x_at(int64_t i, int64_t j) const {
     return row_address(x, i) + j * static_cast<int64_t>(T::kBytes);
@@ -311,6 +313,7 @@ struct Quantizer {
     } else {
       whole ? plain_tensor() : plain_rows();
     }
+    if (call.has(kQT)) transpose_codes(q, call.tensor(kQT));
     return {};
   }
 };

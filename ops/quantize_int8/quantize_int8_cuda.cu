@@ -1,8 +1,9 @@
 // quantize_int8 on CUDA: ops/common/quantize_rows.cuh with these codes and scales; rotated first,
-// ops/common/quantize_rotated.cuh.
+// ops/common/quantize_rotated.cuh; with the codes transposed, ops/common/transposed_codes.cuh.
 #include "ops/common/int8_scale_grid.h"
 #include "ops/common/quantize_rotated.cuh"
 #include "ops/common/quantize_rows.cuh"
+#include "ops/common/transposed_codes.cuh"
 #include "ops/quantize_int8/quantize_int8_spec.h"
 
 namespace pestle::ops::quantize_int8 {
@@ -12,6 +13,7 @@ constexpr int kX = arg_index(spec, "x");
 constexpr int kScale = arg_index(spec, "scale");
 constexpr int kQ = arg_index(spec, "q");
 constexpr int kScaleOut = arg_index(spec, "scale_out");
+constexpr int kQT = arg_index(spec, "q_t");
 constexpr int kGranularity = arg_index(spec, "granularity");
 constexpr int kGroupSize = arg_index(spec, "group_size");
 constexpr int kHadamard = arg_index(spec, "hadamard");
@@ -33,7 +35,9 @@ QuantizeRows rows_of(const Call& call) {
           k,
           {grid.rows == 1 ? m : 1, grid.width, grid.rows, grid.columns},
           static_cast<int>(call.integer(kHadamard)),
-          {call.integer(kRounding) == 1, static_cast<uint64_t>(call.integer(kSeed))}};
+          {call.integer(kRounding) == 1, static_cast<uint64_t>(call.integer(kSeed))},
+          "x",
+          call.has(kQT) ? &call.tensor(kQT) : nullptr};
 }
 
 Status run(const Call& call) {
@@ -44,6 +48,12 @@ Status run_rotated(const Call& call) {
 }
 std::string refuses_rotated(const Call& call, const Machine&) {
   return refuse_quantize_rotated(rows_of(call));
+}
+Status run_tiles(const Call& call) {
+  return run_quantize_tiles<Int8Code, false>(call, "quantize_int8_tiles", rows_of(call));
+}
+std::string refuses_tiles(const Call& call, const Machine&) {
+  return refuse_quantize_tiles(rows_of(call));
 }
 Status run_any(const Call& call) {
   return run_quantize_any<Int8Code>(call, "quantize_int8_any", rows_of(call));
@@ -64,6 +74,12 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 80,
      .refuses = refuses_rotated,
      .run = run_rotated,
+     .workspace = "if(has(scale), 0, 4)"},
+    {.id = "cuda/quantize_int8_tiles",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_tiles,
+     .run = run_tiles,
      .workspace = "if(has(scale), 0, 4)"},
     {.id = "cuda/quantize_int8_any",
      .device = DeviceType::kCuda,

@@ -17,6 +17,7 @@ constexpr int kX = arg_index(spec, "x");
 constexpr int kScale = arg_index(spec, "scale");
 constexpr int kQ = arg_index(spec, "q");
 constexpr int kScaleOut = arg_index(spec, "scale_out");
+constexpr int kQT = arg_index(spec, "q_t");
 constexpr int kGranularity = arg_index(spec, "granularity");
 constexpr int kGroupSize = arg_index(spec, "group_size");
 constexpr int kHadamard = arg_index(spec, "hadamard");
@@ -75,6 +76,10 @@ Status run(const Call& call) {
               ? formats::int_stochastic(value / s, formats::philox_u16(seed, element), -128, 127)
               : formats::int8_quantize(value, s));
       store(codes + j * last_stride_bytes(q), code);
+      if (call.has(kQT)) {
+        const TensorView& q_t = call.tensor(kQT);
+        store(q_t.as<char>() + j * q_t.strides[0] + i * q_t.strides[1], code);
+      }
     }
   }
   return {};

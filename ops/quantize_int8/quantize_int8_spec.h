@@ -15,11 +15,13 @@ inline constexpr Arg args[] = {
     output("scale_out", "f32", kInt8ScaleShape, "the decode scale computed here, amax / 127")
         .selected_by("granularity")
         .only_if("!has(scale)"),
+    transposed_codes(),
     choice("granularity", kInt8Granularities, "which elements share a scale"),
     int_attr("group_size", 128, "elements along K that share a scale, granularity=group"),
     int_attr("hadamard", 0, kHadamardDoc),
     choice("rounding", "nearest|stochastic", "nearest: ties to even; stochastic: by Philox bits"),
     int_attr("seed", 0, "Philox seed of stochastic rounding"),
+    transposed_attr(),
 };
 
 inline constexpr Constraint constraints[] = {
@@ -29,6 +31,8 @@ inline constexpr Constraint constraints[] = {
      "hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024"},
     {"hadamard == 0 || K % max(hadamard,1) == 0",
      "K must be a multiple of hadamard, the elements that are rotated together"},
+    {"!transposed || granularity == tensor",
+     "transposed needs granularity tensor: scales along K would lie across the rows of q_t"},
 };
 
 inline constexpr Case cases[] = {
@@ -45,6 +49,10 @@ inline constexpr Case cases[] = {
     {"M=5 K=48 hadamard=16"},
     {"M=3 K=20 x=f32 scale=f32 scale_out=none granularity=row hadamard=4"},
     {"M=2 K=40960 granularity=row hadamard=256"},
+    {"M=160 K=264 transposed=1"},
+    {"M=2x9 K=48 x=f16 hadamard=16 transposed=1"},
+    {"M=140 K=24 x=f32 transposed=1 scale=f32 scale_out=none rounding=stochastic seed=9"},
+    {"M=7 K=24 x=f32 transposed=1", kEdge, Dist::kSpecial},
     {"M=0 K=16", kEdge},
     {"M=3 K=0 granularity=row", kEdge},
     {"M=1 K=1", kEdge},
@@ -57,6 +65,9 @@ inline constexpr Case cases[] = {
     {"M=32768 K=16384 granularity=row", kBar},
     {"M=32768 K=16384", kBar},
     {"M=32768 K=16384 granularity=row hadamard=256", kBar},
+    {"M=32768 K=16384 scale=f32 scale_out=none transposed=1", kBar},
+    {"M=4608 K=3072 scale=f32 scale_out=none transposed=1", kBar},
+    {"M=32760 K=5120 scale=f32 scale_out=none transposed=1", kBar},
     {"M=65537 K=65537 granularity=row", kHuge},
 };
 
@@ -72,7 +83,7 @@ inline constexpr OpSpec spec{
     .flops = "2*M*K",
     .bytes =
         "M*K*bytes(x)*if(!has(scale) && granularity == tensor && M*K*bytes(x) >= 1073741824, 2, 1)"
-        " + M*K + 4*if(has(scale), numel(scale), numel(scale_out))",
+        " + M*K*if(transposed, 2, 1) + 4*if(has(scale), numel(scale), numel(scale_out))",
     .backward = {.why_not = "codes are piecewise constant: the gradient is zero almost everywhere"},
 };
 

@@ -59,7 +59,9 @@ class Form:
                 tensors[name] = values.get(keyword)
             elif keyword in values:
                 attributes[name] = values[keyword]
-        return Call(op, tensors, attributes), asked
+        call = Call(op, tensors, attributes)
+        call.asked = asked
+        return call, asked
 
     @cache  # noqa: B019 (forms live as long as the module)
     def fixed_defaults(self) -> dict[str, object]:

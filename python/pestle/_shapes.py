@@ -52,6 +52,7 @@ class Call:
         self.attributes = attributes
         self.values = dict(attributes)
         self.packs: dict[str, tuple] = {}
+        self.asked: dict[str, torch.dtype] = {}  # dtypes of outputs that the caller names
         self._asked = _Tensors(self.tensors)
 
     def error(self, arg: Arg, what: str) -> InvalidArgumentError:
@@ -132,7 +133,10 @@ class Call:
         """An output's dtype: what another argument has, what is asked for, or the first allowed."""
         text = arg.dtype_text(self.attributes)
         if text.startswith("="):
-            return self.dtype_of(self.op.by_name[text[1:]])
+            other = self.op.by_name[text[1:]]
+            if other.role == "output" and other.name not in self.tensors:
+                return self.dtype(other, self.asked.get(other.name))
+            return self.dtype_of(other)
         if asked is None:
             return DTYPES[text.split("|")[0]]
         if asked not in self.allowed_dtypes(arg):

@@ -159,6 +159,7 @@ def make(op: Op, case: dict) -> Case:
         else:
             call.values[name] = int(text)
     asked = {a.name: dtypes[a.name] for a in op.of_role("output") if a.name in dtypes}
+    call.asked = asked
     # An input may ask whether another is there, so those that the case names come first.
     for arg in sorted(op.of_role("input"), key=lambda a: bool(a.present_if)):
         named, excluded = arg.name in dtypes, words.get(arg.name) == "none"

@@ -38,6 +38,11 @@ def rows(x: Tensor) -> Tensor:
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
+def turned(codes: Tensor) -> Tensor:
+    """[M, K] bytes of any dtype as [K, M]."""
+    return codes.view(torch.uint8).t().contiguous().view(codes.dtype)
+
+
 def padded(x: Tensor, columns: int, rows: int) -> Tensor:
     """[M, K] with so many zeros after each row and rows of zeros after the last one; torch before
     2.7 pads no empty tensor."""

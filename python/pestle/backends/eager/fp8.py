@@ -56,7 +56,7 @@ def _computed_scale(x: Tensor, granularity: str, largest: float) -> Tensor:
 
 
 @implements("quantize_fp8", backend="eager")
-def quantize_fp8(x, scale=None, *, granularity, rounding, seed, q_dtype):
+def quantize_fp8(x, scale=None, *, granularity, rounding, seed, transposed, q_dtype):
     given = scale is not None
     if not given:
         scale = _computed_scale(x, granularity, n.FP8[q_dtype].max)
@@ -66,8 +66,8 @@ def quantize_fp8(x, scale=None, *, granularity, rounding, seed, q_dtype):
         q = n.stochastic_fp8_codes(v, q_dtype, n.random_bits(seed, v.shape, v.device))
     else:
         q = n.fp8_codes(v, q_dtype)
-    q = q.reshape(x.shape)
-    return q if given else (q, scale)
+    results = (q.reshape(x.shape),) if given else (q.reshape(x.shape), scale)
+    return (*results, n.turned(q)) if transposed else results
 
 
 @implements("dequantize_fp8", backend="eager")

@@ -35,7 +35,7 @@ def _computed_scale(values: Tensor, shape: tuple, granularity: str, group_size: 
 
 
 @implements("quantize_int8", backend="eager")
-def quantize_int8(x, scale=None, *, granularity, group_size, hadamard, rounding, seed):
+def quantize_int8(x, scale=None, *, granularity, group_size, hadamard, rounding, seed, transposed):
     values = _layouts.rotate(n.rows(x).float(), hadamard)
     m, k = values.shape
     given = scale is not None
@@ -48,8 +48,9 @@ def quantize_int8(x, scale=None, *, granularity, group_size, hadamard, rounding,
         q = n.int_stochastic(v, n.random_bits(seed, v.shape, v.device), -128, 127)
     else:
         q = n.round_clamp(v, -128, 127)
-    q = q.to(torch.int8).reshape(x.shape)
-    return q if given else (q, scale)
+    q = q.to(torch.int8)
+    results = (q.reshape(x.shape),) if given else (q.reshape(x.shape), scale)
+    return (*results, n.turned(q)) if transposed else results
 
 
 def decode(q: Tensor, scale: Tensor, granularity: str, group_size: int) -> Tensor:

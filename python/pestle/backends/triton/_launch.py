@@ -55,6 +55,11 @@ def rows(t: torch.Tensor) -> torch.Tensor:
     return t.reshape(math.prod(t.shape[:-1]), t.shape[-1])
 
 
+def turned(codes: torch.Tensor) -> torch.Tensor:
+    """[*M, K] bytes of any dtype as [K, M]."""
+    return rows(codes).view(torch.uint8).t().contiguous().view(codes.dtype)
+
+
 def flat(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Contiguous tensors as one row each; otherwise as rows."""
     if all(t.is_contiguous() for t in tensors):

@@ -15,22 +15,23 @@ import triton.language as tl
 
 from ..._backends import implements
 from . import _device as d
-from ._launch import cdiv, finish, flat, fresh, kind, launch, power_of_2, raw
+from ._launch import cdiv, finish, flat, fresh, kind, launch, power_of_2, raw, turned
 from ._rows import decode, encode, encode_by_scale, scale_shape
 
 
 @implements("quantize_fp8", backend="triton")
-def quantize_fp8(x, scale, *, granularity, rounding, seed, q_dtype, out=None):
+def quantize_fp8(x, scale, *, granularity, rounding, seed, transposed, q_dtype, out=None):
     stochastic = rounding == "stochastic"
+    targets = out if isinstance(out, tuple) else (out, None)
+    q = fresh(targets[0], x.shape, q_dtype, x)
+    made = (q,)
     if scale is not None:
-        q = fresh(out, x.shape, q_dtype, x)
         encode_by_scale(x, scale, q, granularity, 1, stochastic, seed)
-        return finish(out, q)
-    q_out, s_out = out or (None, None)
-    q = fresh(q_out, x.shape, q_dtype, x)
-    scale_out = fresh(s_out, scale_shape(x, granularity), torch.float32, x)
-    encode(x, q, scale_out, granularity, 1, stochastic, seed)
-    return finish(out, q, scale_out)
+    else:
+        scale_out = fresh(targets[1], scale_shape(x, granularity), torch.float32, x)
+        encode(x, q, scale_out, granularity, 1, stochastic, seed)
+        made = (q, scale_out)
+    return finish(out, *made, *((turned(q),) if transposed else ()))
 
 
 @implements("dequantize_fp8", backend="triton")

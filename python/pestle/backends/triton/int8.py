@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from ..._backends import implements
-from ._launch import finish, fresh
+from ._launch import finish, fresh, turned
 from ._rows import decode, encode, encode_by_scale, scale_shape
 from .hadamard import rotate
 
@@ -22,18 +22,21 @@ def _rotated(x: torch.Tensor, size: int) -> torch.Tensor:
 
 
 @implements("quantize_int8", backend="triton")
-def quantize_int8(x, scale, *, granularity, group_size, hadamard, rounding, seed, out=None):
+def quantize_int8(
+    x, scale, *, granularity, group_size, hadamard, rounding, seed, transposed, out=None
+):
     stochastic = rounding == "stochastic"
     x = _rotated(x, hadamard)
+    targets = out if isinstance(out, tuple) else (out, None)
+    q = fresh(targets[0], x.shape, torch.int8, x)
+    made = (q,)
     if scale is not None:
-        q = fresh(out, x.shape, torch.int8, x)
         encode_by_scale(x, scale, q, granularity, group_size, stochastic, seed)
-        return finish(out, q)
-    q_out, s_out = out or (None, None)
-    q = fresh(q_out, x.shape, torch.int8, x)
-    scale_out = fresh(s_out, scale_shape(x, granularity, group_size), torch.float32, x)
-    encode(x, q, scale_out, granularity, group_size, stochastic, seed)
-    return finish(out, q, scale_out)
+    else:
+        scale_out = fresh(targets[1], scale_shape(x, granularity, group_size), torch.float32, x)
+        encode(x, q, scale_out, granularity, group_size, stochastic, seed)
+        made = (q, scale_out)
+    return finish(out, *made, *((turned(q),) if transposed else ()))
 
 
 @implements("dequantize_int8", backend="triton")

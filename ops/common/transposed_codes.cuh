@@ -1,0 +1,358 @@
+// Quantisers to 8-bit codes by tiles of 128 x 128, on CUDA: the codes, and in the same pass also
+// their transpose. One scale for the tensor, for each tile, or for each column.
+// Map      a thread block a tile: 16 units of 8 columns by 16 times 8 rows. A thread turns its 8 x
+// 8
+//          codes in registers; they cross the block through 16 KiB of shared memory and leave a
+//          second time by columns, 16 bytes a lane. Tiles go down 16 at a time, so that tiles that
+//          share sectors of q_t run together.
+// Traffic  x, q and q_t once. x twice for a computed scale of the tensor or of columns: an amax
+// pass
+//          first, then tiles from the end, which the L2 still holds.
+// Numerics as ops/common/quantize_rows.cuh: codes bit for bit those of the CPU.
+// Measured not yet run on a GPU.
+#pragma once
+
+#include "ops/common/quantize_rows.cuh"
+
+namespace pestle::ops {
+
+inline constexpr int kTileSide = 128;
+inline constexpr int kTileThreads = 256;
+inline constexpr int kTileUnits = kTileSide / cuda::kUnit;  // across a tile
+inline constexpr unsigned kTilesDown = 16;
+
+struct TileCodes {
+  RowMatrix m;
+  uint8_t* q_t;  // or null
+  int64_t q_t_row_bytes;
+  int store_bytes;  // 16, 8, 4 or 1: how q_t's rows are aligned
+  bool whole;       // one scale for all
+  unsigned tiles_down;
+  unsigned tiles_across;
+  cuda::FastDivisor group_tiles;  // of kTilesDown rows of tiles
+};
+
+struct TileAt {
+  unsigned down, across;
+};
+__device__ inline TileAt tile_at(const TileCodes& t, unsigned block) {
+  const unsigned group = t.group_tiles.divide(block);
+  const unsigned in_group = block - group * t.group_tiles.divisor;
+  const unsigned down = min(kTilesDown, t.tiles_down - group * kTilesDown);
+  return {group * kTilesDown + in_group % down, in_group / down};
+}
+
+// ---- a scale for each column ----
+
+template <class T, class Code>
+__device__ __noinline__ uint2 encode_columns_slowly(typename T::Raw raw, const float* scale,
+                                                    const uint32_t* amax, RandomRounding rounding,
+                                                    uint64_t element) {
+  float v[cuda::kUnit];
+  T::to_f32(raw, v);
+  for (int c = 0; c < cuda::kUnit; ++c) {
+    v[c] = __fdiv_rn(v[c], scale != nullptr ? scale[c] : Code::scale(amax[c]));
+  }
+  if (!rounding.stochastic) return Code::codes(v);
+  const formats::PhiloxWords random = formats::philox_block(rounding.seed, element / cuda::kUnit);
+  uint32_t w[2] = {0, 0};
+  for (int c = 0; c < cuda::kUnit; ++c) {
+    const uint32_t code = Code::stochastic(v[c], formats::philox_lane(random, c));
+    w[c / 4] |= code << (8 * (c % 4));
+  }
+  return make_uint2(w[0], w[1]);
+}
+
+template <class T, class Code>
+struct ColumnScales {
+  const float* given;
+  const uint32_t* amax;
+  float scale[cuda::kUnit];
+  float reciprocal[cuda::kUnit];
+  bool in_range = true;  // of cuda::Divider's short form
+
+  __device__ ColumnScales(const RowMatrix& m, int unit)
+      : given(m.scale == nullptr ? nullptr : m.scale + unit * cuda::kUnit),
+        amax(m.amax == nullptr ? nullptr : m.amax + unit * cuda::kUnit) {
+    for (int c = 0; c < cuda::kUnit; ++c) {
+      scale[c] = given != nullptr ? __ldg(given + c) : Code::scale(__ldg(amax + c));
+      reciprocal[c] = cuda::short_reciprocal(scale[c]);
+      in_range &= scale[c] >= 0x1p-60f && scale[c] <= 0x1p60f;
+    }
+  }
+  __device__ uint2 encode(const typename T::Raw& raw, const RandomRounding& rounding,
+                          uint64_t element) const {
+    float v[cuda::kUnit];
+    T::to_f32(raw, v);
+    bool plain = in_range && !rounding.stochastic;
+    for (int c = 0; c < cuda::kUnit; ++c) {
+      v[c] = cuda::short_quotient(v[c], scale[c], reciprocal[c]);
+      plain &= fabsf(v[c]) <= 0x1p17f;  // not so for NaN, nor after an overflow
+    }
+    if (!plain) return encode_columns_slowly<T, Code>(raw, given, amax, rounding, element);
+    return Code::template plain_codes<false>(v);
+  }
+};
+
+// ---- turning a tile ----
+
+// Bytes of four rows of four into their columns.
+__device__ inline uint4 turn4(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  const uint32_t ab = __byte_perm(a, b, 0x5140), cd = __byte_perm(c, d, 0x5140);
+  const uint32_t ab_high = __byte_perm(a, b, 0x7362), cd_high = __byte_perm(c, d, 0x7362);
+  return make_uint4(__byte_perm(ab, cd, 0x5410), __byte_perm(ab, cd, 0x7632),
+                    __byte_perm(ab_high, cd_high, 0x5410), __byte_perm(ab_high, cd_high, 0x7632));
+}
+
+// Column c of the tile has 16 places of 8 rows; rows 8g..8g+7 are at place g ^ (c / 8), so that
+// neither the writers, who have different columns, nor the readers share banks.
+__device__ inline int turned_place(int column, int row_group) {
+  return column * kTileUnits + (row_group ^ (column / cuda::kUnit));
+}
+
+__device__ inline void put_turned(uint2* turned, const uint2 (&codes)[8], int unit, int group) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const auto word = [&](int row) { return half == 0 ? codes[row].x : codes[row].y; };
+    const uint4 top = turn4(word(0), word(1), word(2), word(3));
+    const uint4 low = turn4(word(4), word(5), word(6), word(7));
+    const int column = unit * cuda::kUnit + half * 4;
+    turned[turned_place(column, group)] = make_uint2(top.x, low.x);
+    turned[turned_place(column + 1, group)] = make_uint2(top.y, low.y);
+    turned[turned_place(column + 2, group)] = make_uint2(top.z, low.z);
+    turned[turned_place(column + 3, group)] = make_uint2(top.w, low.w);
+  }
+}
+
+// Kept in the L2: rows of q_t that are no multiple of 32 bytes share sectors with other tiles.
+template <class Word>
+__device__ inline void store_turned(const uint2* turned, uint8_t* to, int64_t row_bytes,
+                                    int columns, int rows) {
+  constexpr int kBytes = sizeof(Word), kAcross = kTileSide / kBytes;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < kTileSide * kAcross; i += kTileThreads) {
+    const int column = i / kAcross, row = i % kAcross * kBytes;
+    if (column >= columns || row >= rows) continue;
+    Word word;
+    if constexpr (kBytes == 16) {
+      const int pair = turned_place(column, row / 8) / 2;
+      const uint4 v = reinterpret_cast<const uint4*>(turned)[pair];
+      word = column / cuda::kUnit % 2 == 0 ? v : make_uint4(v.z, v.w, v.x, v.y);
+    } else {
+      word =
+          reinterpret_cast<const Word*>(turned + turned_place(column, row / 8))[row % 8 / kBytes];
+    }
+    *reinterpret_cast<Word*>(to + column * row_bytes + row) = word;
+  }
+}
+
+// ---- the kernel ----
+
+// The scale of a tile, in all threads.
+template <class T, class Code>
+__device__ float tile_scale(const TileCodes& t, const TileAt& tile,
+                            const typename T::Raw (&raw)[8]) {
+  const RowMatrix& m = t.m;
+  const int64_t index = t.whole ? 0 : tile.down * m.map.grid_columns + tile.across;
+  if (m.scale != nullptr) return __ldg(m.scale + index);
+  float s;
+  if (m.amax != nullptr) {
+    s = Code::scale(*m.amax);
+  } else {
+    uint32_t amax = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) amax = max(amax, T::amax(raw[i]));
+    s = Code::scale(block_max(amax));
+  }
+  const bool mine = !t.whole || (tile.down == 0 && tile.across == 0);
+  if (mine && threadIdx.x == 0) m.scale_out[index] = s;
+  return s;
+}
+
+template <class T, class Code, bool kColumns>
+__device__ void encode_tile(const TileCodes& t, const TileAt& tile, int unit, int64_t row, int left,
+                            uint2 (&codes)[8]) {
+  const RowMatrix& m = t.m;
+  typename T::Raw raw[8];
+  const char* x = x_at<T>(m, row, unit);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    raw[i] = i < left ? T::load(x) : T::zero();
+    x += m.x_row_bytes;
+  }
+  if constexpr (kColumns) {
+    if (unit >= m.units) return;
+    const ColumnScales<T, Code> scales(m, unit);
+    if (m.scale == nullptr && row == 0) {
+      for (int c = 0; c < cuda::kUnit; ++c) m.scale_out[unit * cuda::kUnit + c] = scales.scale[c];
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      codes[i] = scales.encode(raw[i], m.rounding, m.element(row + i, unit));
+    }
+  } else {
+    const cuda::Divider by = cuda::Divider::by(tile_scale<T, Code>(t, tile, raw));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      codes[i] = encode_unit<T, Code, false>(raw[i], by, m.rounding, m.element(row + i, unit));
+    }
+  }
+}
+
+template <class T, class Code, bool kColumns>
+__global__ void __launch_bounds__(kTileThreads, 2)
+    quantize_tiles(const __grid_constant__ TileCodes t) {
+  __shared__ __align__(16) uint2 turned[kTileSide * kTileUnits];
+  const RowMatrix& m = t.m;
+  const TileAt tile = tile_at(t, m.amax != nullptr ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  const int unit_here = threadIdx.x % kTileUnits, group = threadIdx.x / kTileUnits;
+  const int unit = static_cast<int>(tile.across) * kTileUnits + unit_here;
+  const int64_t first_row = static_cast<int64_t>(tile.down) * kTileSide;
+  const int64_t row = first_row + group * 8;
+  const int left = unit < m.units ? cuda::rows_left(m.rows, row, 8) : 0;
+  uint2 codes[8] = {};
+  encode_tile<T, Code, kColumns>(t, tile, unit, row, left, codes);
+  uint8_t* q = m.q + row * m.q_row_bytes + unit * cuda::kUnit;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (i < left) cuda::store8(q, codes[i]);
+    q += m.q_row_bytes;
+  }
+  if (t.q_t == nullptr) return;
+  put_turned(turned, codes, unit_here, group);
+  __syncthreads();
+  const int first_column = static_cast<int>(tile.across) * kTileSide;
+  const int columns = min(kTileSide, m.units * cuda::kUnit - first_column);
+  const int rows = cuda::rows_left(m.rows, first_row, kTileSide);
+  uint8_t* to = t.q_t + first_column * t.q_t_row_bytes + first_row;
+  switch (t.store_bytes) {
+    case 16: return store_turned<uint4>(turned, to, t.q_t_row_bytes, columns, rows);
+    case 8: return store_turned<uint2>(turned, to, t.q_t_row_bytes, columns, rows);
+    case 4: return store_turned<uint32_t>(turned, to, t.q_t_row_bytes, columns, rows);
+    default: return store_turned<uint8_t>(turned, to, t.q_t_row_bytes, columns, rows);
+  }
+}
+
+// Each column's largest magnitude: a thread block 256 columns of `rows_each` rows.
+template <class T>
+__global__ void __launch_bounds__(kTileThreads)
+    column_amax(const char* x, int64_t row_bytes, int64_t rows, int units, int across,
+                int rows_each, uint32_t* amax) {
+  constexpr int kRowThreads = kTileThreads / 32, kInFlight = 4;
+  __shared__ uint32_t largest[kRowThreads][32 * cuda::kUnit];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int unit = static_cast<int>(blockIdx.x % across) * 32 + lane;
+  const int64_t first = static_cast<int64_t>(blockIdx.x / across) * rows_each;
+  const int64_t end = min(first + rows_each, rows);
+  uint32_t own[cuda::kUnit] = {};
+  for (int64_t row = first + warp; row < end && unit < units; row += kRowThreads * kInFlight) {
+    typename T::Raw raw[kInFlight];
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int64_t at = row + i * kRowThreads;
+      const char* from = x + at * row_bytes + unit * (cuda::kUnit * T::kBytes);
+      raw[i] = at < end ? T::load(from) : T::zero();
+    }
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      float v[cuda::kUnit];
+      T::to_f32(raw[i], v);
+      for (int c = 0; c < cuda::kUnit; ++c) own[c] = max(own[c], formats::abs_bits(v[c]));
+    }
+  }
+  for (int c = 0; c < cuda::kUnit; ++c) largest[warp][c * 32 + lane] = own[c];
+  __syncthreads();
+  // Thread t has column t / 32 of lane t % 32's unit.
+  uint32_t value = 0;
+  for (int w = 0; w < kRowThreads; ++w) value = max(value, largest[w][threadIdx.x]);
+  if (unit < units && value != 0) atomicMax(amax + unit * cuda::kUnit + warp, value);
+}
+
+// ---- host ----
+
+inline bool column_scales(const QuantizeRows& b) {
+  return b.map.columns == 1 && b.map.grid_rows == 1 && !whole_tensor(b);
+}
+
+template <class T>
+Status start_column_amax(const Call& call, const QuantizeRows& b, uint32_t* amax) {
+  PESTLE_TRY(cuda::clear(call, amax, b.columns * 4));
+  const int units = static_cast<int>(b.columns / cuda::kUnit);
+  const int across = static_cast<int>(cuda::ceil_div(units, 32));
+  const int rows_each = b.rows >= 8192 ? 512 : 128;
+  return cuda::launch(call, "column_amax",
+                      {across * cuda::ceil_div(b.rows, rows_each), kTileThreads}, column_amax<T>,
+                      b.x.as<const char>(), cuda::row_distance(b.x), b.rows, units, across,
+                      rows_each, amax);
+}
+
+// How far rows of q_t are aligned, all of them and their ends.
+inline int aligned_bytes(const TensorView& q_t) {
+  const auto bits = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(q_t.data)) |
+                    static_cast<uint64_t>(q_t.strides[0]) | static_cast<uint64_t>(q_t.shape[1]);
+  return bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : bits % 4 == 0 ? 4 : 1;
+}
+
+template <class T, class Code, bool kHasColumns>
+Status start_tiles(const Call& call, const char* name, const QuantizeRows& b, TileCodes t) {
+  const cuda::Grid grid{static_cast<int64_t>(t.tiles_down) * t.tiles_across, kTileThreads};
+  if constexpr (kHasColumns) {
+    if (column_scales(b)) {
+      auto* amax = static_cast<uint32_t*>(call.workspace);
+      if (b.computes) PESTLE_TRY(start_column_amax<T>(call, b, amax));
+      if (b.computes) t.m.amax = amax;
+      return cuda::launch(call, name, grid, quantize_tiles<T, Code, true>, t);
+    }
+  }
+  return cuda::launch(call, name, grid, quantize_tiles<T, Code, false>, t);
+}
+
+template <class Code, bool kHasColumns>
+Status run_quantize_tiles(const Call& call, const char* name, const QuantizeRows& b) {
+  if (b.rows == 0 || b.columns == 0) return unsupported(std::string(name) + ": empty");
+  const bool pre_pass = b.computes && whole_tensor(b);
+  auto* amax = static_cast<uint32_t*>(call.workspace);
+  if (pre_pass) PESTLE_TRY(cuda::tensor_amax(call, b.x, amax));
+  const int64_t down = cuda::ceil_div(b.rows, kTileSide);
+  const int64_t across = cuda::ceil_div(b.columns, kTileSide);
+  const TileCodes t{{b.x.as<char>(),
+                     cuda::row_distance(b.x),
+                     b.q.as<uint8_t>(),
+                     cuda::row_distance(b.q),
+                     b.rows,
+                     static_cast<int>(b.columns / cuda::kUnit),
+                     {},
+                     b.map,
+                     b.computes ? nullptr : b.scale.as<float>(),
+                     b.computes ? b.scale.as<float>() : nullptr,
+                     pre_pass ? amax : nullptr,
+                     b.rounding},
+                    b.q_t == nullptr ? nullptr : b.q_t->as<uint8_t>(),
+                    b.q_t == nullptr ? 0 : b.q_t->strides[0],
+                    b.q_t == nullptr ? 1 : aligned_bytes(*b.q_t),
+                    whole_tensor(b),
+                    static_cast<unsigned>(down),
+                    static_cast<unsigned>(across),
+                    cuda::FastDivisor(static_cast<uint32_t>(across * kTilesDown))};
+  switch (b.x.dtype) {
+    case DType::kBF16: return start_tiles<cuda::Bf16, Code, kHasColumns>(call, name, b, t);
+    case DType::kF16: return start_tiles<cuda::F16, Code, kHasColumns>(call, name, b, t);
+    default: return start_tiles<cuda::F32, Code, kHasColumns>(call, name, b, t);
+  }
+}
+
+inline std::string refuse_quantize_tiles(const QuantizeRows& b) {
+  if (std::string why = refuse_rows_of_units(b); !why.empty()) return why;
+  if (!whole_tensor(b) && !square_tiles(b) && !column_scales(b)) {
+    return "its tiles of 128 x 128 have several scales of this shape";
+  }
+  if (cuda::ceil_div(b.rows, kTileSide) * cuda::ceil_div(b.columns, kTileSide) > INT_MAX) {
+    return "more than 2^31 tiles of 128 x 128";
+  }
+  if (b.q_t != nullptr && b.rows > 1 && b.q_t->strides[1] != 1) {
+    return "q_t has strides between its elements";
+  }
+  return "";
+}
+
+}  // namespace pestle::ops
