@@ -58,28 +58,34 @@ static inline pestle_arg pestle_tensor_arg(const pestle_tensor* tensor) {
  *   scale: f32 [tensor: 1; row: *M, 1; column: 1, K; block_1x128: *M, cdiv(K,128);block_128x128: cdiv(M,128), cdiv(K,128)] (may be NULL) decode scale: a code stands for code * scale
  *   q: e4m3|e5m2 [*M, K] (output) codes
  *   scale_out: f32 [tensor: 1; row: *M, 1; column: 1, K; block_1x128: *M, cdiv(K,128);block_128x128: cdiv(M,128), cdiv(K,128)] (output) (may be NULL) the decode scale computed here, amax / largest code
+ *   q_t: =q [K, M] (output) (may be NULL) the codes transposed
  *   granularity: tensor|row|column|block_1x128|block_128x128; which elements share a scale
  *   rounding: nearest|stochastic; nearest: ties to even; stochastic: by Philox bits
  *   seed: Philox seed of stochastic rounding
+ *   transposed: give q_t beside q, made in the same pass over x
  */
 static inline pestle_status pestle_quantize_fp8(
     const pestle_tensor* x,
     const pestle_tensor* scale,
     const pestle_tensor* q,
     const pestle_tensor* scale_out,
+    const pestle_tensor* q_t,
     const char* granularity,
     const char* rounding,
     int64_t seed,
+    int transposed,
     const pestle_call_options* options) {
-  pestle_arg args[7];
+  pestle_arg args[9];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(scale);
   args[2] = pestle_tensor_arg(q);
   args[3] = pestle_tensor_arg(scale_out);
-  args[4] = pestle_choice_arg(granularity);
-  args[5] = pestle_choice_arg(rounding);
-  args[6] = pestle_int_arg(seed);
-  return pestle_call(pestle_find_op("quantize_fp8"), args, 7, options);
+  args[4] = pestle_tensor_arg(q_t);
+  args[5] = pestle_choice_arg(granularity);
+  args[6] = pestle_choice_arg(rounding);
+  args[7] = pestle_int_arg(seed);
+  args[8] = pestle_bool_arg(transposed);
+  return pestle_call(pestle_find_op("quantize_fp8"), args, 9, options);
 }
 
 /* Decodes FP8 with a scale per tensor, row, column or block.
@@ -124,34 +130,40 @@ static inline pestle_status pestle_stochastic_round_fp8(
  *   scale: f32 [tensor: 1; row: *M, 1; group: *M, cdiv(K,group_size)] (may be NULL) decode scale: a code stands for code * scale
  *   q: i8 [*M, K] (output) codes, -128..127
  *   scale_out: f32 [tensor: 1; row: *M, 1; group: *M, cdiv(K,group_size)] (output) (may be NULL) the decode scale computed here, amax / 127
+ *   q_t: =q [K, M] (output) (may be NULL) the codes transposed
  *   granularity: tensor|row|group; which elements share a scale
  *   group_size: elements along K that share a scale, granularity=group
  *   hadamard: elements along K that are rotated together: 4, 16, 64, 256 or 1024; 0: no rotation
  *   rounding: nearest|stochastic; nearest: ties to even; stochastic: by Philox bits
  *   seed: Philox seed of stochastic rounding
+ *   transposed: give q_t beside q, made in the same pass over x
  */
 static inline pestle_status pestle_quantize_int8(
     const pestle_tensor* x,
     const pestle_tensor* scale,
     const pestle_tensor* q,
     const pestle_tensor* scale_out,
+    const pestle_tensor* q_t,
     const char* granularity,
     int64_t group_size,
     int64_t hadamard,
     const char* rounding,
     int64_t seed,
+    int transposed,
     const pestle_call_options* options) {
-  pestle_arg args[9];
+  pestle_arg args[11];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(scale);
   args[2] = pestle_tensor_arg(q);
   args[3] = pestle_tensor_arg(scale_out);
-  args[4] = pestle_choice_arg(granularity);
-  args[5] = pestle_int_arg(group_size);
-  args[6] = pestle_int_arg(hadamard);
-  args[7] = pestle_choice_arg(rounding);
-  args[8] = pestle_int_arg(seed);
-  return pestle_call(pestle_find_op("quantize_int8"), args, 9, options);
+  args[4] = pestle_tensor_arg(q_t);
+  args[5] = pestle_choice_arg(granularity);
+  args[6] = pestle_int_arg(group_size);
+  args[7] = pestle_int_arg(hadamard);
+  args[8] = pestle_choice_arg(rounding);
+  args[9] = pestle_int_arg(seed);
+  args[10] = pestle_bool_arg(transposed);
+  return pestle_call(pestle_find_op("quantize_int8"), args, 11, options);
 }
 
 /* Decodes INT8 with a scale per tensor, row or group, and undoes the rotation if asked.

@@ -82,8 +82,8 @@ def load_file(path: str | os.PathLike, device: str | torch.device | None = None,
     quantize_file."""
 
 def quantize_fp8(
-    x: Tensor, scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, q_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
-) -> tuple[Tensor, Tensor] | Tensor:
+    x: Tensor, scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, transposed: bool = False, q_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+) -> tuple[Tensor, Tensor] | Tensor | tuple[Tensor, Tensor, Tensor]:
     """Quantises to FP8 with a decode scale per tensor, row, column or block.
 
     Args:
@@ -92,12 +92,17 @@ def quantize_fp8(
         granularity (tensor|row|column|block_1x128|block_128x128): which elements share a scale
         rounding (nearest|stochastic): nearest: ties to even; stochastic: by Philox bits
         seed: Philox seed of stochastic rounding
+        transposed: give q_t beside q, made in the same pass over x
         q_dtype: dtype of q
         backend: the only one to use, or several in order; None: as selected
 
     Returns:
         q: codes
         scale_out: the decode scale computed here, amax / largest code, when !has(scale)
+        q_t: the codes transposed, when transposed
+
+    Rules:
+        transposed needs granularity tensor, column or block_128x128: scales along K would lie across the rows of q_t
 
     Defined in docs/formats/fp8.md
     """
@@ -138,8 +143,8 @@ def stochastic_round_fp8(
     """
 
 def quantize_int8(
-    x: Tensor, scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "group"] = "tensor", group_size: int = 128, hadamard: int = 0, rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, backend: str | tuple[str, ...] | None = None
-) -> tuple[Tensor, Tensor] | Tensor:
+    x: Tensor, scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "group"] = "tensor", group_size: int = 128, hadamard: int = 0, rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, transposed: bool = False, backend: str | tuple[str, ...] | None = None
+) -> tuple[Tensor, Tensor] | Tensor | tuple[Tensor, Tensor, Tensor]:
     """Quantises to INT8 with a decode scale per tensor, row or group, rotated first if asked.
 
     Args:
@@ -150,16 +155,19 @@ def quantize_int8(
         hadamard: elements along K that are rotated together: 4, 16, 64, 256 or 1024; 0: no rotation
         rounding (nearest|stochastic): nearest: ties to even; stochastic: by Philox bits
         seed: Philox seed of stochastic rounding
+        transposed: give q_t beside q, made in the same pass over x
         backend: the only one to use, or several in order; None: as selected
 
     Returns:
         q: codes, -128..127
         scale_out: the decode scale computed here, amax / 127, when !has(scale)
+        q_t: the codes transposed, when transposed
 
     Rules:
         group_size must be at least 1
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
+        transposed needs granularity tensor: scales along K would lie across the rows of q_t
 
     Defined in docs/formats/int8.md, docs/formats/hadamard.md
     """

@@ -34,14 +34,15 @@ static void quantises(void) {
   pestle_tensor tq = tensor(q, PESTLE_E4M3, 2, shape);
   pestle_tensor ts = tensor(scale, PESTLE_F32, 2, scale_shape);
   memset(q, 0xAA, sizeof(q));
-  EXPECT(pestle_quantize_fp8(&tx, NULL, &tq, &ts, "row", NULL, 0, NULL) == PESTLE_OK);
+  EXPECT(pestle_quantize_fp8(&tx, NULL, &tq, &ts, NULL, "row", NULL, 0, 0, NULL) == PESTLE_OK);
   EXPECT(scale[0] == 1.0f && q[0][0] == 0x7E && q[0][1] == 0xF6 && q[0][2] == 0);
   EXPECT(q[0][3] == 0x38 && q[1][0] == 0);
 
-  EXPECT(pestle_quantize_fp8(&tx, NULL, &tq, &ts, "rows", NULL, 0, NULL) ==
+  EXPECT(pestle_quantize_fp8(&tx, NULL, &tq, &ts, NULL, "rows", NULL, 0, 0, NULL) ==
          PESTLE_INVALID_ARGUMENT);
   EXPECT(strstr(pestle_last_error(), "granularity is 'rows', expected one of") != NULL);
-  EXPECT(pestle_quantize_fp8(&tx, NULL, &tx, &ts, "row", NULL, 0, NULL) == PESTLE_INVALID_ARGUMENT);
+  EXPECT(pestle_quantize_fp8(&tx, NULL, &tx, &ts, NULL, "row", NULL, 0, 0, NULL) ==
+         PESTLE_INVALID_ARGUMENT);
   EXPECT(strstr(pestle_last_error(), "quantize_fp8: q has dtype f32") != NULL);
 }
 
