@@ -187,4 +187,34 @@ Status run(const Op& op, Call& call, std::string_view forced) {
   return choice.value().impl->run(call);
 }
 
+Status run_reference(const Op& op, Call& call, bool sum_magnitudes) {
+  std::vector<size_t> bounded;
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    Value& value = call.args[i];
+    const Arg& arg = op.spec->args[i];
+    if (arg.role != Role::kOutput || arg.bound.exact || !value.present) continue;
+    if (value.tensor.dtype != DType::kF64) {
+      return invalid_argument(std::string(op.spec->name) + ": " + arg.name +
+                              " is bounded by the contract: the reference fills an f64 tensor");
+    }
+    bounded.push_back(i);
+  }
+  // The contract is checked as of a call, whose outputs are never f64.
+  for (size_t i : bounded) call.args[i].tensor.dtype = op.contract.allowed_dtypes(call, i)[0];
+  Scope scope;
+  PESTLE_TRY(op.contract.check(call, scope));
+  for (size_t i : bounded) call.args[i].tensor.dtype = DType::kF64;
+  if (device_of(op, call).type != DeviceType::kCpu) {
+    return unsupported(std::string(op.spec->name) + ": the reference runs on host memory");
+  }
+  PESTLE_TRY(check_memory(op, call));
+  auto bytes = op.contract.evaluate(op.reference().workspace, scope);
+  PESTLE_TRY(bytes.status());
+  std::vector<uint64_t> workspace(static_cast<size_t>(bytes.value() / 8 + 1));
+  call.workspace = workspace.data();
+  call.workspace_bytes = bytes.value();
+  call.sum_magnitudes = sum_magnitudes;
+  return op.reference().run(call);
+}
+
 }  // namespace pestle

@@ -168,6 +168,16 @@ pestle_status pestle_choose(const pestle_op* op, const pestle_arg* args, size_t 
   });
 }
 
+pestle_status pestle_reference(const pestle_op* op, const pestle_arg* args, size_t count,
+                               int32_t sum_magnitudes) {
+  return guarded([&]() -> Status {
+    PESTLE_TRY(require(op != nullptr, "pestle_reference: op is NULL; look at pestle_find_op"));
+    CallValues values(*unwrap(op));
+    PESTLE_TRY(values.read(args, count));
+    return run_reference(*unwrap(op), values.call(), sum_magnitudes != 0);
+  });
+}
+
 const char* pestle_op_name(const pestle_op* op) { return op ? unwrap(op)->spec->name : ""; }
 const char* pestle_op_doc(const pestle_op* op) { return op ? unwrap(op)->spec->doc : ""; }
 size_t pestle_op_arg_count(const pestle_op* op) { return op ? unwrap(op)->spec->args.size() : 0; }

@@ -132,6 +132,11 @@ PESTLE_API pestle_status pestle_call(const pestle_op* op, const pestle_arg* args
 PESTLE_API pestle_status pestle_choose(const pestle_op* op, const pestle_arg* args, size_t count,
                                        const pestle_call_options* options, const char** impl,
                                        int64_t* workspace_bytes);
+/* Runs the definition of right on host memory. Outputs that the contract bounds are given as f64
+ * tensors, whatever their dtype in a call, and get the exact value, or, if `sum_magnitudes` is not
+ * 0, the sum of |terms| that their bound counts with (docs/contract.md). Slow; it allocates. */
+PESTLE_API pestle_status pestle_reference(const pestle_op* op, const pestle_arg* args, size_t count,
+                                          int32_t sum_magnitudes);
 
 /* ---- introspection: the contract, as data ---- */
 typedef struct pestle_arg_info {

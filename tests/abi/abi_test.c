@@ -75,6 +75,29 @@ static void options_and_choice(void) {
   EXPECT(pestle_choose(op, args, 4, &options, NULL, NULL) == PESTLE_INVALID_ARGUMENT);
 }
 
+static void reference_in_double(void) {
+  float x[2] = {0.0f, -1.0f};
+  double exact[2] = {0, 0}, terms[2] = {0, 0};
+  float rounded[2];
+  const int64_t shape[2] = {1, 2};
+  pestle_tensor tx = tensor(x, PESTLE_F32, 2, shape);
+  pestle_tensor out = tensor(exact, PESTLE_F64, 2, shape);
+  pestle_arg args[3];
+  const pestle_op* op = pestle_find_op("softmax");
+  args[0] = pestle_tensor_arg(&tx);
+  args[1] = pestle_tensor_arg(NULL);
+  args[2] = pestle_tensor_arg(&out);
+  EXPECT(pestle_reference(op, args, 3, 0) == PESTLE_OK);
+  EXPECT(exact[0] > 0.73105857863 && exact[0] < 0.73105857864); /* 1 / (1 + exp(-1)) */
+  out.data = terms;
+  EXPECT(pestle_reference(op, args, 3, 1) == PESTLE_OK);
+  EXPECT(terms[0] >= exact[0] && terms[1] >= exact[1]);
+  out = tensor(rounded, PESTLE_F32, 2, shape);
+  EXPECT(pestle_reference(op, args, 3, 0) == PESTLE_INVALID_ARGUMENT);
+  EXPECT(strstr(pestle_last_error(), "out is bounded by the contract") != NULL);
+  EXPECT(pestle_reference(NULL, args, 3, 0) == PESTLE_INVALID_ARGUMENT);
+}
+
 static void introspection(void) {
   size_t i, a;
   EXPECT(pestle_abi_version() == PESTLE_ABI_VERSION);
@@ -114,6 +137,7 @@ int main(void) {
   introspection();
   quantises();
   options_and_choice();
+  reference_in_double();
   printf("%s\n", failures == 0 ? "the C ABI holds" : "FAILED");
   return failures != 0;
 }

@@ -130,6 +130,7 @@ def library() -> ctypes.CDLL:
         ctypes.POINTER(ctypes.c_char_p),
         ctypes.POINTER(ctypes.c_int64),
     )
+    lib.pestle_reference.argtypes = (*lib.pestle_call.argtypes[:3], ctypes.c_int32)
     lib.pestle_last_error.restype = ctypes.c_char_p
     lib.pestle_status_name.restype = ctypes.c_char_p
     lib.pestle_set_cpu_isa.argtypes = (ctypes.c_char_p,)
@@ -257,3 +258,11 @@ def call(op: str, impl: str | None = None, /, **values) -> None:
         impl=impl.encode() if impl else None,
     )
     _check(library().pestle_call(_op(op), args, len(args), ctypes.byref(options)))
+
+
+def reference(op: str, magnitudes: bool = False, /, **values) -> None:
+    """The definition of right. Bounded outputs are float64 arrays, which get the exact value, or
+    the sum of |terms| that their bound counts with."""
+    keep: list = []
+    args = _pack(op, values, keep)
+    _check(library().pestle_reference(_op(op), args, len(args), int(magnitudes)))
