@@ -14,7 +14,6 @@ import pestle
 import pytest
 import torch
 from pestle import _backends, _contract, _python_ops
-from pestle._library import contracts
 
 triton = pytest.importorskip("triton")
 
@@ -53,66 +52,17 @@ def by_library(case: cases.Case) -> dict[str, torch.Tensor]:
     return dict(zip(form.outputs, outputs, strict=True))
 
 
-def codes_of(case: cases.Case, out: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Codes and scales that the library makes of a row op's own rounded result."""
-    a, t = case.call.attributes, case.call.tensors
-    form, flat = a["out_format"], out.reshape(-1, out.shape[-1])
-    block = {"scale_layout": a["scale_layout"], "backend": "cpu"}
-    if form == "nvfp4":
-        made = pestle.quantize_nvfp4(flat, t["global_scale"], nibbles=a["nibbles"], **block)
-    elif form == "mxfp8":
-        made = pestle.quantize_mxfp8(flat, **block)
-    elif form == "int8_row":
-        made = pestle.quantize_int8(out, t.get("q_scale"), granularity="row",
-                                    hadamard=a["hadamard"], backend="cpu")  # fmt: skip
-    else:
-        made = pestle.quantize_fp8(out, t.get("q_scale"), granularity=form[4:], backend="cpu")
-    q, *scales = made if isinstance(made, tuple) else (made,)
-    q = q.view(case.empty_outputs()["q"].shape)
-    return {"q": q} | dict(zip(["scale_out"], scales, strict=False))
-
-
-def made(op: str, case: dict) -> cases.Case:
-    """The call; one that quantises its result gives that too: codes depend on its rounding."""
-    call = cases.make(_contract.op(op), case)
-    if call.call.attributes.get("out_format", "none") != "none":
-        call = cases.make(_contract.op(op), case | {"text": case["text"] + " keep_out=true"})
-    return call
-
-
-def check(op: str, case: cases.Case, got: dict) -> None:
-    expected = by_library(case)
-    if case.call.attributes.get("out_format", "none") != "none":
-        expected |= codes_of(case, got["out"].cpu())
-    assert_near(op, got, expected)
-
-
-def assert_near(op: str, got: dict, expected: dict) -> None:
-    """Same bits where the contract says exact (any NaN for a NaN); else within its rounding."""
-    bounds = {arg["name"]: arg.get("bound") for arg in contracts()[op]["args"]}
-    assert got.keys() == expected.keys()
-    for name, tensor in expected.items():
-        mine = got[name].cpu()
-        assert (mine.dtype, mine.shape) == (tensor.dtype, tensor.shape), name
-        if bounds[name] == "exact":
-            same = cases.bits(mine) == cases.bits(tensor)
-            if tensor.dtype in (torch.float32, torch.float16, torch.bfloat16):
-                same |= mine.isnan() & tensor.isnan()
-            assert same.all(), f"{name}: {(~same).sum()} of {same.numel()} differ"
-        else:
-            step = {torch.bfloat16: 8e-3, torch.float16: 1e-3}.get(tensor.dtype, 2e-5)
-            scale = tensor.float()[tensor.isfinite()].abs().max() if tensor.isfinite().any() else 0
-            torch.testing.assert_close(
-                mine.float(), tensor.float(), rtol=step, atol=float(step / 16 * scale) + 2e-44,
-                equal_nan=True,
-            )  # fmt: skip
+def check(case: cases.Case, got: dict, run=run) -> None:
+    got = {name: tensor.cpu() for name, tensor in got.items()}
+    cases.assert_holds(case, got, by_library(case))
+    cases.assert_codes(case, got, lambda c: {n: t.cpu() for n, t in run(c).items()})
 
 
 @needs_kernels
 @every_case
 def test_same_as_the_library(op, case):
-    case = made(op, case)
-    check(op, case, run(case))
+    case = cases.make(_contract.op(op), case)
+    check(case, run(case))
 
 
 def spread(tensor: torch.Tensor) -> torch.Tensor:
@@ -134,12 +84,18 @@ STRIDED = [
 @needs_kernels
 @pytest.mark.parametrize(("op", "case"), STRIDED, ids=cases.case_id)
 def test_strides_and_given_outputs(op, case):
-    case = made(op, case)
-    gapped = {n: spread(t.to(DEVICE)) for n, t in case.call.tensors.items()}
-    check(op, case, run(case, **gapped))
-    given = {n: spread(t.to(DEVICE)) for n, t in case.empty_outputs().items()}
-    run(case, "out", **given)
-    check(op, case, given)
+    case = cases.make(_contract.op(op), case)
+
+    def gapped(case):
+        return run(case, **{n: spread(t.to(DEVICE)) for n, t in case.call.tensors.items()})
+
+    def given(case):
+        outputs = {n: spread(t.to(DEVICE)) for n, t in case.empty_outputs().items()}
+        run(case, "out", **outputs)
+        return outputs
+
+    check(case, gapped(case), gapped)
+    check(case, given(case), given)
 
 
 IN_PLACE = [
@@ -166,7 +122,7 @@ def test_in_place(op, case):
     written = {alias: spread(case.call.tensors[alias].to(DEVICE)) for alias in form.aliases}
     run(case, "in_place", **written)
     got = {o: written[a].view(expected[o].dtype) for o, a in aliases.items()}
-    assert_near(op, got, expected)
+    cases.assert_holds(case, {n: t.cpu() for n, t in got.items()}, expected)
 
 
 @needs_kernels
@@ -297,19 +253,17 @@ def test_in_the_interpreter():
     assert passed >= len(CASES) + len(STRIDED)
 
 
-def compile_for(capability: int, kernel, arguments: tuple, options: dict) -> str:
-    """PTX of a kernel as these arguments would have it compiled."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+TYPES = {torch.float32: "*fp32", torch.int16: "*i16", torch.uint8: "*u8", torch.int8: "*i8",
+         torch.int32: "*i32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}  # fmt: skip
 
-    types = {torch.float32: "*fp32", torch.int16: "*i16", torch.uint8: "*u8", torch.int8: "*i8",
-             torch.int32: "*i32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}  # fmt: skip
-    names = kernel.arg_names
+
+def specialized(kernel, arguments: tuple, options: dict) -> tuple[dict, dict, dict]:
+    """What a kernel is compiled for when it is started with these: types, constants, attributes."""
     signature, constants, attributes = {}, {}, {}
-    for place, name in enumerate(names):
+    for place, name in enumerate(kernel.arg_names):
         value = options[name] if name in options else arguments[place]
         if isinstance(value, torch.Tensor):
-            signature[name] = types[value.dtype]
+            signature[name] = TYPES[value.dtype]
             attributes[(place,)] = [["tt.divisibility", 16]]
         elif name in options or value == 1:
             signature[name] = "constexpr"
@@ -318,12 +272,37 @@ def compile_for(capability: int, kernel, arguments: tuple, options: dict) -> str
             signature[name] = "fp32" if isinstance(value, float) else "i32"
             if isinstance(value, int) and value % 16 == 0:
                 attributes[(place,)] = [["tt.divisibility", 16]]
+    return signature, constants, attributes
+
+
+def compile_for(capability: int, kernel, arguments: tuple, options: dict) -> str:
+    """PTX of a kernel as these arguments would have it compiled."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
     compiled = triton.compile(
-        ASTSource(kernel, signature, constants, attributes),
+        ASTSource(kernel, *specialized(kernel, arguments, options)),
         target=GPUTarget("cuda", capability, 32),
-        options={k: v for k, v in options.items() if k not in names},
+        options={k: v for k, v in options.items() if k not in kernel.arg_names},
     )
     return compiled.asm["ptx"]
+
+
+def read_by_triton(kernel, arguments: tuple, options: dict) -> None:
+    """The first step of compilation, where what Triton does not know is found."""
+    from triton._C.libtriton import ir
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, make_backend
+
+    backend = make_backend(target := GPUTarget("cuda", 90, 32))
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    known = backend.parse_options({k: v for k, v in options.items() if k not in kernel.arg_names})
+    made = ASTSource(kernel, *specialized(kernel, arguments, options)).make_ir(
+        target, known, backend.get_codegen_implementation(known), backend.get_module_map(), context
+    )
+    assert made.verify()
 
 
 COMPILED = [
@@ -351,3 +330,25 @@ def test_kernels_compile(op, capability, monkeypatch):
     run(case)
     assert form.op == op and texts
     assert all(f"sm_{capability}" in text for text in texts)
+
+
+@pytest.mark.skipif(RUNS, reason="kernels run in this process")
+@pytest.mark.parametrize("op", OPS)
+def test_kernels_are_triton_in_every_case(op, monkeypatch):
+    """A 1 among the arguments makes it a constant, an option other branches."""
+    from pestle.backends.triton import _launch
+
+    seen = set()
+
+    def start(kernel, programs, arguments, options):
+        key = (kernel.fn.__name__, repr(specialized(kernel, arguments, options)))
+        if key not in seen:
+            seen.add(key)
+            read_by_triton(kernel, arguments, options)
+
+    monkeypatch.setattr(_launch, "start", start)
+    monkeypatch.setattr(_launch, "capability_of", lambda t: (9, 0))
+    for name, case in CASES:
+        if name == op:
+            run(cases.make(_contract.op(op), case))
+    assert seen

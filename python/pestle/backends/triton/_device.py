@@ -318,9 +318,9 @@ def philox_u16(seed_low, seed_high, index):
     c0 = (block & 0xFFFFFFFF).to(tl.uint32)
     c1 = ((block >> 32) & 0xFFFFFFFF).to(tl.uint32)
     zero = c0 * 0
-    w0, w1, w2, w3 = tl.philox_impl(
-        c0, c1, zero, zero, zero + seed_low.to(tl.uint32), zero + seed_high.to(tl.uint32), 10
-    )
+    # A word that is 1 is a constant here, which has no .to.
+    low, high = tl.cast(seed_low, tl.uint32), tl.cast(seed_high, tl.uint32)
+    w0, w1, w2, w3 = tl.philox_impl(c0, c1, zero, zero, zero + low, zero + high, 10)
     word = lane >> 1
     w = tl.where(word == 0, w0, tl.where(word == 1, w1, tl.where(word == 2, w2, w3)))
     return ((w >> ((lane & 1) * 16).to(tl.uint32)) & 0xFFFF).to(tl.int32)

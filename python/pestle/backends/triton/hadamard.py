@@ -38,20 +38,27 @@ def _stage(v, GROUPS: tl.constexpr, SIZE: tl.constexpr, STEP: tl.constexpr):
 @triton.jit
 def butterfly(v, GROUPS: tl.constexpr, SIZE: tl.constexpr):
     """H v / sqrt(SIZE) of each row of [GROUPS, SIZE]."""
+    # No return before the end: statements after one would have to compile too.
     v = _stage(v, GROUPS, SIZE, 1)
+    if SIZE >= 16:
+        v = _stage(v, GROUPS, SIZE, 4)
+    if SIZE >= 64:
+        v = _stage(v, GROUPS, SIZE, 16)
+    if SIZE >= 256:
+        v = _stage(v, GROUPS, SIZE, 64)
+    if SIZE >= 1024:
+        v = _stage(v, GROUPS, SIZE, 256)
     if SIZE == 4:
-        return v * 0.5
-    v = _stage(v, GROUPS, SIZE, 4)
-    if SIZE == 16:
-        return v * 0.25
-    v = _stage(v, GROUPS, SIZE, 16)
-    if SIZE == 64:
-        return v * 0.125
-    v = _stage(v, GROUPS, SIZE, 64)
-    if SIZE == 256:
-        return v * 0.0625
-    v = _stage(v, GROUPS, SIZE, 256)
-    return v * 0.03125
+        v = v * 0.5
+    elif SIZE == 16:
+        v = v * 0.25
+    elif SIZE == 64:
+        v = v * 0.125
+    elif SIZE == 256:
+        v = v * 0.0625
+    else:
+        v = v * 0.03125
+    return v
 
 
 @triton.jit

@@ -79,7 +79,7 @@ def norm(x, residual, gate, weight, bias, scale, shift, out, residual_out, rows_
                 g_column, g_group, XKIND, RESIDUAL, GATE)  # fmt: skip
     if RESIDUAL:
         tl.store(residual_out + row * columns + column, d.narrow(s, XKIND), mask=inside)
-    count = columns.to(tl.float32)
+    count = tl.cast(columns, tl.float32)
     if MEAN:
         s = s - tl.div_rn(tl.sum(s, axis=1), count)[:, None]
         s = tl.where(inside, s, 0.0)
@@ -101,7 +101,7 @@ def norm_long(x, residual, gate, weight, bias, scale, shift, out, residual_out, 
     """A row a program, in pieces of SIZE."""
     row = tl.full((1, 1), 0, tl.int64) + tl.program_id(0)
     lane = tl.arange(0, SIZE)[None, :].to(tl.int64)
-    count = columns.to(tl.float32)
+    count = tl.cast(columns, tl.float32)
     mean = tl.zeros((1, 1), tl.float32)
     if MEAN:
         total = tl.zeros((1, SIZE), tl.float32)
