@@ -65,7 +65,7 @@ inline constexpr OpSpec spec{
     .source = "ops/copy/copy.md",
     .args = args,
     .cases = cases,
-    .backward = {.why_not = "a backward call can not yet say that its output has x's dtype"},
+    .backward = {.op = "copy", .call = "x=grad(out)", .gives = "x=out"},
 };
 
 }  // namespace pestle::ops::copy

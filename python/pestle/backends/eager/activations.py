@@ -10,9 +10,16 @@ from ..._backends import implements
 from ._quantised import codes_of
 
 _SLOPE_END = 128.0  # beyond, the slopes are 0 and 1 whatever x is; at infinity formulas say NaN
+
+
+def _gelu(x: Tensor) -> Tensor:
+    """By erfc, which does not cancel where x is negative, as 1 + erf does."""
+    return 0.5 * x * torch.special.erfc(x * -(0.5**0.5))
+
+
 _ACTIVATIONS = {
     "silu": functional.silu,
-    "gelu": functional.gelu,
+    "gelu": _gelu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
 }
 

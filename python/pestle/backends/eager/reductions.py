@@ -88,14 +88,14 @@ def _prod_gradient(rows: Tensor) -> Tensor:
     return torch.where((zeros > 1) | ((zeros == 1) & ~zero), 0.0, slope)
 
 
-def _extreme_gradient(rows: Tensor, op: str) -> Tensor:
-    """1 at the extreme, shared evenly by equal ones."""
+def _extreme_gradient(g: Tensor, rows: Tensor, op: str) -> Tensor:
+    """g at the extreme, shared evenly by equal ones; elsewhere 0, also for an infinite g."""
     if rows.shape[-1] == 0:
         return rows
     largest = op in ("amax", "max")
     extreme = rows.amax(-1, keepdim=True) if largest else rows.amin(-1, keepdim=True)
     is_extreme = (rows == extreme) | (rows.isnan() & extreme.isnan())
-    return is_extreme.float() / is_extreme.sum(-1, keepdim=True)
+    return torch.where(is_extreme, g / is_extreme.sum(-1, keepdim=True), 0.0)
 
 
 @implements("reduce_backward", backend="eager")
@@ -103,15 +103,15 @@ def reduce_backward(d_out, x, y, *, op, dims, keepdim):
     rows, _ = _split(x.float(), dims, keepdim)
     g = d_out.float().reshape([*rows.shape[:-1], 1])
     y = y.float().reshape(g.shape)
-    slope = {
-        "sum": lambda: torch.ones_like(rows),
-        "mean": lambda: torch.ones_like(rows) / rows.shape[-1],
-        "prod": lambda: _prod_gradient(rows),
-        "norm": lambda: torch.where(y == 0, 0.0, rows / y),
-        "logsumexp": lambda: (rows - y).exp(),
-    }.get(op, lambda: _extreme_gradient(rows, op))()
+    gradient = {
+        "sum": lambda: g * torch.ones_like(rows),
+        "mean": lambda: g * (torch.ones_like(rows) / rows.shape[-1]),
+        "prod": lambda: g * _prod_gradient(rows),
+        "norm": lambda: g * torch.where(y == 0, 0.0, rows / y),
+        "logsumexp": lambda: g * (rows - y).exp(),
+    }.get(op, lambda: _extreme_gradient(g, rows, op))()
     reduced = [d for d in range(x.ndim) if dims >> d & 1]
     order = [d for d in range(x.ndim) if d not in reduced] + reduced
-    joined = (g * slope).reshape([x.shape[d] for d in order])
+    joined = gradient.reshape([x.shape[d] for d in order])
     back = sorted(range(x.ndim), key=order.__getitem__)
     return joined.permute(back).to(x.dtype)

@@ -51,6 +51,8 @@ def cross_entropy(logits, target, *, ignore_index, label_smoothing):
     count = t.shape[-1]
     classes, ignored, wrong = _classes(target, count, ignore_index)
     lse = torch.logsumexp(t, -1)
+    # exp(Inf - Inf), which torch passes over.
+    lse = torch.where((t == torch.inf).any(-1), torch.nan, lse)
     own = t.gather(-1, classes.unsqueeze(-1)).squeeze(-1) * (1 - label_smoothing)
     if label_smoothing:
         own = own + label_smoothing * t.sum(-1) / count

@@ -54,8 +54,8 @@ def _fit(x: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _grid(levels: Tensor, scale_rel: Tensor) -> Tensor:
-    """The 16 integers that a group decodes to, [N, G, 16], as f32."""
-    return n.round_clamp(levels * scale_rel.float()[..., None], -127, 127)
+    """The 16 integers that a group decodes to, [N, G, 16], as f32; the sum makes -0 what it is."""
+    return n.round_clamp(levels * scale_rel.float()[..., None], -127, 127) + 0.0
 
 
 @implements("quantize_w4a8", backend="eager")
