@@ -1,9 +1,7 @@
 """Backends: the choice between them, and the same results from all that run here."""
 
 import asyncio
-import copy
 import logging
-import math
 import subprocess
 import sys
 import threading
@@ -43,44 +41,6 @@ def run(name: str, device: str, case: cases.Case, kind: str = "functional", **gi
     return {n: t.cpu() for n, t in zip(form.outputs, outputs, strict=True)}
 
 
-def with_attribute(case: cases.Case, name: str, value) -> cases.Case:
-    call = copy.copy(case.call)
-    call.attributes = call.attributes | {name: value}
-    call.values = call.values | {name: value}
-    return cases.Case(case.op, call, case.asked)
-
-
-def as_rows(value):
-    if not isinstance(value, torch.Tensor) or value.ndim < 2:
-        return value
-    return value.reshape(math.prod(value.shape[:-1]), value.shape[-1])
-
-
-def assert_codes(name: str, device: str, case: cases.Case, got: dict) -> None:
-    """Outputs that are another op's codes of the output that this implementation gave
-    (core/codes.h): that op, run by the library on that output, gives the same bits."""
-    rules = {arg["name"]: arg.get("codes_by") for arg in contracts()[case.op.name]["args"]}
-    for arg in case.outputs():
-        if not rules[arg.name]:
-            continue
-        keep, *by_label = (part.strip() for part in rules[arg.name].split(";"))
-        rule = dict(part.split(": ") for part in by_label)[case.call.attributes[arg.by]]
-        op, *words = rule.split()
-        made = run(name, device, with_attribute(case, keep, True))
-        values = made | case.call.tensors | case.call.attributes
-        pairs = (word.split("=") for word in words)
-        given = {
-            key: as_rows(values.get(text, text)) for key, text in pairs
-            if text in values or text not in case.op.by_name
-        }  # fmt: skip
-        with torch.no_grad():
-            outputs = getattr(pestle, op)(**given)
-        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        codes = outputs[("q", "scale_out").index(arg.name)]
-        for mine in (made[arg.name], got[arg.name]):
-            assert torch.equal(cases.bits(mine).view(-1), cases.bits(codes).view(-1)), arg.name
-
-
 every_python_case = pytest.mark.parametrize(
     ("name", "device", "op", "case"), python_cases(), ids=cases.case_id
 )
@@ -88,15 +48,17 @@ every_python_case = pytest.mark.parametrize(
 
 @every_python_case
 def test_python_backends_give_the_librarys_results(name, device, op, case):
-    data, case = case["data"], cases.make(_contract.op(op), case)
+    case = cases.make(_contract.op(op), case)
     expected = case.expected()
     before = {n: t.clone() for n, t in case.call.tensors.items()}
     got = run(name, device, case)
-    cases.assert_near(op, got, expected, data)
-    assert_codes(name, device, case, got)
+    cases.assert_holds(case, got, expected)
+    cases.assert_codes(case, got, lambda c: run(name, device, c))
     for argument, tensor in before.items():
         assert torch.equal(cases.bits(case.call.tensors[argument]), cases.bits(tensor))
-    cases.assert_near(op, run(name, device, case, "out", **case.empty_outputs()), expected, data)
+    given = run(name, device, case, "out", **case.empty_outputs())
+    cases.assert_holds(case, given, expected)
+    cases.assert_codes(case, given, lambda c: run(name, device, c))
 
 
 def test_implementations_are_of_ops():

@@ -315,8 +315,9 @@ def test_int8_linear_rotated(device):
     """Listed: the rotation's sums have another order; codes near ties move."""
     w = values(device, 24, 512, seed=9)
     x = values(device, 5, 512)
-    run = {"group_size": 256}
-    q, scale = ours.registry.get_implementation("quantize_int8_convrot_weight")(w, **run)
+    run = {"weight": w, "group_size": 256}
+    make = ours.registry.get_implementation("quantize_int8_convrot_weight", kwargs=run)
+    q, scale = make(**run)
     mine, other = (m.int8_linear(x, q, scale, None, torch.float32, True) for m in (ours, theirs))
     assert relative_error(mine, other) < 2e-3
     exact = x.double() @ w.double().T
@@ -340,8 +341,10 @@ def test_int8_embedding(device):
     q, scale = int8_weight(device, 32, 256)
     rows = torch.tensor([[3, 1], [31, 3]], device=device)
     for group in (0, 256):
+        call = {"q": q, "scale": scale, "indices": rows, "group_size": group}
+        call["output_dtype_code"] = 0
         mine, other = (
-            m.registry.get_implementation("dequantize_int8_embedding")(q, scale, rows, group, 0)
+            m.registry.get_implementation("dequantize_int8_embedding", kwargs=call)(**call)
             for m in (ours, theirs)
         )
         assert mine.shape == (2, 2, 256) and relative_error(mine, other) < 1e-6
