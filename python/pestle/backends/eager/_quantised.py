@@ -13,14 +13,15 @@ def codes_of(out: Tensor, q_scale, global_scale, how: dict) -> tuple:
     """q, and its scales where they are computed here."""
     kind, layout = how["out_format"], how["scale_layout"]
     rounding = {"rounding": "nearest", "seed": 0}
+    rows = rounding | {"transposed": False}
     if kind in ("fp8_tensor", "fp8_row"):
         granularity = kind.removeprefix("fp8_")
         made = fp8.quantize_fp8(
-            out, q_scale, granularity=granularity, q_dtype=torch.float8_e4m3fn, **rounding
+            out, q_scale, granularity=granularity, q_dtype=torch.float8_e4m3fn, **rows
         )
     elif kind == "int8_row":
         made = int8.quantize_int8(
-            out, q_scale, granularity="row", group_size=1, hadamard=how["hadamard"], **rounding
+            out, q_scale, granularity="row", group_size=1, hadamard=how["hadamard"], **rows
         )
     elif kind == "nvfp4":
         q, scale = blocks.quantize_nvfp4(

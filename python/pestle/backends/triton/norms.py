@@ -173,12 +173,13 @@ def _norm(x, residual, gate, weight, bias, scale, shift, eps, mean) -> tuple:
 def quantized(out, q_scale, global_scale, out_format, hadamard, nibbles, scale_layout) -> tuple:
     """(codes, scales if they were computed) of out [*M, K], as the quantisers make them."""
     plain = {"rounding": "nearest", "seed": 0}
+    in_rows = plain | {"transposed": False}
     if out_format in ("fp8_tensor", "fp8_row"):
         made = quantize_fp8(out, q_scale, granularity=out_format[4:], q_dtype=torch.float8_e4m3fn,
-                            **plain)  # fmt: skip
+                            **in_rows)  # fmt: skip
     elif out_format == "int8_row":
         made = quantize_int8(out, q_scale, granularity="row", group_size=128, hadamard=hadamard,
-                             **plain)  # fmt: skip
+                             **in_rows)  # fmt: skip
     else:
         flat = rows(out)
         blocks = {"scale_layout": scale_layout, "pad": False, **plain}
