@@ -55,7 +55,8 @@ def machine() -> list[str]:
 def package() -> list[str]:
     import pestle
 
-    lines = [f"pestle {pestle.__version__}"]
+    commit = os.environ.get("PESTLE_COMMIT", "")
+    lines = [f"pestle {pestle.__version__}{f', commit {commit}' if commit else ''}"]
     if wheel := os.environ.get("PESTLE_TORCH_WHEEL"):
         data = Path(wheel).read_bytes()
         lines.append(f"{Path(wheel).name}: {len(data):,} bytes, sha256 {_hash(data)}")
