@@ -48,6 +48,9 @@ void print_json(const Op& op, const TextCall& call, const std::vector<Candidate>
     if (value.present && op.spec->args[i].kind == Kind::kTensor) {
       json["tensors"][op.spec->args[i].name] = describe(value.tensor);
     }
+    for (const TensorView& item : value.list) {
+      json["tensors"][op.spec->args[i].name].push_back(describe(item));
+    }
   }
   json["chosen"] = nullptr;
   for (const Candidate& verdict : verdicts) {
@@ -59,13 +62,26 @@ void print_json(const Op& op, const TextCall& call, const std::vector<Candidate>
   std::printf("%s\n", json.dump(2).c_str());
 }
 
+// "bf16[8,16]", or "bf16[8,16],bf16[4,4],... (70)" of a list.
+std::string tensors_text(const Op& op, const TextCall& call, size_t arg) {
+  const Value& value = call.values[arg];
+  if (op.spec->args[arg].kind == Kind::kTensor) return describe(value.tensor);
+  constexpr size_t kShown = 3;
+  std::string text;
+  for (size_t i = 0; i < std::min(kShown, value.list.size()); ++i) {
+    text += (i > 0 ? "," : "") + describe(value.list[i]);
+  }
+  return text + (value.list.size() > kShown ? ",... (" + std::to_string(value.list.size()) + ")"
+                                            : std::string());
+}
+
 void print_text(const Op& op, const TextCall& call, const std::vector<Candidate>& verdicts) {
   std::printf("%s(", op.spec->name);
   const char* separator = "";
   for (size_t i = 0; i < op.spec->args.size(); ++i) {
     const Value& value = call.values[i];
-    if (!value.present || op.spec->args[i].kind != Kind::kTensor) continue;
-    std::printf("%s%s=%s", separator, op.spec->args[i].name, describe(value.tensor).c_str());
+    if (!value.present || op.spec->args[i].role == Role::kAttribute) continue;
+    std::printf("%s%s=%s", separator, op.spec->args[i].name, tensors_text(op, call, i).c_str());
     separator = ", ";
   }
   std::printf(")\n");

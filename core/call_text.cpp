@@ -13,6 +13,33 @@ bool parse_int(std::string_view text, int64_t& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
+std::vector<std::string_view> split_words(std::string_view text) {
+  std::vector<std::string_view> words;
+  while (!(text = trim(text)).empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    words.push_back(text.substr(0, end));
+    text.remove_prefix(end);
+  }
+  return words;
+}
+
+// "bf16[8,16],f32" has two parts: commas between brackets are a shape's.
+std::vector<std::string_view> split_positions(std::string_view text) {
+  std::vector<std::string_view> parts;
+  int depth = 0;
+  size_t start = 0;
+  for (size_t i = 0; i <= text.size(); ++i) {
+    const char c = i < text.size() ? text[i] : ',';
+    depth += (c == '[') - (c == ']');
+    if (c != ',' || (depth > 0 && i < text.size())) continue;
+    parts.push_back(text.substr(start, i - start));
+    start = i + 1;
+  }
+  return parts;
+}
+
+constexpr int64_t kMostPositions = 4096;
+
 class TextCallBuilder {
  public:
   TextCallBuilder(const Op& op, DeviceType device) : op_(op), spec_(*op.spec), device_(device) {
@@ -26,6 +53,43 @@ class TextCallBuilder {
   }
 
   Result<TextCall> build(std::string_view text) {
+    PESTLE_TRY(infer(text));
+    Scope checked;
+    PESTLE_TRY(op_.contract.check(result_.call, checked));
+    return finish(checked);
+  }
+
+  // One position of lists, whose tensors stand alone; not checked yet.
+  Result<TextCall> build_position(std::string_view text) {
+    PESTLE_TRY(infer(text));
+    return std::move(result_);
+  }
+
+  // The call whose lists have these positions.
+  Result<TextCall> join(std::vector<TextCall>& positions) {
+    result_.values = positions[0].values;
+    result_.call.args = result_.values;
+    result_.lists.resize(spec_.args.size());
+    for (size_t i = 0; i < spec_.args.size(); ++i) {
+      Value& value = result_.values[i];
+      if (spec_.args[i].kind != Kind::kTensorList || !value.present) continue;
+      value.tensor = {};
+      for (TextCall& one : positions) result_.lists[i].push_back(one.values[i].tensor);
+      value.list = result_.lists[i];
+    }
+    Scope checked;
+    PESTLE_TRY(op_.contract.check(result_.call, checked));
+    return finish(checked);
+  }
+
+ private:
+  Result<TextCall> finish(const Scope& checked) {
+    result_.scope = checked;
+    result_.scope.args = result_.values;
+    return std::move(result_);
+  }
+
+  Status infer(std::string_view text) {
     for (std::string_view item : split_words(text)) PESTLE_TRY(assign(item));
     bind_attributes();
     // Shapes that were written out bind symbols for the inputs that were not.
@@ -36,22 +100,7 @@ class TextCallBuilder {
     Scope scope;
     PESTLE_TRY(op_.contract.infer_outputs(result_.call, scope));
     for (Value& value : result_.values) value.tensor.device = {device_, 0};
-    Scope checked;
-    PESTLE_TRY(op_.contract.check(result_.call, checked));
-    result_.scope = checked;
-    result_.scope.args = result_.values;
-    return std::move(result_);
-  }
-
- private:
-  static std::vector<std::string_view> split_words(std::string_view text) {
-    std::vector<std::string_view> words;
-    while (!(text = trim(text)).empty()) {
-      const size_t end = std::min(text.find(' '), text.size());
-      words.push_back(text.substr(0, end));
-      text.remove_prefix(end);
-    }
-    return words;
+    return {};
   }
 
   Status error(std::string_view item, const std::string& what) const {
@@ -206,8 +255,57 @@ void set_default_attributes(const OpSpec& spec, std::span<Value> values) {
   }
 }
 
+namespace {
+
+struct ListText {
+  size_t length = 1;
+  std::vector<std::pair<std::string_view, std::vector<std::string_view>>> words;  // key, values
+
+  std::string position(size_t index) const {
+    std::string text;
+    for (const auto& [key, values] : words) {
+      text += std::string(key) + "=" + std::string(values[index % values.size()]) + " ";
+    }
+    return text;
+  }
+};
+
+Result<ListText> read_list_text(const Op& op, std::string_view text) {
+  ListText result;
+  int64_t wanted = 0;
+  for (std::string_view item : split_words(text)) {
+    const size_t equals = item.find('=');
+    const std::string start = std::string(op.spec->name) + ": '" + std::string(item) + "': ";
+    if (equals == std::string_view::npos) return invalid_argument(start + "expected key=value");
+    const std::string_view key = item.substr(0, equals);
+    const std::string_view value = item.substr(equals + 1);
+    if (key == "length") {
+      if (!parse_int(value, wanted) || wanted < 1 || wanted > kMostPositions) {
+        return invalid_argument(start + "expected a number of positions from 1 to " +
+                                std::to_string(kMostPositions));
+      }
+      continue;
+    }
+    result.words.emplace_back(key, split_positions(value));
+    result.length = std::max(result.length, result.words.back().second.size());
+  }
+  if (wanted > 0) result.length = static_cast<size_t>(wanted);
+  return result;
+}
+
+}  // namespace
+
 Result<TextCall> call_from_text(const Op& op, std::string_view text, DeviceType device) {
-  return TextCallBuilder(op, device).build(text);
+  if (!op.contract.has_lists()) return TextCallBuilder(op, device).build(text);
+  auto lists = read_list_text(op, text);
+  PESTLE_TRY(lists.status());
+  std::vector<TextCall> positions;
+  for (size_t i = 0; i < lists.value().length; ++i) {
+    auto one = TextCallBuilder(op, device).build_position(lists.value().position(i));
+    PESTLE_TRY(one.status());
+    positions.push_back(std::move(one.value()));
+  }
+  return TextCallBuilder(op, device).join(positions);
 }
 
 }  // namespace pestle

@@ -13,12 +13,14 @@ namespace pestle {
 struct TextCall {
   Call call;  // call.args views `values`
   std::vector<Value> values;
-  Scope scope;  // symbols as bound by the call
+  std::vector<std::vector<TensorView>> lists;  // by argument: what the values' lists view
+  Scope scope;                                 // symbols as bound by the call
 
   TextCall() = default;
   TextCall(TextCall&& other) noexcept { *this = std::move(other); }
   TextCall& operator=(TextCall&& other) noexcept {
     values = std::move(other.values);
+    lists = std::move(other.lists);
     call = other.call;
     scope = other.scope;
     call.args = values;
@@ -30,6 +32,8 @@ struct TextCall {
 // Required tensors that the text does not name are taken at their default dtype, with the shape
 // that the symbols give; optional inputs are left out unless named; outputs follow the contract.
 // `device` is given to every tensor.
+// Of an op with lists, dimensions and tensors may have a value for each position, "M=64,1
+// x=bf16,f32", which are repeated to `length=N` positions or to as many as the longest has.
 Result<TextCall> call_from_text(const Op& op, std::string_view text, DeviceType device);
 
 // Sets every attribute to the contract's default.

@@ -281,6 +281,7 @@ Status Contract::list_length(std::span<const Value> args, size_t& length) const 
   bool found = false;
   for (size_t i = 0; i < args.size(); ++i) {
     if (spec_->args[i].kind != Kind::kTensorList || !args[i].present) continue;
+    if (args[i].list.empty()) return error(i, "has no tensors: a list has at least one");
     if (found && args[i].list.size() != length) {
       return error(i, "has " + std::to_string(args[i].list.size()) + " tensors, the other lists " +
                           std::to_string(length));
@@ -307,7 +308,19 @@ Status Contract::check(const Call& call, Scope& scope) const {
     }
   }
   scope.args = call.args;
+  PESTLE_TRY(check_list_devices(call));
   return check_overlaps(call);
+}
+
+// Positions are on one device, as the tensors of each are.
+Status Contract::check_list_devices(const Call& call) const {
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    for (const TensorView& item : call.args[i].list) {
+      if (item.device == call.args[i].list[0].device) continue;
+      return error(i, "has tensors on several devices");
+    }
+  }
+  return {};
 }
 
 Status Contract::check_one(const Call& call, Scope& scope) const {
@@ -324,7 +337,7 @@ Status Contract::check_one(const Call& call, Scope& scope) const {
   }));
   PESTLE_TRY(check_devices(call));
   PESTLE_TRY(check_constraints(scope));
-  return check_overlaps(call);
+  return has_lists_ ? Status() : check_overlaps(call);  // of all positions at once
 }
 
 Status Contract::infer_outputs(Call& call, Scope& scope) const {
@@ -344,6 +357,35 @@ Status Contract::infer_outputs(Call& call, Scope& scope) const {
     PESTLE_TRY(infer_tensor(call, i, scope, packs, tensor));
     call.args[i].present = true;
   }
+  return {};
+}
+
+Status Contract::infer_outputs(Call& call, Scope& scope,
+                               std::vector<std::vector<TensorView>>& lists) const {
+  if (!has_lists_) return infer_outputs(call, scope);
+  PESTLE_TRY(check_attributes(call, scope));
+  size_t length = 0;
+  PESTLE_TRY(list_length(call.args, length));
+  lists.resize(call.args.size());
+  for (size_t position = 0; position < length; ++position) {
+    ListPosition one(*spec_, call.args, position);
+    scope = {};
+    const Status status = infer_outputs(one.call, scope);
+    if (!status.ok()) {
+      return {status.code(),
+              status.message() + " (position " + std::to_string(position) + " of the lists)"};
+    }
+    for (size_t i = 0; i < call.args.size(); ++i) {
+      const bool made = spec_->args[i].role == Role::kOutput && one.values[i].present;
+      if (made) lists[i].push_back(one.values[i].tensor);
+    }
+  }
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    if (lists[i].empty() || spec_->args[i].role != Role::kOutput) continue;
+    call.args[i].present = true;
+    call.args[i].list = lists[i];
+  }
+  scope.args = call.args;
   return {};
 }
 
@@ -383,6 +425,13 @@ Status Contract::check_list_overlaps(const Call& call) const {
     ByteRange range;
   };
   std::vector<Item> items;
+  size_t count = 0;
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    const Value& value = call.args[i];
+    if (!value.present || spec_->args[i].role == Role::kAttribute) continue;
+    count += 1 + value.list.size();
+  }
+  items.reserve(count);
   for (size_t i = 0; i < call.args.size(); ++i) {
     const Value& value = call.args[i];
     if (!value.present || spec_->args[i].role == Role::kAttribute) continue;

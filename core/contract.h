@@ -17,13 +17,17 @@ class Contract {
 
   // Everything that the contract asks of a call: presence, dtypes, shapes, one device, constraints,
   // overlaps of outputs. Fills `scope`; on success every symbol is bound.
-  // Lists of tensors go in step: they have one length, and the contract holds for each position by
-  // itself (symbols are bound anew for each); `scope` is then that of the last position.
+  // Lists of tensors go in step: they have one length, at least 1, and the contract holds for each
+  // position by itself (symbols are bound anew for each); `scope` is then that of the last
+  // position.
   Status check(const Call& call, Scope& scope) const;
 
   // Binds symbols from the call's inputs and attributes and gives each absent output that the
   // contract wants its shape and (unless it already has one) default dtype; data stays null.
   Status infer_outputs(Call& call, Scope& scope) const;
+  // The same position by position where there are lists; `lists`, by argument, holds what they
+  // view. Single tensors are not outputs of such an op.
+  Status infer_outputs(Call& call, Scope& scope, std::vector<std::vector<TensorView>>& lists) const;
 
   // Dimensions bound to packs ("*S") during one call; rank -1: not bound.
   struct Packs {
@@ -52,6 +56,7 @@ class Contract {
   Status check_overlaps(const Call& call) const;
 
   const OpSpec& spec() const { return *spec_; }
+  bool has_lists() const { return has_lists_; }
   const std::vector<std::string>& symbols() const { return symbols_; }
 
   // Value of an expression such as flops or a workspace; `scope` as filled by check. Summed over
@@ -102,6 +107,7 @@ class Contract {
   Status check_one(const Call& call, Scope& scope) const;
   Status bind(const Call& call, Scope& scope, Packs& packs) const;
   Status check_list_overlaps(const Call& call) const;
+  Status check_list_devices(const Call& call) const;
   Status check_presence(const Call& call) const;
   bool wanted(const Call& call, size_t index, const Scope& attributes) const;
   void bind_attributes(const Call& call, Scope& scope) const;

@@ -74,6 +74,36 @@ Key make_key(const Op& op, const Call& call) {
   return key;
 }
 
+// The same for calls that Key is too small for, those with long lists: compared word by word.
+struct LongMemory {
+  static constexpr size_t kEntries = 16;
+  struct Entry {
+    std::vector<uint64_t> words;
+    Choice choice;
+  };
+  std::array<Entry, kEntries> entries;
+  std::vector<uint64_t> words;  // of the call that is asked about; kept for its memory
+
+  Entry& find(const Op& op, const Call& call) {
+    size_t most = 2;
+    for (const Value& value : call.args) most += 2 + (1 + value.list.size()) * kTensorWords;
+    words.resize(most);
+    uint64_t* out = words.data();
+    *out++ = reinterpret_cast<uintptr_t>(&op);
+    *out++ = isa_generation();
+    for (const Value& value : call.args) {
+      *out++ = value.present | static_cast<uint64_t>(value.list.size()) << 1;
+      *out++ = static_cast<uint64_t>(value.i);
+      if (value.present && value.list.empty()) out = add_tensor(out, value.tensor);
+      for (const TensorView& item : value.list) out = add_tensor(out, item);
+    }
+    words.resize(static_cast<size_t>(out - words.data()));
+    uint64_t hash = words.size();
+    for (uint64_t word : words) hash = (std::rotl(hash, 29) ^ word) * 0x9E3779B97F4A7C15u;
+    return entries[(hash ^ hash >> 32) % kEntries];
+  }
+};
+
 // Direct mapped; a collision only costs a fresh choice.
 struct Memory {
   static constexpr size_t kEntries = 64;
@@ -160,17 +190,34 @@ std::vector<Candidate> candidates(const Op& op, const Call& call, const Machine&
   return result;
 }
 
+namespace {
+
+Result<Choice> choose_long(const Op& op, const Call& call) {
+  thread_local LongMemory memory;
+  LongMemory::Entry& entry = memory.find(op, call);
+  if (entry.choice.impl != nullptr && entry.words == memory.words) {
+    PESTLE_TRY(op.contract.check_overlaps(call));
+    return entry.choice;
+  }
+  auto choice = choose_fresh(op, call, {});
+  if (choice.ok()) entry = {memory.words, choice.value()};
+  return choice;
+}
+
+}  // namespace
+
 Result<Choice> choose(const Op& op, const Call& call, std::string_view forced) {
   if (!forced.empty()) return choose_fresh(op, call, forced);
   thread_local Memory memory;
   const Key key = make_key(op, call);
+  if (!key.fits) return choose_long(op, call);
   Memory::Entry& entry = memory.entries[key.hash % Memory::kEntries];
-  if (key.fits && entry.choice.impl != nullptr && entry.key == key) {
+  if (entry.choice.impl != nullptr && entry.key == key) {
     PESTLE_TRY(op.contract.check_overlaps(call));
     return entry.choice;
   }
   auto choice = choose_fresh(op, call, forced);
-  if (choice.ok() && key.fits) entry = {key, choice.value()};
+  if (choice.ok()) entry = {key, choice.value()};
   return choice;
 }
 

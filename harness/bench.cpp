@@ -46,10 +46,10 @@ Result<BenchCase> BenchCase::make(const Op& op, const Case& row, int64_t footpri
   bench.flops_ = flops.value();
   const int64_t sets = std::clamp<int64_t>(
       (footprint_bytes + bench.bytes_ - 1) / std::max<int64_t>(bench.bytes_, 1), 1, kMostSets);
-  for (size_t i = 0; i < bench.call_.values.size(); ++i) {
-    const Value& value = bench.call_.values[i];
-    const bool written = op.spec->args[i].role == Role::kOutput && value.present;
-    if (written) bench.write_bytes_ += size_bytes(value.tensor);
+  bench.slots_ = slots_of(*op.spec, bench.call_.values);
+  for (const Slot& slot : bench.slots_) {
+    if (op.spec->args[slot.arg].role != Role::kOutput) continue;
+    bench.write_bytes_ += size_bytes(tensor_at(bench.call_.values, slot));
   }
   for (int64_t i = 0; i < sets; ++i) PESTLE_TRY(bench.add_set());
   bench.ran_.assign(bench.sets_.size(), false);
@@ -59,12 +59,11 @@ Result<BenchCase> BenchCase::make(const Op& op, const Case& row, int64_t footpri
 // The first set's inputs are generated, the others are copies of them: values do not matter twice.
 Status BenchCase::add_set() {
   auto set = std::make_unique<Set>();
-  set->values = call_.values;
-  for (size_t i = 0; i < set->values.size(); ++i) {
-    const Arg& arg = op_->spec->args[i];
-    Value& value = set->values[i];
-    if (arg.role == Role::kAttribute || !value.present) continue;
-    auto tensor = TestTensor::make(*memory_, value.tensor, Layout::kContiguous);
+  set->values = OwnValues(call_.values);
+  for (const Slot& slot : slots_) {
+    const Arg& arg = op_->spec->args[slot.arg];
+    TensorView& view = set->values.at(slot);
+    auto tensor = TestTensor::make(*memory_, view, Layout::kContiguous);
     PESTLE_TRY(tensor.status());
     TestTensor& made = set->tensors.emplace_back(std::move(tensor.value()));
     const TensorView& host = made.host_view();
@@ -72,16 +71,16 @@ Status BenchCase::add_set() {
       memory_->fill(made.region().memory, 0, made.region().bytes);
     } else if (sets_.empty()) {
       fill(host.data, host.dtype, numel(host), meaning_of(arg, host.dtype), Dist::kNormal,
-           kSeed + i * 1000);
+           kSeed + slot.arg * 1000 + slot.position * 1000000);
       made.upload();
     } else {
       const Region first = sets_[0]->tensors[set->tensors.size() - 1].region();
       memory_->copy(made.region().memory, first.memory, first.bytes);
     }
-    value.tensor = made.view();
+    view = made.view();
   }
   set->call = call_.call;
-  set->call.args = set->values;
+  set->call.args = set->values.span();
   sets_.push_back(std::move(set));
   return {};
 }
@@ -96,11 +95,9 @@ Status BenchCase::queue(const Impl& impl, void* stream) {
 
 void BenchCase::poison_outputs() {
   for (auto& set : sets_) {
-    size_t tensor = 0;
-    for (size_t i = 0; i < set->values.size(); ++i) {
-      if (op_->spec->args[i].role == Role::kAttribute || !set->values[i].present) continue;
-      const Region region = set->tensors[tensor++].region();
-      if (op_->spec->args[i].role == Role::kOutput)
+    for (size_t s = 0; s < slots_.size(); ++s) {
+      const Region region = set->tensors[s].region();
+      if (op_->spec->args[slots_[s].arg].role == Role::kOutput)
         memory_->fill(region.memory, 0x5A, region.bytes);
     }
   }
@@ -126,11 +123,10 @@ bool BenchCase::results_agree() const {
 std::vector<Region> BenchCase::inputs(int64_t set) const {
   std::vector<Region> regions;
   const Set& chosen = *sets_[static_cast<size_t>(set)];
-  size_t tensor = 0;
-  for (size_t i = 0; i < chosen.values.size(); ++i) {
-    if (op_->spec->args[i].role == Role::kAttribute || !chosen.values[i].present) continue;
-    const TensorView& view = chosen.tensors[tensor++].view();
-    if (op_->spec->args[i].role == Role::kInput) regions.push_back({view.data, size_bytes(view)});
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    const TensorView& view = chosen.tensors[s].view();
+    if (op_->spec->args[slots_[s].arg].role == Role::kInput)
+      regions.push_back({view.data, size_bytes(view)});
   }
   return regions;
 }
@@ -207,12 +203,9 @@ void rate(BenchResult& r) {
 }  // namespace
 
 std::string main_dtype(const Op& op, const TextCall& call) {
-  for (size_t i = 0; i < call.values.size(); ++i) {
-    if (op.spec->args[i].kind == Kind::kTensor && call.values[i].present) {
-      return std::string(dtype_name(call.values[i].tensor.dtype));
-    }
-  }
-  return "none";
+  const std::vector<Slot> slots = slots_of(*op.spec, call.values);
+  if (slots.empty()) return "none";
+  return std::string(dtype_name(tensor_at(call.values, slots[0]).dtype));
 }
 
 Status pick_impls(const Op& op, const BenchOptions& options, BenchCase& bench, const Impl*& impl,

@@ -10,6 +10,7 @@
 
 #include "core/call_text.h"
 #include "harness/ceiling.h"
+#include "harness/slots.h"
 #include "harness/test_tensor.h"
 #include "harness/timing.h"
 
@@ -45,8 +46,8 @@ class BenchCase {
 
  private:
   struct Set {
-    std::vector<TestTensor> tensors;
-    std::vector<Value> values;
+    std::vector<TestTensor> tensors;  // by slot
+    OwnValues values;
     Call call;
   };
   Status add_set();
@@ -54,6 +55,7 @@ class BenchCase {
   const Op* op_ = nullptr;
   Memory* memory_ = nullptr;
   TextCall call_;
+  std::vector<Slot> slots_;  // its tensors
   std::vector<std::unique_ptr<Set>> sets_;
   std::unique_ptr<TestTensor> workspace_;
   size_t next_ = 0;

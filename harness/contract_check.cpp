@@ -22,8 +22,10 @@ class ContractCheck {
       if (arg.kind == Kind::kChoice) {
         expect(i, "choice number 99", [&](Value& value) { value.i = 99; });
       }
-      if (arg.role == Role::kAttribute || arg.kind != Kind::kTensor) continue;
-      if (call_.values[i].present)
+      if (arg.role == Role::kAttribute) continue;
+      if (call_.values[i].present && arg.kind == Kind::kTensorList)
+        break_list(i);
+      else if (call_.values[i].present)
         break_tensor(i);
       else if (arg.present_if[0])
         unwanted(i);
@@ -31,6 +33,40 @@ class ContractCheck {
   }
 
  private:
+  // Each of these at the last position.
+  void break_list(size_t i) {
+    const Arg& arg = spec_.args[i];
+    const auto breaks = [&](const std::string& what, auto&& change, bool names_arg = true) {
+      expect(i, what, [&](Value&) { change(call_.lists[i].back()); }, names_arg);
+    };
+    const TensorView last = call_.lists[i].back();
+    breaks("a wrong dtype", [](TensorView& t) { t.dtype = DType::kNone; });
+    for (int d = 0; d < last.rank; ++d) {
+      breaks("a negative dimension", [=](TensorView& t) { t.shape[d] = -1; }, false);
+      if (arg.role == Role::kOutput)
+        breaks("a dimension too large", [=](TensorView& t) { ++t.shape[d]; });
+    }
+    breaks(
+        "a tensor on another device", [](TensorView& t) { t.device = {DeviceType::kCuda, 7}; },
+        false);
+    expect(i, "no tensors", [&](Value& v) { v.list = {}; });
+    if (call_.lists[i].size() > 1) {
+      const auto fewer = [&](Value& v) { v.list = v.list.first(v.list.size() - 1); };
+      expect(i, "fewer tensors than the other lists", fewer, false);
+    }
+    if (!arg.is_optional || arg.present_if[0]) {
+      expect(i, "nothing", [](Value& v) { v.present = false; });
+    }
+    if (arg.role != Role::kOutput || numel(last) == 0) return;
+    for (size_t other = 0; other < call_.lists.size(); ++other) {
+      if (call_.lists[other].empty() || numel(call_.lists[other][0]) == 0) continue;
+      if (other == i && call_.lists[i].size() == 1) continue;
+      breaks(
+          std::string("memory of ") + spec_.args[other].name,
+          [&](TensorView& t) { t.data = call_.lists[other][0].data; }, false);
+    }
+  }
+
   void break_tensor(size_t i) {
     const Arg& arg = spec_.args[i];
     const TensorView tensor = call_.values[i].tensor;
@@ -78,6 +114,16 @@ class ContractCheck {
 
   // Given although the contract's condition says that it is no part of this call.
   void unwanted(size_t i) {
+    if (spec_.args[i].kind == Kind::kTensorList) {
+      const size_t from = call_.lists.size() - 1;
+      size_t given = 0;
+      while (given < from && call_.lists[given].empty()) ++given;
+      expect(i, std::string("it although not ") + spec_.args[i].present_if, [&](Value& value) {
+        value.present = true;
+        value.list = call_.lists[given];
+      });
+      return;
+    }
     const DType dtype = op_.contract.allowed_dtypes(call_.call, i)[0];
     expect(i, std::string("it although not ") + spec_.args[i].present_if, [&](Value& value) {
       value.present = true;
@@ -100,9 +146,15 @@ class ContractCheck {
       if (spec_.args[i].role == Role::kAttribute || !call_.values[i].present) continue;
       distance_ += static_cast<uintptr_t>(size_bytes(call_.values[i].tensor));
     }
+    for (const auto& list : call_.lists) {
+      for (const TensorView& t : list) distance_ += static_cast<uintptr_t>(size_bytes(t));
+    }
     for (size_t i = 0; i < spec_.args.size(); ++i) {
       if (spec_.args[i].role == Role::kAttribute || !call_.values[i].present) continue;
       call_.values[i].tensor.data = place();
+    }
+    for (auto& list : call_.lists) {
+      for (TensorView& t : list) t.data = place();
     }
     return true;
   }

@@ -27,10 +27,15 @@ double clock_ns() {
 // Dispatch looks at addresses but never at what they hold.
 void give_addresses(TextCall& call) {
   uintptr_t next = uintptr_t{1} << 40;
+  const auto place = [&](TensorView& tensor) {
+    tensor.data = reinterpret_cast<void*>(next);
+    next += static_cast<uintptr_t>(size_bytes(tensor)) / 4096 * 4096 + 8192;
+  };
   for (Value& value : call.values) {
-    if (!value.present) continue;
-    value.tensor.data = reinterpret_cast<void*>(next);
-    next += static_cast<uintptr_t>(size_bytes(value.tensor)) / 4096 * 4096 + 8192;
+    if (value.present) place(value.tensor);
+  }
+  for (auto& list : call.lists) {
+    for (TensorView& tensor : list) place(tensor);
   }
 }
 

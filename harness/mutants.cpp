@@ -7,6 +7,7 @@
 
 #include "formats/float_bits.h"
 #include "harness/data.h"
+#include "harness/slots.h"
 
 namespace pestle::harness {
 namespace {
@@ -39,13 +40,13 @@ void write(void* address, const std::vector<uint8_t>& data) {
   if (!data.empty()) g.memory->to_device(address, data.data(), static_cast<int64_t>(data.size()));
 }
 
-std::vector<size_t> tensors(const Call& call, Role role) {
-  std::vector<size_t> found;
-  for (size_t i = 0; i < call.args.size(); ++i) {
-    const Arg& arg = g.op->spec->args[i];
-    const Value& value = call.args[i];
-    if (arg.role == role && arg.kind == Kind::kTensor && value.present && numel(value.tensor) > 0) {
-      found.push_back(i);
+const TensorView& tensor(const Call& call, const Slot& slot) { return tensor_at(call.args, slot); }
+
+std::vector<Slot> tensors(const Call& call, Role role) {
+  std::vector<Slot> found;
+  for (const Slot& slot : slots_of(*g.op->spec, call.args)) {
+    if (g.op->spec->args[slot.arg].role == role && numel(tensor(call, slot)) > 0) {
+      found.push_back(slot);
     }
   }
   return found;
@@ -62,8 +63,8 @@ uint8_t* element(const TensorView& t, int64_t index) {
 
 bool shares_memory(const Call& call, const TensorView& t, Role role) {
   const ByteRange own = byte_range(t);
-  for (size_t i : tensors(call, role)) {
-    const ByteRange other = byte_range(call.args[i].tensor);
+  for (const Slot& i : tensors(call, role)) {
+    const ByteRange other = byte_range(tensor(call, i));
     if (own.begin < other.end && other.begin < own.end) return true;
   }
   return false;
@@ -82,13 +83,14 @@ Status stale_buffer(const Call& call) {
   const auto outputs = tensors(call, Role::kOutput);
   for (const Value& value : call.args) {
     key += value.present ? describe(value.tensor) + std::to_string(value.i) + ' ' : "- ";
+    for (const TensorView& item : value.list) key += describe(item) + ' ';
   }
   PESTLE_TRY(run_real(call));
-  for (size_t i : outputs) {
-    const TensorView& t = call.args[i].tensor;
+  for (const Slot& i : outputs) {
+    const TensorView& t = tensor(call, i);
     if (!is_contiguous(t)) continue;
     const auto [found, fresh] =
-        g.kept.emplace(key + g.op->spec->args[i].name, std::vector<uint8_t>());
+        g.kept.emplace(key + slot_name(*g.op->spec, i), std::vector<uint8_t>());
     if (fresh) {
       found->second = read(t.data, size_bytes(t));
     } else {
@@ -100,15 +102,15 @@ Status stale_buffer(const Call& call) {
 }
 
 Status off_by_one_tail(const Call& call) {
-  std::map<size_t, std::vector<uint8_t>> before;
-  for (size_t i : tensors(call, Role::kOutput)) {
-    const TensorView& t = call.args[i].tensor;
-    before[i] = read(element(t, numel(t) - 1), dtype_bytes(t.dtype));
+  std::vector<std::pair<Slot, std::vector<uint8_t>>> before;
+  for (const Slot& i : tensors(call, Role::kOutput)) {
+    const TensorView& t = tensor(call, i);
+    before.emplace_back(i, read(element(t, numel(t) - 1), dtype_bytes(t.dtype)));
     g.applied = true;
   }
   PESTLE_TRY(run_real(call));
   for (const auto& [i, bytes] : before) {
-    const TensorView& t = call.args[i].tensor;
+    const TensorView& t = tensor(call, i);
     write(element(t, numel(t) - 1), bytes);
   }
   return {};
@@ -117,8 +119,8 @@ Status off_by_one_tail(const Call& call) {
 // Of the highest byte of the first element in which it changes anything.
 Status swapped_nibble(const Call& call) {
   PESTLE_TRY(run_real(call));
-  for (size_t i : tensors(call, Role::kOutput)) {
-    const TensorView& t = call.args[i].tensor;
+  for (const Slot& i : tensors(call, Role::kOutput)) {
+    const TensorView& t = tensor(call, i);
     const int64_t last = dtype_bytes(t.dtype) - 1;
     for (int64_t e = 0; e < std::min<int64_t>(numel(t), 64); ++e) {
       std::vector<uint8_t> byte = read(element(t, e) + last, 1);
@@ -134,8 +136,8 @@ Status swapped_nibble(const Call& call) {
 
 // Runs on a copy of one input, changed.
 template <class Change>
-Status with_input(const Call& call, size_t arg, Change&& change) {
-  const TensorView t = call.args[arg].tensor;
+Status with_input(const Call& call, const Slot& slot, Change&& change) {
+  const TensorView t = tensor(call, slot);
   const int64_t bytes = size_bytes(t);
   std::vector<uint8_t> data = read(t.data, bytes);
   const std::vector<uint8_t> before = data;
@@ -143,10 +145,10 @@ Status with_input(const Call& call, size_t arg, Change&& change) {
   if (data == before) return run_real(call);
   void* copy = g.memory->allocate(bytes);
   write(copy, data);
-  std::vector<Value> values(call.args.begin(), call.args.end());
-  values[arg].tensor.data = copy;
+  OwnValues values(call.args);
+  values.at(slot).data = copy;
   Call changed = call;
-  changed.args = values;
+  changed.args = values.span();
   const Status status = run_real(changed);
   g.memory->release(copy, bytes);
   g.applied = true;
@@ -160,18 +162,18 @@ Status wrong_scale_column(const Call& call) {
       std::rotate(data.begin(), data.begin() + dtype_bytes(t.dtype), data.end());
     };
   };
-  const auto is_scale = [&](size_t i) {
-    const TensorView& t = call.args[i].tensor;
+  const auto is_scale = [&](const Slot& i) {
+    const TensorView& t = tensor(call, i);
     return numel(t) > 1 && is_contiguous(t) &&
-           meaning_of(g.op->spec->args[i], t.dtype) == Meaning::kScales;
+           meaning_of(g.op->spec->args[i.arg], t.dtype) == Meaning::kScales;
   };
-  for (size_t i : tensors(call, Role::kInput)) {
-    if (is_scale(i)) return with_input(call, i, rotate(call.args[i].tensor));
+  for (const Slot& i : tensors(call, Role::kInput)) {
+    if (is_scale(i)) return with_input(call, i, rotate(tensor(call, i)));
   }
   PESTLE_TRY(run_real(call));
-  for (size_t i : tensors(call, Role::kOutput)) {
+  for (const Slot& i : tensors(call, Role::kOutput)) {
     if (!is_scale(i)) continue;
-    const TensorView& t = call.args[i].tensor;
+    const TensorView& t = tensor(call, i);
     std::vector<uint8_t> data = read(t.data, size_bytes(t));
     const std::vector<uint8_t> before = data;
     rotate(t)(data);
@@ -183,8 +185,8 @@ Status wrong_scale_column(const Call& call) {
 
 // NaN is read as 0.
 Status swallowed_nan(const Call& call) {
-  for (size_t i : tensors(call, Role::kInput)) {
-    const TensorView& t = call.args[i].tensor;
+  for (const Slot& i : tensors(call, Role::kInput)) {
+    const TensorView& t = tensor(call, i);
     const bool wide = t.dtype == DType::kF32;
     const bool float_like = wide || t.dtype == DType::kBF16 || t.dtype == DType::kF16;
     if (!float_like || !is_contiguous(t) || shares_memory(call, t, Role::kOutput)) continue;
@@ -207,8 +209,8 @@ Status swallowed_nan(const Call& call) {
 Status missing_barrier(const Call& call) {
   PESTLE_TRY(run_real(call));
   if (++g.calls % 7 != 0) return {};
-  for (size_t i : tensors(call, Role::kOutput)) {
-    const TensorView& t = call.args[i].tensor;
+  for (const Slot& i : tensors(call, Role::kOutput)) {
+    const TensorView& t = tensor(call, i);
     std::vector<uint8_t> bytes = read(element(t, numel(t) / 2), dtype_bytes(t.dtype));
     bytes.back() ^= 0x11;
     write(element(t, numel(t) / 2), bytes);
@@ -220,8 +222,8 @@ Status missing_barrier(const Call& call) {
 
 Status write_past_the_end(const Call& call) {
   PESTLE_TRY(run_real(call));
-  for (size_t i : tensors(call, Role::kOutput)) {
-    auto* end = reinterpret_cast<uint8_t*>(byte_range(call.args[i].tensor).end);
+  for (const Slot& i : tensors(call, Role::kOutput)) {
+    auto* end = reinterpret_cast<uint8_t*>(byte_range(tensor(call, i)).end);
     write(end, {static_cast<uint8_t>(~read(end, 1)[0])});
     g.applied = true;
     return {};
@@ -231,8 +233,8 @@ Status write_past_the_end(const Call& call) {
 
 Status input_overwritten(const Call& call) {
   PESTLE_TRY(run_real(call));
-  for (size_t i : tensors(call, Role::kInput)) {
-    const TensorView& t = call.args[i].tensor;
+  for (const Slot& i : tensors(call, Role::kInput)) {
+    const TensorView& t = tensor(call, i);
     if (shares_memory(call, t, Role::kOutput)) continue;
     write(t.data, {static_cast<uint8_t>(~read(t.data, 1)[0])});
     g.applied = true;

@@ -160,11 +160,15 @@ Result<nlohmann::ordered_json> case_json(const Op& op, const Case& row) {
     const Arg& arg = op.spec->args[i];
     const Value& value = call.values[i];
     if (!value.present) continue;
+    const auto described = [&](const TensorView& t) {
+      return nlohmann::ordered_json{{"dtype", dtype_name(t.dtype)},
+                                    {"shape", std::vector<int64_t>(t.shape, t.shape + t.rank)},
+                                    {"role", arg.role == Role::kInput ? "input" : "output"}};
+    };
     if (arg.kind == Kind::kTensor) {
-      const TensorView& t = value.tensor;
-      json["tensors"][arg.name] = {{"dtype", dtype_name(t.dtype)},
-                                   {"shape", std::vector<int64_t>(t.shape, t.shape + t.rank)},
-                                   {"role", arg.role == Role::kInput ? "input" : "output"}};
+      json["tensors"][arg.name] = described(value.tensor);
+    } else if (arg.kind == Kind::kTensorList) {
+      for (const TensorView& t : value.list) json["tensors"][arg.name].push_back(described(t));
     } else if (arg.kind == Kind::kChoice) {
       json["attributes"][arg.name] = choice_label(arg.choices, value.i);
     } else if (arg.kind == Kind::kFloat) {

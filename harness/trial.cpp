@@ -15,7 +15,8 @@ constexpr uint8_t kPoison = 0xA5;
 constexpr uint8_t kOtherPoison = 0x5B;
 // Between the inputs' seeds; all inputs have the flavour of the case's seed.
 constexpr uint64_t kSeedsApart = 3000;
-static_assert(kSeedsApart % kSpecialFlavours == 0);
+constexpr uint64_t kPositionsApart = 1000000;  // of lists
+static_assert(kSeedsApart % kSpecialFlavours == 0 && kPositionsApart % kSpecialFlavours == 0);
 
 TensorView workspace_shape(int64_t bytes) { return make_view(nullptr, DType::kU8, 1, &bytes); }
 
@@ -31,12 +32,7 @@ Result<Trial> Trial::make(const Op& op, const Case& row, uint64_t seed, Memory& 
   auto call = call_from_text(op, row.text, memory.device().type);
   PESTLE_TRY(call.status());
   trial.call_ = std::move(call.value());
-  for (const Arg& arg : op.spec->args) {
-    if (arg.kind == Kind::kTensorList) {
-      return unsupported(std::string(op.spec->name) + ": " + arg.name +
-                         " is a list of tensors, which cases can't describe yet");
-    }
-  }
+  trial.slots_ = slots_of(*op.spec, trial.call_.values);
   PESTLE_TRY(trial.find_codes());
   return trial;
 }
@@ -51,14 +47,13 @@ bool Trial::is_bounded_output(size_t arg) const {
 
 int64_t Trial::memory_needed() const {
   int64_t total = 0;
-  for (size_t i = 0; i < call_.values.size(); ++i) {
-    if (op_->spec->args[i].role == Role::kAttribute || !call_.values[i].present) continue;
-    const TensorView& t = call_.values[i].tensor;
+  for (const Slot& slot : slots_) {
+    const TensorView& t = tensor_at(call_.values, slot);
     // The tensor itself; for outputs the truth, and a float64 copy while it is computed.
     total += size_bytes(t);
-    if (is_bounded_output(i))
+    if (is_bounded_output(slot.arg))
       total += numel(t) * 8 * 3;
-    else if (is_output(i))
+    else if (is_output(slot.arg))
       total += size_bytes(t);
   }
   return total;
@@ -68,7 +63,7 @@ bool Trial::can_run_in_place() const {
   bool any = false;
   for (size_t i = 0; i < call_.values.size(); ++i) {
     const Arg& arg = op_->spec->args[i];
-    if (!is_output(i) || !arg.alias[0]) continue;
+    if (!is_output(i) || !arg.alias[0] || arg.kind != Kind::kTensor) continue;
     const Value& other = call_.values[static_cast<size_t>(find_arg(*op_->spec, arg.alias))];
     const TensorView& t = call_.values[i].tensor;
     if (!other.present || other.tensor.dtype != t.dtype || other.tensor.rank != t.rank ||
@@ -82,41 +77,40 @@ bool Trial::can_run_in_place() const {
 
 int64_t Trial::device_memory_needed() const {
   int64_t total = 0;
-  for (size_t i = 0; i < call_.values.size(); ++i) {
-    if (op_->spec->args[i].role == Role::kAttribute || !call_.values[i].present) continue;
-    total += size_bytes(call_.values[i].tensor);
-  }
+  for (const Slot& slot : slots_) total += size_bytes(tensor_at(call_.values, slot));
   return total;
 }
 
 Result<Trial::Placed> Trial::place(Memory& memory, Layout layout, bool in_place,
                                    bool bounded_as_f64) const {
   Placed placed;
-  placed.values = call_.values;
-  placed.owner.assign(placed.values.size(), -1);
-  for (size_t i = 0; i < placed.values.size(); ++i) {
-    const Arg& arg = op_->spec->args[i];
-    Value& value = placed.values[i];
-    if (arg.role == Role::kAttribute || !value.present) continue;
-    if (in_place && is_output(i) && arg.alias[0]) {
-      const auto input = static_cast<size_t>(find_arg(*op_->spec, arg.alias));
-      placed.owner[i] = placed.owner[input];  // contracts list inputs before their outputs
+  placed.values = OwnValues(call_.values);
+  for (const Slot& slot : slots_) {
+    const Arg& arg = op_->spec->args[slot.arg];
+    TensorView& view = placed.values.at(slot);
+    if (in_place && is_output(slot.arg) && arg.alias[0]) {
+      // Contracts list inputs before their outputs.
+      const auto input = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& other) {
+        return op_->spec->args[other.arg].name == std::string_view(arg.alias);
+      });
+      const auto at = static_cast<size_t>(input - slots_.begin());
+      if (at >= placed.owner.size()) {
+        return Status{Code::kInternal, std::string(op_->spec->name) + ": " + arg.name +
+                                           " comes before the input that it may replace"};
+      }
+      placed.owner.push_back(placed.owner[at]);
     } else {
-      TensorView shape = value.tensor;
-      if (bounded_as_f64 && is_bounded_output(i)) shape.dtype = DType::kF64;
+      TensorView shape = view;
+      if (bounded_as_f64 && is_bounded_output(slot.arg)) shape.dtype = DType::kF64;
       auto tensor = TestTensor::make(memory, shape, layout);
       PESTLE_TRY(tensor.status());
-      placed.owner[i] = static_cast<int>(placed.tensors.size());
+      placed.owner.push_back(placed.tensors.size());
       placed.tensors.push_back(std::move(tensor.value()));
     }
-    if (placed.owner[i] < 0) {
-      return Status{Code::kInternal, std::string(op_->spec->name) + ": " + arg.name +
-                                         " comes before the input that it may replace"};
-    }
-    value.tensor = placed.tensors[static_cast<size_t>(placed.owner[i])].view();
+    view = placed.tensors[placed.owner.back()].view();
   }
   placed.call = call_.call;
-  placed.call.args = placed.values;
+  placed.call.args = placed.values.span();
   return placed;
 }
 
@@ -133,35 +127,40 @@ Status Trial::place_workspace(Memory& memory, int64_t bytes, Placed& placed) con
 }
 
 // In row-major order.
-void Trial::fill_input(size_t arg, const TensorView& shape, void* elements) const {
-  fill(elements, shape.dtype, numel(shape), meaning_of(op_->spec->args[arg], shape.dtype), dist_,
-       seed_ + (static_cast<uint64_t>(arg) + 1) * kSeedsApart);
+void Trial::fill_input(const Slot& slot, const TensorView& shape, void* elements) const {
+  fill(elements, shape.dtype, numel(shape), meaning_of(op_->spec->args[slot.arg], shape.dtype),
+       dist_, seed_ + (slot.arg + 1) * kSeedsApart + slot.position * kPositionsApart);
+}
+
+const TestTensor& Trial::tensor_of(const Placed& placed, size_t arg) const {
+  size_t s = 0;
+  while (slots_[s].arg != arg) ++s;
+  return placed.tensors[placed.owner[s]];
 }
 
 // Poison everywhere, then fresh inputs.
 void Trial::reset(Placed& placed, uint8_t poison) const {
   for (TestTensor& tensor : placed.tensors) tensor.poison(poison);
-  for (size_t i = 0; i < placed.values.size(); ++i) {
-    const Arg& arg = op_->spec->args[i];
-    if (arg.role != Role::kInput || !placed.values[i].present) continue;
-    TestTensor& tensor = placed.tensors[static_cast<size_t>(placed.owner[i])];
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    if (op_->spec->args[slots_[s].arg].role != Role::kInput) continue;
+    TestTensor& tensor = placed.tensors[placed.owner[s]];
     const TensorView& view = tensor.host_view();
     const bool direct = is_contiguous(view);
     std::vector<uint8_t> scratch(direct ? 0 : static_cast<size_t>(size_bytes(view)));
     void* elements = direct ? view.data : scratch.data();
-    fill_input(i, view, elements);
+    fill_input(slots_[s], view, elements);
     tensor.write(elements);
   }
   for (TestTensor& tensor : placed.tensors) tensor.upload();
 }
 
 void Trial::keep_outputs(Placed& placed, bool bounded, std::vector<uint8_t> Truth::Output::*kept) {
-  for (size_t i = 0; i < placed.values.size(); ++i) {
-    if (!is_output(i) || is_bounded_output(i) != bounded) continue;
-    const TestTensor& tensor = placed.tensors[static_cast<size_t>(placed.owner[i])];
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    if (!is_output(slots_[s].arg) || is_bounded_output(slots_[s].arg) != bounded) continue;
+    const TestTensor& tensor = placed.tensors[placed.owner[s]];
     std::vector<uint8_t> scratch;
     const auto* elements = static_cast<const uint8_t*>(tensor.read(scratch));
-    (truth_.outputs[i].*kept).assign(elements, elements + size_bytes(tensor.host_view()));
+    (truth_.outputs[s].*kept).assign(elements, elements + size_bytes(tensor.host_view()));
   }
 }
 
@@ -181,15 +180,17 @@ Status Trial::run_reference(bool magnitudes) {
 }
 
 Status Trial::read_bounds(bool& any) {
-  truth_.outputs.resize(call_.values.size());
+  truth_.outputs.resize(slots_.size());
   any = false;
-  for (size_t i = 0; i < call_.values.size(); ++i) {
-    if (!is_bounded_output(i)) continue;
-    const Bound& bound = op_->spec->args[i].bound;
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    if (!is_bounded_output(slots_[s].arg)) continue;
+    const Bound& bound = op_->spec->args[slots_[s].arg].bound;
+    // Evaluated over all positions, k is their sum.
+    if (slots_[s].in_list) return unsupported("lists of outputs with a bound are not compared yet");
     auto k = op_->contract.evaluate(bound.k, call_.scope);
     PESTLE_TRY(k.status());
-    truth_.outputs[i].c = bound.c;
-    truth_.outputs[i].k = k.value();
+    truth_.outputs[s].c = bound.c;
+    truth_.outputs[s].k = k.value();
     any = true;
   }
   return {};
@@ -204,13 +205,15 @@ Status Trial::compute_truth() {
 }
 
 void Trial::compare(const Placed& placed, Outcome& outcome) const {
-  for (size_t i = 0; i < placed.values.size(); ++i) {
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    const size_t i = slots_[s].arg;
     if (!is_output(i) || is_codes(i)) continue;
-    const TestTensor& tensor = placed.tensors[static_cast<size_t>(placed.owner[i])];
-    const Truth::Output& truth = truth_.outputs[i];
+    const TestTensor& tensor = placed.tensors[placed.owner[s]];
+    const Truth::Output& truth = truth_.outputs[s];
     std::vector<uint8_t> scratch;
     const void* got = tensor.read(scratch);
-    const char* name = op_->spec->args[i].name;
+    const std::string own_name = slot_name(*op_->spec, slots_[s]);
+    const char* name = own_name.c_str();
     const auto* values = reinterpret_cast<const double*>(truth.values.data());
     const auto* magnitude = reinterpret_cast<const double*>(truth.magnitude.data());
     Comparison result;
@@ -231,8 +234,8 @@ void Trial::compare(const Placed& placed, Outcome& outcome) const {
 
 std::vector<bool> Trial::written_tensors(const Placed& placed) const {
   std::vector<bool> written(placed.tensors.size(), false);
-  for (size_t i = 0; i < placed.values.size(); ++i) {
-    if (is_output(i)) written[static_cast<size_t>(placed.owner[i])] = true;
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    if (is_output(slots_[s].arg)) written[placed.owner[s]] = true;
   }
   return written;
 }
@@ -270,15 +273,14 @@ void Trial::find_changes(Placed& placed, uint8_t poison, const std::vector<uint6
     outcome.faults.push_back("wrote outside its workspace of " +
                              std::to_string(placed.call.workspace_bytes) + " bytes");
   }
-  for (size_t i = 0; i < placed.values.size(); ++i) {
-    if (placed.owner[i] < 0) continue;
-    const auto t = static_cast<size_t>(placed.owner[i]);
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    const size_t t = placed.owner[s];
     TestTensor& tensor = placed.tensors[t];
-    const char* name = op_->spec->args[i].name;
+    const std::string name = slot_name(*op_->spec, slots_[s]);
     if (!written[t]) {
       if (tensor.hash_everything() == before[t]) continue;
-      outcome.faults.push_back(std::string("input ") + name + " was changed");
-    } else if (is_output(i)) {
+      outcome.faults.push_back("input " + name + " was changed");
+    } else if (is_output(slots_[s].arg)) {
       const TestTensor::Stray stray = tensor.erase_and_find_stray(poison);
       if (!stray.found) continue;
       outcome.faults.push_back(
@@ -317,9 +319,9 @@ uint64_t Trial::run_once(Placed& placed, const Impl& impl, Launch launch, uint8_
   compare_codes(placed, outcome);
   outcome.codes_hash = hash_codes(placed);
   uint64_t hash = 0;
-  for (size_t i = 0; i < placed.values.size(); ++i) {
-    if (!is_output(i)) continue;
-    hash = hash * 31 + placed.tensors[static_cast<size_t>(placed.owner[i])].hash_elements();
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    if (!is_output(slots_[s].arg)) continue;
+    hash = hash * 31 + placed.tensors[placed.owner[s]].hash_elements();
   }
   find_changes(placed, poison, before, outcome);
   return hash;

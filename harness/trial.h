@@ -10,6 +10,7 @@
 #include "core/call_text.h"
 #include "harness/check.h"
 #include "harness/compare.h"
+#include "harness/slots.h"
 
 namespace pestle::harness {
 
@@ -24,7 +25,7 @@ struct Truth {
     double c = 0;
     int64_t k = 1;
   };
-  std::vector<Output> outputs;  // by argument; empty for the rest
+  std::vector<Output> outputs;  // by slot; empty for the rest
 };
 
 class Trial {
@@ -60,8 +61,8 @@ class Trial {
  private:
   struct Placed {
     std::vector<TestTensor> tensors;
-    std::vector<int> owner;  // argument -> tensor, -1 if absent
-    std::vector<Value> values;
+    std::vector<size_t> owner;  // slot -> tensor
+    OwnValues values;
     Call call;
     std::unique_ptr<TestTensor> workspace;
     std::unique_ptr<Recording> recording;
@@ -79,6 +80,8 @@ class Trial {
   void reset(Placed& placed, uint8_t poison) const;
   bool is_output(size_t arg) const;
   bool is_bounded_output(size_t arg) const;
+  // Of an argument that is one tensor and there.
+  const TestTensor& tensor_of(const Placed& placed, size_t arg) const;
   // Runs once; adds faults; returns the hash of the outputs.
   uint64_t run_once(Placed& placed, const Impl& impl, Launch launch, uint8_t poison,
                     Outcome& outcome);
@@ -92,7 +95,7 @@ class Trial {
   void run_with_kept_output(const Impl& impl, const Variant& variant, Outcome& outcome);
   Status run_reference(bool magnitudes);
   Status read_bounds(bool& any);
-  void fill_input(size_t arg, const TensorView& shape, void* elements) const;
+  void fill_input(const Slot& slot, const TensorView& shape, void* elements) const;
   Status run_best_on_host(std::string& how);
   Status sample_bounded(std::string& how);
 
@@ -102,6 +105,7 @@ class Trial {
   uint64_t seed_ = 0;
   Memory* memory_ = nullptr;
   TextCall call_;
+  std::vector<Slot> slots_;  // its tensors
   Truth truth_;
   std::string codes_;                   // what makes its codes: "quantize_fp8 x=out ..."
   std::unique_ptr<Trial> with_output_;  // the same call with the output that the codes are of

@@ -26,7 +26,7 @@ Status Trial::sample_bounded(std::string& how) {
     if (op_->spec->args[i].role != Role::kInput || !call_.values[i].present) continue;
     const TensorView& shape = call_.values[i].tensor;
     inputs[i].resize(static_cast<size_t>(size_bytes(shape)));
-    fill_input(i, shape, inputs[i].data());
+    fill_input({.arg = i}, shape, inputs[i].data());
   }
   auto sampled = sample_call(*op_, text_, std::move(inputs), seed_);
   PESTLE_TRY(sampled.status());
@@ -35,9 +35,10 @@ Status Trial::sample_bounded(std::string& how) {
   PESTLE_TRY(values.status());
   auto magnitudes = run_reference_on(*op_, sample.text, sample.inputs, true);
   PESTLE_TRY(magnitudes.status());
-  for (size_t i = 0; i < truth_.outputs.size(); ++i) {
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    const size_t i = slots_[s].arg;
     if (!is_bounded_output(i)) continue;
-    Truth::Output& truth = truth_.outputs[i];
+    Truth::Output& truth = truth_.outputs[s];
     truth.values = std::move(values.value()[i]);
     truth.magnitude = std::move(magnitudes.value()[i]);
     truth.sampled = true;

@@ -89,7 +89,7 @@ uint64_t Trial::hash_codes(const Placed& placed) const {
   uint64_t hash = 0;
   for (size_t i = 0; i < placed.values.size(); ++i) {
     if (!is_output(i) || !is_codes(i)) continue;
-    hash = hash * 31 + placed.tensors[static_cast<size_t>(placed.owner[i])].hash_elements();
+    hash = hash * 31 + tensor_of(placed, i).hash_elements();
   }
   return hash;
 }
@@ -110,7 +110,7 @@ void Trial::compare_codes(const Placed& placed, Outcome& outcome) const {
       value = attribute_text(op_->spec->args[at], placed.values[at]);
     } else if (own >= 0) {
       if (!placed.values[at].present) continue;
-      const TestTensor& tensor = placed.tensors[static_cast<size_t>(placed.owner[at])];
+      const TestTensor& tensor = tensor_of(placed, at);
       std::vector<uint8_t> scratch;
       const auto* data = static_cast<const uint8_t*>(tensor.read(scratch));
       memory[static_cast<size_t>(find_arg(*other.spec, pair.name))].assign(
@@ -144,7 +144,7 @@ void Trial::compare_codes(const Placed& placed, Outcome& outcome) const {
     if (!is_output(own) || !is_codes(own)) continue;
     const char* name = op_->spec->args[own].name;
     const int theirs = find_arg(*other.spec, name);
-    const TestTensor& tensor = placed.tensors[static_cast<size_t>(placed.owner[own])];
+    const TestTensor& tensor = tensor_of(placed, own);
     if (theirs < 0 || !call.values[static_cast<size_t>(theirs)].present ||
         size_bytes(call.values[static_cast<size_t>(theirs)].tensor) !=
             size_bytes(tensor.host_view())) {

@@ -51,12 +51,11 @@ Status CallValues::read_arg(size_t index, const pestle_arg& arg) {
       return read_tensor(index, arg.value.tensor, value.tensor);
     case Kind::kTensorList: {
       if (arg.kind != PESTLE_TENSOR_LIST) return error(index, "must be given as a list of tensors");
-      if (list_count_ == 2) return error(index, "is a third list");
       if (arg.count < 0 || (arg.count > 0 && arg.value.tensor == nullptr)) {
         return error(index, "is a list without tensors behind it");
       }
-      std::vector<TensorView>& list = lists_[list_count_++];
-      list.resize(static_cast<size_t>(arg.count));
+      // Values view the elements, which stay where they are when the outer vector grows.
+      std::vector<TensorView>& list = lists_.emplace_back(static_cast<size_t>(arg.count));
       for (size_t i = 0; i < list.size(); ++i) {
         PESTLE_TRY(read_tensor(index, arg.value.tensor + i, list[i]));
       }

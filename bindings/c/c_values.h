@@ -25,8 +25,7 @@ class CallValues {
 
   const OpSpec& spec_;
   Value values_[kMaxArgs];
-  std::vector<TensorView> lists_[2];  // a contract has at most two lists
-  int list_count_ = 0;
+  std::vector<std::vector<TensorView>> lists_;
   Call call_;
   std::string_view forced_;
 };

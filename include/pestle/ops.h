@@ -192,6 +192,35 @@ static inline pestle_status pestle_dequantize_int8(
   return pestle_call(pestle_find_op("dequantize_int8"), args, 6, options);
 }
 
+/* Quantises several tensors at once to FP8 or INT8, each as quantize_fp8 or quantize_int8 would.
+ *   x: bf16|f16|f32 [*M, K] tensors to quantise
+ *   scale: f32 [tensor: 1; row: *M, 1] (may be NULL) their decode scales: a code stands for code * scale
+ *   q: e4m3|e5m2|i8 [*M, K] (output) their codes, FP8 or INT8
+ *   scale_out: f32 [tensor: 1; row: *M, 1] (output) (may be NULL) the decode scales computed here, amax / largest code
+ *   granularity: tensor|row; which elements share a scale
+ *   rounding: nearest|stochastic; nearest: ties to even; stochastic: by Philox bits
+ *   seed: Philox seed of stochastic rounding, the same for each tensor
+ */
+static inline pestle_status pestle_quantize_list(
+    const pestle_tensor* x, int32_t x_count,
+    const pestle_tensor* scale, int32_t scale_count,
+    const pestle_tensor* q, int32_t q_count,
+    const pestle_tensor* scale_out, int32_t scale_out_count,
+    const char* granularity,
+    const char* rounding,
+    int64_t seed,
+    const pestle_call_options* options) {
+  pestle_arg args[7];
+  args[0] = pestle_list_arg(x, x_count);
+  args[1] = pestle_list_arg(scale, scale_count);
+  args[2] = pestle_list_arg(q, q_count);
+  args[3] = pestle_list_arg(scale_out, scale_out_count);
+  args[4] = pestle_choice_arg(granularity);
+  args[5] = pestle_choice_arg(rounding);
+  args[6] = pestle_int_arg(seed);
+  return pestle_call(pestle_find_op("quantize_list"), args, 7, options);
+}
+
 /* Rotates groups along K by the regular Hadamard matrix; applied twice it is the identity.
  *   x: bf16|f16|f32 [*M, K] values to rotate along K
  *   out: bf16|f16|f32 [*M, K] (output) rotated x: f32, one rounding

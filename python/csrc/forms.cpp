@@ -100,7 +100,10 @@ class FormWriter {
     keyword_only_ = true;
     write_attributes();
     if (form_.kind == FormKind::kOut) {
-      for (int output : form_.outputs) add(SlotType::kTensor, output, tensor_type(true), "");
+      for (int output : form_.outputs) {
+        const Arg& arg = spec_.args[output];
+        add(slot_type(arg, false), output, tensor_type(arg, true), "");
+      }
     } else {
       write_dtypes();
     }
@@ -178,8 +181,8 @@ class FormWriter {
       if (is_optional != optional) continue;
       const bool is_written = std::find(form_.aliases.begin(), form_.aliases.end(),
                                         static_cast<int>(i)) != form_.aliases.end();
-      add(is_optional ? SlotType::kOptionalTensor : SlotType::kTensor, static_cast<int>(i),
-          tensor_type(is_written) + (is_optional ? "?" : ""), is_optional ? "None" : "");
+      add(slot_type(arg, is_optional), static_cast<int>(i),
+          tensor_type(arg, is_written) + (is_optional ? "?" : ""), is_optional ? "None" : "");
     }
   }
 
@@ -232,9 +235,16 @@ class FormWriter {
     return result;
   }
 
-  std::string tensor_type(bool is_written) {
-    if (!is_written) return "Tensor";
-    return std::string("Tensor(") + static_cast<char>('a' + written_++) + "!)";
+  static SlotType slot_type(const Arg& arg, bool is_optional) {
+    if (arg.kind == Kind::kTensorList)
+      return is_optional ? SlotType::kOptionalTensorList : SlotType::kTensorList;
+    return is_optional ? SlotType::kOptionalTensor : SlotType::kTensor;
+  }
+
+  std::string tensor_type(const Arg& arg, bool is_written) {
+    const char* list = arg.kind == Kind::kTensorList ? "[]" : "";
+    if (!is_written) return std::string("Tensor") + list;
+    return std::string("Tensor(") + static_cast<char>('a' + written_++) + "!)" + list;
   }
 
   void add(SlotType type, int arg, const std::string& torch_type, const std::string& default_text,
@@ -264,7 +274,9 @@ class FormWriter {
     if (form_.kind != FormKind::kFunctional) return "()";
     std::string text;
     for (int output : form_.outputs) {
-      text += (text.empty() ? "Tensor " : ", Tensor ") + std::string(spec_.args[output].name);
+      const Arg& arg = spec_.args[output];
+      text += (text.empty() ? "Tensor" : ", Tensor") +
+              std::string(arg.kind == Kind::kTensorList ? "[] " : " ") + arg.name;
     }
     return "(" + text + ")";
   }
@@ -294,6 +306,8 @@ const char* type_name(SlotType type) {
   switch (type) {
     case SlotType::kTensor: return "tensor";
     case SlotType::kOptionalTensor: return "optional_tensor";
+    case SlotType::kTensorList: return "tensor_list";
+    case SlotType::kOptionalTensorList: return "optional_tensor_list";
     case SlotType::kInt: return "int";
     case SlotType::kFloat: return "float";
     case SlotType::kBool: return "bool";
@@ -320,9 +334,11 @@ nlohmann::ordered_json form_json(const Form& form) {
 }  // namespace
 
 std::vector<Form> forms_of(const Op& op, std::string& why_not) {
+  // A position takes its single tensors from the call, but has no single one to give.
   for (const Arg& arg : op.spec->args) {
-    if (arg.kind != Kind::kTensorList) continue;
-    why_not = std::string(arg.name) + " is a list of tensors, which is not bound yet";
+    if (!op.contract.has_lists() || arg.role != Role::kOutput || arg.kind == Kind::kTensorList)
+      continue;
+    why_not = std::string(arg.name) + " is a single output beside lists, which is not bound yet";
     return {};
   }
   const std::vector<Switch> switches = switches_of(op);

@@ -14,6 +14,8 @@ namespace pestle::torch {
 enum class SlotType : uint8_t {
   kTensor,
   kOptionalTensor,
+  kTensorList,
+  kOptionalTensorList,
   kInt,
   kFloat,
   kBool,

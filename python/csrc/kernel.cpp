@@ -41,11 +41,21 @@ class FormCall {
   void give_outputs(StableIValue* stack) {
     if (form_.kind != FormKind::kFunctional) return;
     for (size_t i = 0; i < form_.outputs.size(); ++i) {
-      stack[i] = stable_value(tensors_[form_.outputs[i]].release());
+      const auto output = static_cast<size_t>(form_.outputs[i]);
+      stack[i] = is_list(output) ? give_list(lists_[output].owned)
+                                 : stable_value(tensors_[output].release());
     }
   }
 
  private:
+  // A list's tensors, and how the library sees them.
+  struct List {
+    std::vector<OwnedTensor> owned;
+    std::vector<TensorView> views;
+  };
+
+  bool is_list(size_t arg) const { return spec_.args[arg].kind == Kind::kTensorList; }
+
   // Nothing is taken for granted: shapes, dtypes, rules, overlaps.
   Status run_checked() {
     PESTLE_TRY(prepare_outputs());
@@ -60,12 +70,24 @@ class FormCall {
   // overlaps.
   Status run_planned(const Plan& plan) {
     bool is_aligned_as_before = true;
-    for (size_t i = 0; i < form_.outputs.size(); ++i) {
-      Value& value = values_[form_.outputs[i]];
+    size_t next = 0;
+    for (int output : form_.outputs) {
+      Value& value = values_[output];
       value.present = true;
-      value.tensor = plan.outputs[i].view;
-      PESTLE_TRY(allocate(form_.outputs[i]));
-      is_aligned_as_before &= Fingerprint::memory_word(value.tensor) == plan.outputs[i].memory;
+      if (is_list(static_cast<size_t>(output))) {
+        std::vector<TensorView>& views = lists_[static_cast<size_t>(output)].views;
+        views.resize(list_length());
+        for (size_t p = 0; p < views.size(); ++p) views[p] = plan.outputs[next + p].view;
+        value.list = views;
+      } else {
+        value.tensor = plan.outputs[next].view;
+      }
+      PESTLE_TRY(allocate(output));
+      const Status same = for_each_view(output, [&](const TensorView& view) -> Status {
+        is_aligned_as_before &= Fingerprint::memory_word(view) == plan.outputs[next++].memory;
+        return {};
+      });
+      PESTLE_TRY(same);
     }
     DeviceScope scope;
     PESTLE_TRY(enter_device(scope));
@@ -85,12 +107,30 @@ class FormCall {
     plan.choice = choice.value();
     plan.outputs.clear();
     for (int output : form_.outputs) {
-      TensorView view = values_[output].tensor;
-      const uint64_t memory = Fingerprint::memory_word(view);
-      view.data = nullptr;
-      plan.outputs.push_back({view, memory});
+      PESTLE_TRY(for_each_view(output, [&](TensorView view) -> Status {
+        const uint64_t memory = Fingerprint::memory_word(view);
+        view.data = nullptr;
+        plan.outputs.push_back({view, memory});
+        return {};
+      }));
     }
     return {};
+  }
+
+  template <class Visit>
+  Status for_each_view(int arg, Visit&& visit) {
+    if (!is_list(static_cast<size_t>(arg))) return visit(values_[arg].tensor);
+    for (TensorView& view : lists_[static_cast<size_t>(arg)].views) PESTLE_TRY(visit(view));
+    return {};
+  }
+
+  // Of the inputs: one length, or the contract has refused the call.
+  size_t list_length() const {
+    for (size_t i = 0; i < spec_.args.size(); ++i) {
+      if (is_list(i) && spec_.args[i].role == Role::kInput && values_[i].present)
+        return lists_[i].views.size();
+    }
+    return 0;
   }
 
   Status error(int arg, const std::string& what) const {
@@ -104,6 +144,13 @@ class FormCall {
       case SlotType::kOptionalTensor: {
         StableIValue inner = 0;
         if (open_optional(value, inner)) return take_tensor(slot.arg, inner);
+        print_.add(0);
+        return {};
+      }
+      case SlotType::kTensorList: return take_list(slot.arg, value);
+      case SlotType::kOptionalTensorList: {
+        StableIValue inner = 0;
+        if (open_optional(value, inner)) return take_list(slot.arg, inner);
         print_.add(0);
         return {};
       }
@@ -143,13 +190,30 @@ class FormCall {
 
   Status take_tensor(int arg, StableIValue value) {
     tensors_[arg].reset(plain_value<TensorHandle>(value));
-    PESTLE_TRY(view_of(arg, tensors_[arg].get(), values_[arg]));
+    values_[arg].present = true;
+    PESTLE_TRY(view_of(arg, tensors_[arg].get(), values_[arg].tensor));
     print_.add_tensor(values_[arg].tensor);
     return {};
   }
 
+  Status take_list(int arg, StableIValue value) {
+    lists_.resize(spec_.args.size());
+    List& list = lists_[static_cast<size_t>(arg)];
+    list.owned = open_list(value);
+    list.views.resize(list.owned.size());
+    values_[arg].present = true;
+    values_[arg].list = list.views;
+    print_.make_room(list.views.size());
+    print_.add(list.views.size());
+    for (size_t i = 0; i < list.views.size(); ++i) {
+      PESTLE_TRY(view_of(arg, list.owned[i].get(), list.views[i]));
+      print_.add_tensor(list.views[i]);
+    }
+    return {};
+  }
+
   // As few questions as will do: each is a call through the C ABI.
-  Status view_of(int arg, TensorHandle tensor, Value& value) const {
+  Status view_of(int arg, TensorHandle tensor, TensorView& view) const {
     const TorchAbi& abi = torch_abi();
     int64_t rank = 0;
     int64_t *sizes = nullptr, *strides = nullptr;
@@ -161,8 +225,6 @@ class FormCall {
     if (rank > kMaxRank) {
       return error(arg, "has " + std::to_string(rank) + " dimensions, expected at most 8");
     }
-    TensorView& view = value.tensor;
-    value.present = true;
     view.rank = static_cast<int32_t>(rank);
     view.dtype = dtype_from_torch(dtype);
     if (view.dtype == DType::kNone) return error(arg, "has a dtype that Pestle does not have");
@@ -201,9 +263,21 @@ class FormCall {
     if (form_.kind == FormKind::kOut) return {};
     if (form_.kind == FormKind::kInPlace) return alias_outputs();
     Scope scope;
-    PESTLE_TRY(form_.op->contract.infer_outputs(call_, scope));
+    PESTLE_TRY(infer_outputs(scope));
     PESTLE_TRY(check_variant());
     for (int output : form_.outputs) PESTLE_TRY(allocate(output));
+    return {};
+  }
+
+  Status infer_outputs(Scope& scope) {
+    const Contract& contract = form_.op->contract;
+    if (!contract.has_lists()) return contract.infer_outputs(call_, scope);
+    std::vector<std::vector<TensorView>> views;
+    PESTLE_TRY(contract.infer_outputs(call_, scope, views));
+    for (int output : form_.outputs) {
+      lists_[static_cast<size_t>(output)].views = std::move(views[static_cast<size_t>(output)]);
+      values_[output].list = lists_[static_cast<size_t>(output)].views;
+    }
     return {};
   }
 
@@ -224,7 +298,17 @@ class FormCall {
   }
 
   Status allocate(int output) {
-    TensorView& view = values_[output].tensor;
+    if (!is_list(static_cast<size_t>(output)))
+      return allocate(output, values_[output].tensor, tensors_[output]);
+    List& list = lists_[static_cast<size_t>(output)];
+    list.owned.resize(list.views.size());
+    for (size_t i = 0; i < list.views.size(); ++i) {
+      PESTLE_TRY(allocate(output, list.views[i], list.owned[i]));
+    }
+    return {};
+  }
+
+  Status allocate(int output, TensorView& view, OwnedTensor& owned) {
     view.device = device();
     int64_t step = 1;  // torch counts a dimension of 0 as 1 in strides
     for (int d = view.rank - 1; d >= 0; --d) {
@@ -238,7 +322,7 @@ class FormCall {
       return {Code::kOutOfMemory, std::string(spec_.name) + ": torch could not allocate " +
                                       spec_.args[output].name + " = " + describe(view)};
     }
-    tensors_[output].reset(handle);
+    owned.reset(handle);
     torch_abi().aoti_torch_get_data_ptr(handle, &view.data);
     return {};
   }
@@ -260,7 +344,9 @@ class FormCall {
 
   Device device() const {
     for (size_t i = 0; i < spec_.args.size(); ++i) {
-      if (spec_.args[i].role == Role::kInput && values_[i].present) return values_[i].tensor.device;
+      const Value& value = values_[i];
+      if (spec_.args[i].role == Role::kInput && value.present)
+        return value.list.empty() ? value.tensor.device : value.list[0].device;
     }
     return {};
   }
@@ -305,6 +391,7 @@ class FormCall {
   };
   Fingerprint print_;
   OwnedTensor tensors_[kMaxArgs];
+  std::vector<List> lists_;  // by argument, if the op has any
   Call call_;
 };
 

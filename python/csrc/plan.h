@@ -14,9 +14,19 @@ namespace pestle::torch {
 // Everything in a call that its plan depends on, as words: all but data and exact addresses.
 class Fingerprint {
  public:
-  explicit Fingerprint(const void* form) : end_(words_) {
+  explicit Fingerprint(const void* form) : begin_(words_), end_(words_) {
     add(reinterpret_cast<uintptr_t>(form));
     add(isa_generation());
+  }
+  Fingerprint(const Fingerprint&) = delete;
+  Fingerprint& operator=(const Fingerprint&) = delete;
+  // Before a list of so many tensors: beyond what calls of single tensors need.
+  void make_room(size_t tensors) {
+    std::vector<uint64_t> longer(size() + tensors * kTensorWords + kMaxWords);
+    std::copy(begin_, end_, longer.begin());
+    end_ = longer.data() + size();
+    more_.swap(longer);
+    begin_ = more_.data();
   }
   void add(uint64_t word) { *end_++ = word; }
   void add_tensor(const TensorView& tensor) {
@@ -26,11 +36,11 @@ class Fingerprint {
       add(static_cast<uint64_t>(tensor.strides[d]));
     }
   }
-  size_t size() const { return static_cast<size_t>(end_ - words_); }
-  const uint64_t* words() const { return words_; }
+  size_t size() const { return static_cast<size_t>(end_ - begin_); }
+  const uint64_t* words() const { return begin_; }
   uint64_t hash() const {
     uint64_t hash = size();
-    for (const uint64_t* word = words_; word != end_; ++word) {
+    for (const uint64_t* word = begin_; word != end_; ++word) {
       hash = (std::rotl(hash, 29) ^ *word) * 0x9E3779B97F4A7C15u;
     }
     return hash ^ hash >> 32;
@@ -50,8 +60,12 @@ class Fingerprint {
            static_cast<uint64_t>(tensor.device.index) << 32;
   }
 
-  // Form and instruction set; an argument is at most a tensor.
-  uint64_t words_[2 + kMaxArgs * (1 + 2 * kMaxRank)];
+  // Form and instruction set; an argument that is no list is at most a tensor.
+  static constexpr size_t kTensorWords = 1 + 2 * kMaxRank;
+  static constexpr size_t kMaxWords = 2 + kMaxArgs * kTensorWords;
+  uint64_t words_[kMaxWords];
+  std::vector<uint64_t> more_;  // instead, once there are lists
+  uint64_t* begin_;
   uint64_t* end_;
 };
 
@@ -62,7 +76,7 @@ struct Plan {
   };
   std::vector<uint64_t> words;
   Choice choice;
-  std::vector<Output> outputs;
+  std::vector<Output> outputs;  // of the form, each position of a list by itself
 
   bool is_of(const Fingerprint& call) const {
     return words.size() == call.size() &&

@@ -3,6 +3,8 @@
 
 #include <cstring>
 #include <new>
+#include <utility>
+#include <vector>
 
 #include "python/csrc/torch_abi.h"
 
@@ -42,6 +44,11 @@ class OwnedTensor {
   explicit OwnedTensor(TensorHandle handle) : handle_(handle) {}
   OwnedTensor(const OwnedTensor&) = delete;
   OwnedTensor& operator=(const OwnedTensor&) = delete;
+  OwnedTensor(OwnedTensor&& other) noexcept : handle_(other.release()) {}
+  OwnedTensor& operator=(OwnedTensor&& other) noexcept {
+    reset(other.release());
+    return *this;
+  }
   ~OwnedTensor() { reset(nullptr); }
 
   void reset(TensorHandle handle) {
@@ -58,6 +65,31 @@ class OwnedTensor {
  private:
   TensorHandle handle_ = nullptr;
 };
+
+// The tensors of a list, which are owned here; the list itself is freed.
+inline std::vector<OwnedTensor> open_list(StableIValue value) {
+  const auto list = plain_value<StableListHandle>(value);
+  size_t count = 0;
+  torch_abi().torch_list_size(list, &count);
+  std::vector<OwnedTensor> tensors(count);
+  for (size_t i = 0; i < count; ++i) {
+    StableIValue item = 0;
+    torch_abi().torch_list_get_item(list, i, &item);
+    tensors[i].reset(plain_value<TensorHandle>(item));
+  }
+  torch_abi().torch_delete_list(list);
+  return tensors;
+}
+
+// A list that torch owns, and with it the tensors.
+inline StableIValue give_list(std::vector<OwnedTensor>& tensors) {
+  StableListHandle list = nullptr;
+  torch_abi().torch_new_list_reserve_size(tensors.size(), &list);
+  for (OwnedTensor& tensor : tensors) {
+    torch_abi().torch_list_push_back(list, stable_value(tensor.release()));
+  }
+  return stable_value(list);
+}
 
 class OwnedString {
  public:

@@ -16,10 +16,12 @@ struct TensorOpaque;
 struct LibraryOpaque;
 struct StringOpaque;
 struct GuardOpaque;
+struct StableListOpaque;
 using TensorHandle = TensorOpaque*;
 using LibraryHandle = LibraryOpaque*;
 using StringHandle = StringOpaque*;
 using GuardHandle = GuardOpaque*;
+using StableListHandle = StableListOpaque*;
 using BoxedKernel = void (*)(StableIValue* stack, uint64_t inputs, uint64_t outputs);
 
 // The torch version whose conventions the kernels follow; newer ones translate.
@@ -46,6 +48,11 @@ inline constexpr uint64_t kTargetVersion = 0x020b000000000000;  // 2.11.0
   X(Error, torch_string_length, (StringHandle, size_t*))                                           \
   X(Error, torch_string_c_str, (StringHandle, const char**))                                       \
   X(Error, torch_delete_string, (StringHandle))                                                    \
+  X(Error, torch_new_list_reserve_size, (size_t, StableListHandle*))                               \
+  X(Error, torch_list_size, (StableListHandle, size_t*))                                           \
+  X(Error, torch_list_get_item, (StableListHandle, size_t, StableIValue*))                         \
+  X(Error, torch_list_push_back, (StableListHandle, StableIValue))                                 \
+  X(Error, torch_delete_list, (StableListHandle))                                                  \
   X(Error, aoti_torch_get_current_device_index, (int32_t*))                                        \
   X(Error, aoti_torch_create_device_guard, (int32_t, GuardHandle*))                                \
   X(Error, aoti_torch_delete_device_guard, (GuardHandle))                                          \

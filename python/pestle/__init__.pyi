@@ -1,6 +1,6 @@
 # Made from the table by tools/python_stub.sh: do not edit.
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
@@ -195,6 +195,27 @@ def dequantize_int8(
         K must be a multiple of hadamard, the elements that are rotated together
 
     Defined in docs/formats/int8.md, docs/formats/hadamard.md
+    """
+
+def quantize_list(
+    x: Sequence[Tensor], scale: Sequence[Tensor] | None = None, *, granularity: Literal["tensor", "row"] = "tensor", rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, q_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+) -> tuple[list[Tensor], list[Tensor]] | list[Tensor]:
+    """Quantises several tensors at once to FP8 or INT8, each as quantize_fp8 or quantize_int8 would.
+
+    Args:
+        x (list of bf16|f16|f32 [*M, K]): tensors to quantise
+        scale (list of f32 tensor: [1]; row: [*M, 1], optional): their decode scales: a code stands for code * scale
+        granularity (tensor|row): which elements share a scale
+        rounding (nearest|stochastic): nearest: ties to even; stochastic: by Philox bits
+        seed: Philox seed of stochastic rounding, the same for each tensor
+        q_dtype: dtype of q
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        q (list): their codes, FP8 or INT8
+        scale_out (list): the decode scales computed here, amax / largest code, when !has(scale)
+
+    Defined in docs/formats/fp8.md, docs/formats/int8.md
     """
 
 def hadamard(

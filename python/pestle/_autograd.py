@@ -160,12 +160,17 @@ def _output_dtypes(op: Op) -> frozenset[str]:
     )
 
 
+def _flat(values: tuple) -> list:
+    """Lists opened."""
+    return [v for value in values for v in (value if isinstance(value, list) else (value,))]
+
+
 def _guard_written_memory(form: Form, overload: torch._ops.OpOverload):
     written = [i for i, name in enumerate(form.keywords()) if name in form.written]
     names = form.keywords()
 
     def guard(keyset, *args, **kwargs):
-        tensors = [*args, *kwargs.values()]
+        tensors = _flat((*args, *kwargs.values()))
         if torch.is_grad_enabled() and any(
             isinstance(t, torch.Tensor) and t.requires_grad for t in tensors
         ):
@@ -174,7 +179,9 @@ def _guard_written_memory(form: Form, overload: torch._ops.OpOverload):
                 f"{form.op}, or wrap the call in torch.no_grad()"
             )
         for i in written:
-            torch.autograd.graph.increment_version(args[i] if i < len(args) else kwargs[names[i]])
+            given = args[i] if i < len(args) else kwargs[names[i]]
+            for tensor in _flat((given,)):
+                torch.autograd.graph.increment_version(tensor)
         with torch._C._AutoDispatchBelowADInplaceOrView():
             return overload.redispatch(keyset & _BELOW_INPLACE, *args, **kwargs)
 

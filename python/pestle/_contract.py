@@ -85,6 +85,10 @@ class Arg:
     def dtype_text(self, attributes: dict) -> str:
         return self.dtypes.get("") if "" in self.dtypes else self.dtypes[attributes[self.by]]
 
+    @property
+    def is_list(self) -> bool:
+        return self.kind == "tensor_list"
+
     @cached_property
     def lifts_scalar(self) -> bool:
         """A tensor without dimensions is taken as one of shape [1]."""
@@ -125,6 +129,10 @@ class Op:
     @cached_property
     def by_name(self) -> dict[str, Arg]:
         return {arg.name: arg for arg in self.args}
+
+    @cached_property
+    def has_lists(self) -> bool:
+        return any(arg.is_list for arg in self.args)
 
     def of_role(self, role: str) -> list[Arg]:
         return [arg for arg in self.args if arg.role == role]

@@ -22,8 +22,19 @@ def _space(name: str) -> str:
     return COMPILED if name in LIBRARY else _python_ops.namespace(name)
 
 
+def first(tensors) -> torch.Tensor:
+    """The first of a list, which decides over the backend."""
+    if isinstance(tensors, list | tuple) and tensors:
+        return tensors[0]
+    raise InvalidArgumentError("the first argument must be a list of at least one tensor")
+
+
 def _device(args: tuple) -> torch.device | None:
-    return next((a.device for a in args if isinstance(a, torch.Tensor)), None)
+    for value in args:
+        for one in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(one, torch.Tensor):
+                return one.device
+    return None
 
 
 def choose(op: str, backend, *inputs) -> str:
@@ -39,6 +50,8 @@ def choose(op: str, backend, *inputs) -> str:
 def after(error: RuntimeError, space: str, op: str, backend, inputs: tuple, options: dict) -> str:
     """The namespace to try after one that failed with this error; raises what the caller sees."""
     failed = typed(error)
+    if any(isinstance(value, list | tuple) and not value for value in inputs):
+        raise InvalidArgumentError(f"{op}: a list of tensors is empty: it has at least one")
     if not isinstance(failed, UnsupportedError):
         raise failed from None
     device, passed = _device(inputs), False

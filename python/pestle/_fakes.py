@@ -12,11 +12,18 @@ def _like(call, arg, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(call.shape(arg), dtype=dtype, device=first.device)
 
 
+def _outputs(calls: list, arg, asked: torch.dtype | None):
+    made = [_like(call, arg, call.dtype(arg, asked)) for call in calls]
+    return made if arg.is_list else made[0]
+
+
 def _fake_of(form: Form):
     def fake(*args, **kwargs):
-        call, asked = form.call(args, kwargs)
-        call.bind()
-        call.check()
+        whole, asked = form.call(args, kwargs)
+        calls = whole.positions()
+        for call in calls:
+            call.bind()
+            call.check()
         if form.kind != "functional":
             return None
         outputs = [call.op.by_name[name] for name in form.outputs]
@@ -25,7 +32,7 @@ def _fake_of(form: Form):
                 raise call.error(
                     arg, f"is there when {arg.present_if}: call another overload of the op"
                 )
-        made = tuple(_like(call, arg, call.dtype(arg, asked.get(arg.name))) for arg in outputs)
+        made = tuple(_outputs(calls, arg, asked.get(arg.name)) for arg in outputs)
         return made if len(made) > 1 else made[0]
 
     return fake

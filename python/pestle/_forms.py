@@ -10,6 +10,9 @@ import torch
 from . import _contract, _library
 from ._shapes import Call
 
+# Kinds of arguments of schemas that are tensors, or lists of them.
+TENSORS = ("tensor", "optional_tensor", "tensor_list", "optional_tensor_list")
+
 
 @dataclass(frozen=True)
 class Form:
@@ -55,7 +58,7 @@ class Form:
         for kind, name, keyword in self.arguments:
             if kind == "dtype":
                 asked[name] = values.get(keyword)
-            elif kind in ("tensor", "optional_tensor"):
+            elif kind in TENSORS:
                 tensors[name] = values.get(keyword)
             elif keyword in values:
                 attributes[name] = values[keyword]

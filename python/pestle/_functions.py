@@ -17,6 +17,7 @@ _SCOPE = {
     "_compiling": torch.compiler.is_compiling,
     "_debug": _backends.logger.isEnabledFor,
     "_dtypes": _contract.DTYPES,
+    "_first": _dispatch.first,
     "_selected": _backends.selected,
     "_settings": _backends.settings,
     "_traced": _dispatch.traced,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from . import _dispatch, _python_ops
-from ._forms import Form, all_forms
+from ._forms import TENSORS, Form, all_forms
 from .errors import UnsupportedError
 
 
@@ -15,11 +15,7 @@ def _kernel(form: Form):
     kinds = [kind for kind, _, _ in form.arguments]
 
     def call(*args, **kwargs):
-        inputs = tuple(
-            value
-            for value, kind in zip(args, kinds, strict=False)
-            if kind in ("tensor", "optional_tensor")
-        )
+        inputs = tuple(value for value, kind in zip(args, kinds, strict=False) if kind in TENSORS)
         space = _dispatch.choose(form.op, None, *inputs)
         while True:
             try:

@@ -71,7 +71,7 @@ def _key(value):
     """What the plan of a call may depend on."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.stride(), value.dtype, value.device
-    return value
+    return tuple(map(_key, value)) if isinstance(value, list) else value
 
 
 class _Refused(NoCapableBackendError):
@@ -94,32 +94,40 @@ class _Plan:
 
     def __init__(self, form: Form, implementation, args: tuple, kwargs: dict):
         self.form, self.implementation = form, implementation
-        call, asked = form.call(args, kwargs)
-        self._check(call, asked)
-        op = call.op
+        whole, asked = form.call(args, kwargs)
+        calls = self._check(whole, asked)
+        call, op = calls[0], whole.op
         self.outputs = [op.by_name[name] for name in form.outputs]
         if form.kind == "functional":
             self._check_variant(call)
-        self.views = {arg.name: _view(call, arg) for arg in op.of_role("input")
+        self.views = {arg.name: _views(calls, arg) for arg in op.of_role("input")
                       if arg.name in call.tensors}  # fmt: skip
         self.options = {arg.name: call.attributes[arg.name] for arg in op.of_role("attribute")}
-        self.expected = [(call.shape(arg), self._dtype(call, asked, arg)) for arg in self.outputs]
-        for arg, (_, dtype) in zip(self.outputs, self.expected, strict=True):
+        # By output a shape and a dtype; of a list one for each position.
+        self.expected = []
+        for arg in self.outputs:
+            each = [(one.shape(arg), self._dtype(one, asked, arg)) for one in calls]
+            self.expected.append(each if arg.is_list else each[0])
             if f"{arg.name}_dtype" in _chosen_dtypes(op.name):
-                self.options[f"{arg.name}_dtype"] = dtype
+                dtypes = {dtype for _, dtype in each}
+                self.options[f"{arg.name}_dtype"] = dtypes.pop() if len(dtypes) == 1 else None
         for name in _chosen_dtypes(op.name):
             self.options.setdefault(name, None)
+        self.lists = op.has_lists
         self.inputs = sorted(op.of_role("input"), key=lambda arg: arg.optional)
-        self._check_outputs(call)
-        self._ask(call)
+        self._check_outputs(calls)
+        self._ask(whole)
 
-    def _check(self, call: Call, asked: dict) -> None:
+    def _check(self, whole: Call, asked: dict) -> list[Call]:
         try:
-            call.bind()
-            call.check()
+            calls = whole.positions()
+            for call in calls:
+                call.bind()
+                call.check()
         except InvalidArgumentError:
-            _why.check_contract(call, asked)  # the same finding, in the library's words
+            _why.check_contract(whole, asked)  # the same finding, in the library's words
             raise
+        return calls
 
     def _check_variant(self, call: Call) -> None:
         for arg in call.op.of_role("output"):
@@ -139,9 +147,12 @@ class _Plan:
             wanted = wanted if wanted in allowed else allowed[0]
         return call.dtype(arg, wanted)
 
-    def _check_outputs(self, call: Call) -> None:
-        for arg, (shape, dtype) in zip(self.outputs, self.expected, strict=True):
-            if self.form.kind == "out":
+    def _check_outputs(self, calls: list[Call]) -> None:
+        if self.form.kind != "out":
+            return
+        for arg, expected in zip(self.outputs, self.expected, strict=True):
+            each = expected if arg.is_list else [expected]
+            for call, (shape, dtype) in zip(calls, each, strict=True):
                 given = call.tensors[arg.name]
                 if tuple(given.shape) != shape or given.dtype != dtype:
                     raise call.error(arg, f"does not have shape {list(shape)} and dtype {dtype}")
@@ -161,6 +172,12 @@ class _Plan:
         ]
 
 
+def _flat(values) -> list[torch.Tensor]:
+    """The tensors that are there, lists opened."""
+    return [t for value in values for t in (value if isinstance(value, list | tuple) else (value,))
+            if t is not None]  # fmt: skip
+
+
 @cache
 def _chosen_dtypes(op: str) -> tuple[str, ...]:
     """Keywords of the op's Python function that name an output's dtype."""
@@ -169,6 +186,14 @@ def _chosen_dtypes(op: str) -> tuple[str, ...]:
         for form in all_forms() if form.op == op
         for kind, name, _ in form.arguments if kind == "dtype"
     })  # fmt: skip
+
+
+def _views(calls: list[Call], arg):
+    """How an input is seen as what the contract calls it, each tensor of a list by itself."""
+    views = [_view(call, arg) for call in calls]
+    if not arg.is_list:
+        return views[0]
+    return lambda tensors: [view(t) for view, t in zip(views, tensors, strict=True)]
 
 
 def _view(call: Call, arg):
@@ -215,33 +240,49 @@ class _Kernel:
         return result if isinstance(result, tuple) else (result,)
 
     def _fresh(self, plan: _Plan, inputs: list):
+        given = _flat(inputs)
         results = []
-        for tensor, (shape, dtype) in zip(self._run(plan, inputs), plan.expected, strict=True):
-            if tuple(tensor.shape) != shape or tensor.dtype != dtype:
-                raise PestleError(
-                    f"{self.implementation.id} gave {tensor.dtype} of shape {list(tensor.shape)} "
-                    f"where the contract says {dtype} of shape {list(shape)}"
-                )
-            is_input = any(t is not None and torch._C._is_alias_of(t, tensor) for t in inputs)
-            results.append(tensor.clone() if is_input else tensor.contiguous())
+        for made, expected in zip(self._run(plan, inputs), plan.expected, strict=True):
+            if isinstance(expected, list):
+                pairs = zip(made, expected, strict=True)
+                results.append([self._checked(t, *one, given) for t, one in pairs])
+            else:
+                results.append(self._checked(made, *expected, given))
         return tuple(results) if len(results) > 1 else results[0]
+
+    def _checked(self, tensor: torch.Tensor, shape: tuple, dtype: torch.dtype, inputs: list):
+        if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+            raise PestleError(
+                f"{self.implementation.id} gave {tensor.dtype} of shape {list(tensor.shape)} "
+                f"where the contract says {dtype} of shape {list(shape)}"
+            )
+        is_input = any(torch._C._is_alias_of(t, tensor) for t in inputs)
+        return tensor.clone() if is_input else tensor.contiguous()
 
     def _targets(self, plan: _Plan, given: dict) -> list[torch.Tensor]:
         names = self.form.outputs if self.form.kind == "out" else self.form.aliases
-        return [
-            given[name].view(dtype).view(shape)
-            for name, (shape, dtype) in zip(names, plan.expected, strict=True)
-        ]
+        targets = []
+        for name, expected in zip(names, plan.expected, strict=True):
+            if isinstance(expected, list):
+                pairs = zip(given[name], expected, strict=True)
+                targets.append([t.view(dtype).view(shape) for t, (shape, dtype) in pairs])
+            else:
+                shape, dtype = expected
+                targets.append(given[name].view(dtype).view(shape))
+        return targets
 
     def _into(self, plan: _Plan, inputs: list, targets: list[torch.Tensor]) -> None:
         if self.implementation.takes_out and self._may_write_directly(plan, inputs, targets):
             self._run(plan, inputs, out=targets[0] if len(targets) == 1 else tuple(targets))
             return
-        for target, tensor in zip(targets, self._run(plan, inputs), strict=True):
+        for target, tensor in zip(_flat(targets), _flat(self._run(plan, inputs)), strict=True):
             target.copy_(tensor)
 
     def _may_write_directly(self, plan: _Plan, inputs: list, targets: list) -> bool:
         """No output shares memory with an input, but for the one whose place it may take."""
+        if plan.lists:
+            every = _flat(inputs)
+            return not any(torch._C._is_alias_of(t, o) for t in every for o in _flat(targets))
         for arg, target in zip(plan.outputs, targets, strict=True):
             for other, tensor in zip(plan.inputs, inputs, strict=True):
                 if tensor is None or not torch._C._is_alias_of(tensor, target):

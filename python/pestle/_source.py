@@ -7,7 +7,7 @@ import keyword as words
 
 from ._contract import Arg, Op
 from ._expr import to_python
-from ._forms import Form, forms_of
+from ._forms import TENSORS, Form, forms_of
 
 _CONSTANT_TYPES = {"int": "int", "float": "float", "bool": "bool"}
 
@@ -34,8 +34,9 @@ def signature(op: Op, typed: bool = False, in_place: bool = False) -> str:
     for arg in _inputs(op):
         if arg.name not in used:
             continue
-        optional = note("Tensor | None") + f"{equals}None"
-        parts.append(arg.name + (optional if arg.optional else note("Tensor")))
+        kind = "Sequence[Tensor]" if arg.is_list else "Tensor"
+        optional = note(f"{kind} | None") + f"{equals}None"
+        parts.append(arg.name + (optional if arg.optional else note(kind)))
     attributes = op.of_role("attribute")
     dtypes = sorted({name for form in forms for kind, name, _ in form.arguments if kind == "dtype"})
     parts.append("*")
@@ -50,8 +51,10 @@ def signature(op: Op, typed: bool = False, in_place: bool = False) -> str:
 
 
 def returns(form: Form, in_place: bool = False) -> str:
-    count = len(form.aliases if in_place else form.outputs)
-    return "Tensor" if count == 1 else f"tuple[{', '.join(['Tensor'] * count)}]"
+    names = form.aliases if in_place else form.outputs
+    by_name = form.contract.by_name
+    kinds = ["list[Tensor]" if by_name[name].is_list else "Tensor" for name in names]
+    return kinds[0] if len(kinds) == 1 else f"tuple[{', '.join(kinds)}]"
 
 
 def _switches(op: Op, forms: tuple[Form, ...]) -> list[tuple[str, Form]]:
@@ -79,10 +82,9 @@ def _switches(op: Op, forms: tuple[Form, ...]) -> list[tuple[str, Form]]:
 
 def _call(form: Form, target: str) -> str:
     arguments, star = [], False
-    positional = {"tensor", "optional_tensor"}
     for kind, name, keyword in form.arguments:
         value = f"{name}_dtype" if kind == "dtype" else name
-        star = star or kind not in positional
+        star = star or kind not in TENSORS
         arguments.append(f"{keyword}={value}" if star else value)
     return f"{target}({', '.join(arguments)})"
 
@@ -121,7 +123,7 @@ def source(op: Op, in_place: bool = False) -> tuple[str, dict[str, Form]]:
     options += [f"{output}_dtype" for output in _dtype_options(forms)]
     words = {
         "op": op.name,
-        "first": inputs[0],
+        "first": f"_first({inputs[0]})" if _inputs(op)[0].is_list else inputs[0],
         "inputs": ", ".join(inputs),
         "options": ", ".join(f"{option!r}: {option}" for option in options),
         "usual": _usual(op, options),
@@ -169,14 +171,15 @@ def docstring(op: Op, in_place: bool = False) -> str:
         rule = "; ".join(f"{k}: [{s}]" if k else f"[{s}]" for k, s in arg.shapes.items() if s)
         if arg.role == "input":
             dtypes = "; ".join(f"{k}: {d}" if k else d for k, d in arg.dtypes.items())
-            kind = f"{dtypes} {rule}" + (", optional" if arg.optional else "")
+            kind = ("list of " if arg.is_list else "") + f"{dtypes} {rule}"
+            kind += ", optional" if arg.optional else ""
         text.append(f"    {arg.name}{f' ({kind})' if kind else ''}: {arg.doc}")
     text += [f"    {name}_dtype: dtype of {name}" for name in _dtype_options(forms)]
     text.append("    backend: the only one to use, or several in order; None: as selected")
     text += ["", "Returns:"]
     for arg in op.of_role("output"):
         when = f", when {arg.present_if}" if arg.present_if else ""
-        text.append(f"    {arg.name}: {arg.doc}{when}")
+        text.append(f"    {arg.name}{' (list)' if arg.is_list else ''}: {arg.doc}{when}")
     if op.constraints:
         text += ["", "Rules:"] + [f"    {sentence}" for _, sentence in op.constraints]
     text += ["", f"Defined in {op.source}"]

@@ -10,7 +10,7 @@ from ._functions import names
 
 _HEAD = """# Made from the table by tools/python_stub.sh: do not edit.
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal

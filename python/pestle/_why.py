@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from . import _backends, _contract, _library
-from ._forms import Form, forms_of
+from ._forms import TENSORS, Form, forms_of
 from ._shapes import Call
 from .errors import InvalidArgumentError, PestleError
 
-_TENSOR, _INT, _FLOAT, _BOOL, _CHOICE = 1, 3, 4, 5, 6
+_TENSOR, _LIST, _INT, _FLOAT, _BOOL, _CHOICE = 1, 2, 3, 4, 5, 6
 _DEVICES = {"cpu": 1, "cuda": 2}
 _DTYPE_NUMBERS = {dtype: number for number, dtype in enumerate(_contract.DTYPES.values(), 1)}
 
@@ -101,30 +101,37 @@ def _contiguous(sizes: tuple) -> tuple:
     return tuple(strides)
 
 
-def _c_arguments(call: Call, asked: dict, keep: list) -> ctypes.Array:
-    call.bind()
-    first = next(iter(call.tensors.values()))
+def _c_arguments(whole: Call, asked: dict, keep: list) -> ctypes.Array:
+    calls = whole.positions()
+    for call in calls:
+        call.bind()
     values = []
-    for arg in call.op.args:
+    for arg in whole.op.args:
         value = _Arg()
         if arg.role == "attribute":
-            _set_attribute(value, arg, call.attributes[arg.name])
-        elif arg.name in call.tensors:
-            tensor = call.tensors[arg.name]
-            sizes = call.sizes(arg)
-            strides = tuple(tensor.stride()) if tensor.ndim else _contiguous(sizes)
-            keep.append(_view(sizes, strides, call.dtype_of(arg), tensor))
-        elif arg.role == "output" and call.wants(arg):
-            sizes = call.shape(arg)
-            dtype = call.dtype(arg, asked.get(arg.name))
-            keep.append(_view(sizes, _contiguous(sizes), dtype, first))
-        if arg.role != "attribute" and (arg.name in call.tensors or call.wants(arg)):
-            if arg.role == "input" and arg.name not in call.tensors:
-                raise call.error(arg, f"is missing: {arg.doc}")
-            value.kind = _TENSOR
-            value.value.tensor = ctypes.pointer(keep[-1])
+            _set_attribute(value, arg, whole.attributes[arg.name])
+        elif arg.name in whole.tensors or calls[0].wants(arg):
+            views = [_c_tensor(call, arg, asked) for call in (calls if arg.is_list else calls[:1])]
+            keep.append((_Tensor * len(views))(*views))
+            keep.append(views)  # shapes and strides live in these
+            value.kind = _LIST if arg.is_list else _TENSOR
+            value.count = len(views)
+            value.value.tensor = ctypes.cast(keep[-2], ctypes.POINTER(_Tensor))
         values.append(value)
     return (_Arg * len(values))(*values)
+
+
+def _c_tensor(call: Call, arg: _contract.Arg, asked: dict) -> _Tensor:
+    if arg.name in call.tensors:
+        tensor = call.tensors[arg.name]
+        sizes = call.sizes(arg)
+        strides = tuple(tensor.stride()) if tensor.ndim else _contiguous(sizes)
+        return _view(sizes, strides, call.dtype_of(arg), tensor)
+    if arg.role == "input":
+        raise call.error(arg, f"is missing: {arg.doc}")
+    sizes = call.shape(arg)
+    dtype = call.dtype(arg, asked.get(arg.name))
+    return _view(sizes, _contiguous(sizes), dtype, next(iter(call.tensors.values())))
 
 
 def _set_attribute(value: _Arg, arg: _contract.Arg, given) -> None:
@@ -166,8 +173,10 @@ def _ask_library(call: Call, asked: dict, implementation: str | None = None) -> 
 def check_contract(call: Call, asked: dict) -> None:
     """InvalidArgumentError, in the library's words, if the call breaks the op's contract."""
     if _library.LIBRARY is None:
-        call.bind()
-        return call.check()
+        for one in call.positions():
+            one.bind()
+            one.check()
+        return None
     try:
         _ask_library(call, asked)
     except InvalidArgumentError:
@@ -196,11 +205,12 @@ def _python_verdict(name: str, call: Call, asked: dict) -> Verdict:
     from . import _python_ops  # which asks check_contract above
 
     op = call.op
-    wanted = tuple(arg.name for arg in op.of_role("output") if call.wants(arg))
+    one = call.positions()[0]
+    wanted = tuple(arg.name for arg in op.of_role("output") if one.wants(arg))
     form = next(form for form in forms_of(op.name) if form.outputs == wanted)
     args, kwargs = [], {}
     for kind, argument, keyword in form.arguments:
-        if kind in ("tensor", "optional_tensor"):
+        if kind in TENSORS:
             args.append(call.tensors.get(argument))
         else:
             value = asked.get(argument) if kind == "dtype" else call.attributes[argument]
@@ -222,7 +232,7 @@ def why(op: str, /, *args, backend: str | tuple[str, ...] | None = None, **kwarg
         raise InvalidArgumentError(f"no op {name!r}; pestle.list_ops() names them")
     call, asked = _bind_python(_contract.op(name), args, kwargs)
     check_contract(call, asked)
-    device = next(iter(call.tensors.values())).device
+    device = next(iter(call.positions()[0].tensors.values())).device
     verdicts: list[Verdict] = []
     for candidate in _backends.order(backend):
         refusal = _backends.refusal(candidate, name, device)

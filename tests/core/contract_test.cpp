@@ -250,6 +250,27 @@ TEST(Contract, ListsAreCheckedPositionByPosition) {
 
   c.x.pop_back();
   EXPECT_NE(c.check(scope).message().find("2 tensors, the other lists 1"), std::string::npos);
+  c.x.clear();
+  EXPECT_NE(c.check(scope).message().find("x has no tensors"), std::string::npos);
+}
+
+TEST(Contract, ListsLieOnOneDevice) {
+  ListCall c;
+  Scope scope;
+  c.x[1].device = c.out[1].device = {DeviceType::kCuda, 0};
+  EXPECT_NE(c.check(scope).message().find("x has tensors on several devices"), std::string::npos);
+}
+
+TEST(Contract, OutputsOfListsAreInferredPositionByPosition) {
+  ListCall c;
+  Scope scope;
+  ASSERT_TRUE(c.check(scope).ok());
+  c.values[1] = {};
+  std::vector<std::vector<TensorView>> lists;
+  ASSERT_TRUE(c.contract.infer_outputs(c.call, scope, lists).ok());
+  ASSERT_EQ(c.call.args[1].list.size(), 2u);
+  EXPECT_EQ(describe(c.call.args[1].list[0]), "f32[3,2]");
+  EXPECT_EQ(describe(c.call.args[1].list[1]), "f32[1,4]");
 }
 
 // A shape after a reduction over any set of dimensions.

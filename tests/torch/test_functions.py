@@ -17,8 +17,8 @@ X = torch.randn(8, 256, generator=torch.Generator().manual_seed(1))
 def test_signature_and_docstring_come_from_the_contract():
     text = str(inspect.signature(pestle.quantize_fp8))
     assert text == (
-        "(x, scale=None, *, granularity='tensor', rounding='nearest', seed=0, q_dtype=None, "
-        "backend=None)"
+        "(x, scale=None, *, granularity='tensor', rounding='nearest', seed=0, "
+        "transposed=False, q_dtype=None, backend=None)"
     )
     for op in pestle.list_ops():
         doc = getattr(pestle, op).__doc__
