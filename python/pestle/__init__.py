@@ -36,10 +36,11 @@ __version__ = _library.version()
 
 # Kept for the life of the process: torch forgets the registrations of a library that goes away.
 _torch_library = _library.keep(_torch.library.Library("pestle", "FRAGMENT"))
-if _library.LIBRARY is None:
-    _pure.register(_torch_library)
-_fakes.register(_torch_library)
-_autograd.register(_torch_library)
+with _library.uncollected():
+    if _library.LIBRARY is None:
+        _pure.register(_torch_library)
+    _fakes.register(_torch_library)
+    _autograd.register(_torch_library)
 
 __all__ = [
     "Backend",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
+from torch._library.autograd import Info, make_autograd_impl
 
 from ._contract import Op, split_dims
 from ._contract import op as contract_of
@@ -16,6 +17,7 @@ from ._forms import Form, all_forms
 from ._shapes import Call
 from .errors import NoGradientError
 
+_BELOW_AUTOGRAD = torch._C._after_autograd_keyset
 _BELOW_INPLACE = torch._C._after_ADInplaceOrView_keyset
 
 
@@ -188,21 +190,37 @@ def _guard_written_memory(form: Form, overload: torch._ops.OpOverload):
     return guard
 
 
+def _differentiated(form: Form, overload: torch._ops.OpOverload, backend: str):
+    """Kernel of the functional form above the ones that compute. What torch makes for gradients is
+    made when the first is asked for: for some 200 forms it takes longer than all else of import."""
+
+    @cache
+    def with_gradient():
+        plan = backward_of(form.contract)
+        if plan is None:
+            info = Info(_no_gradient(form), None)
+        else:
+            info = Info(_gradient(form, plan, backend), _keep(form, plan))
+        return make_autograd_impl(overload, info)
+
+    def kernel(keyset, *args, **kwargs):
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+            return with_gradient()(keyset, *args, **kwargs)
+        with torch._C._AutoDispatchBelowAutograd():
+            return overload.redispatch(keyset & _BELOW_AUTOGRAD, *args, **kwargs)
+
+    return kernel
+
+
 def register_form(
     form: Form, overload: torch._ops.OpOverload, library: torch.library.Library, backend: str = ""
 ) -> None:
     """Gradients of one overload that computes a form: the library's, or a Python backend's."""
-    if form.kind != "functional":
-        guard = _guard_written_memory(form, overload)
-        library.impl(form.name, guard, "Autograd", with_keyset=True)
-        return
-    plan = backward_of(form.contract)
-    if plan is None:
-        torch.library.register_autograd(overload, _no_gradient(form), lib=library)
-        return
-    torch.library.register_autograd(
-        overload, _gradient(form, plan, backend), setup_context=_keep(form, plan), lib=library
-    )
+    if form.kind == "functional":
+        kernel = _differentiated(form, overload, backend)
+    else:
+        kernel = _guard_written_memory(form, overload)
+    library.impl(form.name, kernel, "Autograd", with_keyset=True)
 
 
 def register(library: torch.library.Library) -> None:

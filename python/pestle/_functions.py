@@ -8,7 +8,7 @@ from functools import cache
 import torch
 
 from . import _backends, _contract, _dispatch, _generated, _library, _python_ops, _source
-from ._forms import forms_of
+from ._forms import all_forms, forms_of
 from .errors import UnsupportedError
 
 _SCOPE = {
@@ -26,7 +26,7 @@ _SCOPE = {
 
 def names() -> list[str]:
     """Functions that exist: one per op, and name_ where it has an in-place form."""
-    ops = [op for op in _library.contracts() if forms_of(op)]
+    ops = list(dict.fromkeys(form.op for form in all_forms()))
     return ops + [f"{op}_" for op in ops if forms_of(op, "in_place")]
 
 
@@ -42,6 +42,9 @@ def function(name: str) -> Callable:
     # A module of its own, with names of their own: torch.compile looks globals up by module name.
     scope = vars(_generated)
     scope |= {target: _python_ops.overloads(form) for target, form in targets.items()}
+    # What OpOverload.__call__ calls, without its frame; dynamo, which knows OpOverloads, never
+    # comes here.
+    scope |= {f"{target}_usual": form.overload._op for target, form in targets.items()}
     scope |= _SCOPE
     exec(compile(source, f"<pestle.{name}>", "exec"), scope)
     made = scope[name]

@@ -1,8 +1,11 @@
 """Loads the compiled ops and speaks the C ABI: the table, the contracts, last errors."""
 
 import ctypes
+import gc
 import json
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -81,6 +84,19 @@ def contracts() -> dict[str, dict]:
 def forms() -> dict:
     """What is registered with torch: {"forms": [...], "unbound": {op: why}}."""
     return json.loads(take_text(LIBRARY.pestle_torch_forms())) if LIBRARY else _table()["forms"]
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage collection inside: what registration makes is kept for good, and looking through
+    all of torch's objects for garbage takes as long as registering."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def keep(library):

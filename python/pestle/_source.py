@@ -144,7 +144,7 @@ def source(op: Op, in_place: bool = False) -> tuple[str, dict[str, Form]]:
             lines += [f"{indent}{call}", f"{indent}return {views}"]
         else:
             lines.append(f"{indent}if _usual:")
-            lines.append(f"{indent}    return {target}[_space]({tensors})")
+            lines.append(f"{indent}    return {target}_usual({tensors})")
             lines.append(f"{indent}return {call}")
     lines.append(_AFTER.format(**words))
     return "\n".join(lines), targets

@@ -206,6 +206,40 @@ def forms_with_a_case() -> list[Form]:
     return [form for form in all_forms() if (form.op, form.outputs) in called]
 
 
+DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+
+@cache
+def functional_calls() -> list[tuple[Form, str]]:
+    """(form, device) of every functional form that some small case calls, where it runs."""
+    return [
+        (form, device)
+        for form in forms_with_a_case() if form.kind == "functional"
+        for device in DEVICES
+        if any(i["device"] == device for i in contracts()[form.op]["implementations"])
+    ]  # fmt: skip
+
+
+def call_on(form: Form, device: str) -> tuple[tuple, dict]:
+    """Arguments of a small call of a form, on a device."""
+    case = first_case(form)
+    return case.arguments(form, **{n: t.to(device) for n, t in case.call.tensors.items()})
+
+
+def outputs_of(made) -> list[torch.Tensor]:
+    return list(made) if isinstance(made, tuple | list) else [made]
+
+
+def assert_same(got, expected) -> None:
+    """Two results of a call, bit for bit but for NaNs."""
+    for mine, tensor in zip(outputs_of(got), outputs_of(expected), strict=True):
+        assert (mine.dtype, mine.shape, mine.device) == (tensor.dtype, tensor.shape, tensor.device)
+        same = bits(mine) == bits(tensor)
+        if tensor.dtype in _GRIDS:
+            same |= mine.isnan() & tensor.isnan()
+        assert same.all()
+
+
 @cache
 def first_case(form: Form) -> Case:
     """A small case that the form takes; NaNs and empty tensors are other tests' matter."""

@@ -1,5 +1,6 @@
 """torch.compile without graph breaks and with changing shapes, torch.export."""
 
+import cases
 import pestle
 import pytest
 import torch
@@ -70,3 +71,45 @@ def test_kernels_are_the_librarys():
     key = torch._C._dispatch_has_kernel_for_dispatch_key
     for name in ("pestle::quantize_fp8", "pestle::quantize_fp8.scale"):
         assert key(name, "CPU") and key(name, "CUDA")
+
+
+CALLS = cases.functional_calls()
+if len(cases.DEVICES) == 1:  # one form of each op will do; on GPU machines it is all of them
+    CALLS = list({form.op: (form, device) for form, device in CALLS}.values())
+every_call = pytest.mark.parametrize(
+    ("form", "device"), CALLS,
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)  # fmt: skip
+
+
+class Once(torch.nn.Module):
+    """One call of a form as a model."""
+
+    def __init__(self, form, options):
+        super().__init__()
+        self.form, self.options = form, options
+
+    def forward(self, *tensors):
+        return self.form.overload(*tensors, **self.options)
+
+
+def test_every_op_is_among_the_calls():
+    assert {form.op for form, device in CALLS if device == "cpu"} == set(pestle.list_ops())
+
+
+@every_call
+def test_every_form_compiles_and_exports(form, device):
+    tensors, options = cases.call_on(form, device)
+    model = Once(form, options)
+    with torch.no_grad():
+        expected = model(*tensors)
+        torch._dynamo.reset()
+        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
+        cases.assert_same(compiled(*tensors), expected)
+        program = torch.export.export(model, tensors)
+        assert any(str(n.target) == f"pestle.{overload_name(form)}" for n in program.graph.nodes)
+        cases.assert_same(program.module()(*tensors), expected)
+
+
+def overload_name(form) -> str:
+    return form.name if form.variant else f"{form.name}.default"

@@ -43,6 +43,29 @@ def test_same_as_the_cpu(name, case):
     cases.assert_codes(case, got, lambda c: {n: t.cpu() for n, t in run(c, "cuda").items()})
 
 
+@pytest.mark.parametrize(
+    "form", [f for f, device in cases.functional_calls() if device == "cuda"], ids=lambda f: f.name
+)
+def test_every_form_in_a_graph(form):
+    """Captured once, replayed on other values of the inputs, from a stream of its own."""
+    tensors, options = cases.call_on(form, "cuda")
+    with torch.inference_mode():
+        form.overload(*tensors, **options)
+        torch.cuda.synchronize()
+        values = [None if t is None else t.clone() for t in tensors]
+        for tensor in tensors:
+            if tensor is not None:
+                tensor.view(torch.uint8).zero_() if tensor.ndim else tensor.zero_()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results = form.overload(*tensors, **options)
+        for tensor, value in zip(tensors, values, strict=True):
+            if tensor is not None:
+                tensor.copy_(value)
+        graph.replay()
+        cases.assert_same(results, form.overload(*tensors, **options))
+
+
 @pytest.fixture
 def x():
     return torch.randn(256, 1024, device="cuda")

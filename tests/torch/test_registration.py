@@ -13,10 +13,9 @@ from pestle._autograd import backward_of
 from pestle._library import contracts
 
 ROOT = Path(__file__).parents[2]
-every_form = pytest.mark.parametrize("form", cases.forms_with_a_case(), ids=lambda form: form.name)
 
 
-def arguments(form):
+def arguments(form, device="cpu"):
     """A small call without NaNs, which torch takes for unequal."""
     case = cases.first_case(form)
     for name, tensor in case.call.tensors.items():
@@ -26,7 +25,8 @@ def arguments(form):
             case.call.tensors[name] = tensor.nan_to_num(1, 2, -2).clamp(-8, 8)
     given = case.empty_outputs() if form.kind == "out" else {}
     written = {name: case.call.tensors[name].clone() for name in form.aliases}
-    return case.arguments(form, **given, **written)
+    given = case.call.tensors | given | written
+    return case.arguments(form, **{name: tensor.to(device) for name, tensor in given.items()})
 
 
 # torch's comparison of schema and behaviour can't multiply these dtypes; test_cases.py looks itself
@@ -34,9 +34,17 @@ def arguments(form):
 _NO_SCHEMA_CHECK = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu)
 
 
-@every_form
-def test_opcheck(form):
-    args, kwargs = arguments(form)
+def runs_on(form, device) -> bool:
+    return any(i["device"] == device for i in contracts()[form.op]["implementations"])
+
+
+@pytest.mark.parametrize(
+    ("form", "device"),
+    [(f, d) for f in cases.forms_with_a_case() for d in cases.DEVICES if runs_on(f, d)],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_opcheck(form, device):
+    args, kwargs = arguments(form, device)
     tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
     utils = ["test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
     if not any(tensor.dtype in _NO_SCHEMA_CHECK for tensor in tensors):
