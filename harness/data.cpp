@@ -222,12 +222,28 @@ class Filler {
   int64_t forced_ = 0;
 };
 
+// Large tensors repeat their first kPeriod elements, a prime number of them, so that no two rows or
+// tiles begin alike: making each element anew would take longer than most checks.
+constexpr int64_t kPeriod = 4194301;
+constexpr int64_t kGrain = 1 << 16;
+
 template <class T>
 void fill_words(void* out, int64_t count, const Filler& filler) {
-  cpu::parallel_for(count, 1 << 16, [&](int64_t begin, int64_t end) {
+  auto* bytes = static_cast<char*>(out);
+  constexpr auto kSize = static_cast<int64_t>(sizeof(T));
+  cpu::parallel_for(std::min(count, kPeriod), kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const T word = static_cast<T>(filler(i));
-      std::memcpy(static_cast<char*>(out) + i * static_cast<int64_t>(sizeof(T)), &word, sizeof(T));
+      std::memcpy(bytes + i * kSize, &word, sizeof(T));
+    }
+  });
+  if (count <= kPeriod) return;
+  cpu::parallel_for(count - kPeriod, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t to = begin + kPeriod; to < end + kPeriod;) {
+      const int64_t from = to % kPeriod;
+      const int64_t some = std::min(end + kPeriod - to, kPeriod - from);
+      std::memcpy(bytes + to * kSize, bytes + from * kSize, static_cast<size_t>(some * kSize));
+      to += some;
     }
   });
 }

@@ -209,8 +209,6 @@ uint64_t TestTensor::hash_elements() const {
   return hash_bytes(elements, size_bytes(host_view_));
 }
 
-uint64_t TestTensor::hash_everything() const { return hash_bytes(host_bytes(), bytes_); }
-
 TestTensor::Stray TestTensor::erase_and_find_stray(uint8_t byte) {
   const int64_t size = size_bytes(host_view_);
   if (is_contiguous(host_view_)) {

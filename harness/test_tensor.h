@@ -46,7 +46,6 @@ class TestTensor {
   // scratch.
   const void* read(std::vector<uint8_t>& scratch) const;
   uint64_t hash_elements() const;
-  uint64_t hash_everything() const;
 
   // Overwrites the elements with the poison and returns the offset from the first element, in
   // bytes, of a byte that is not an element and not the poison any more; `found` says if any.

@@ -16,7 +16,8 @@ PESTLE = Path(os.environ.get("PESTLE_BIN", ROOT / "build/bin/pestle"))
 def tree(tmp_path):
     """A tree of its own, so that no earlier run's results are there."""
     (tmp_path / "tools").mkdir()
-    shutil.copy(ROOT / "tools/gpu.sh", tmp_path / "tools/gpu.sh")
+    for name in ("gpu.sh", "gpu_run.py"):
+        shutil.copy(ROOT / "tools" / name, tmp_path / "tools" / name)
     return tmp_path
 
 
@@ -37,7 +38,7 @@ def test_steps_run_once_and_their_lines_come_back(tree):
     result, out = run(tree, "swap_nibbles", "hadamard", "--only", "check")
     assert result.returncode == 0, result.stdout + result.stderr
     lines = [json.loads(line) for line in (out / "check.jsonl").read_text().splitlines()]
-    assert [line["op"] for line in lines] == ["swap_nibbles", "hadamard"]
+    assert sorted(line["op"] for line in lines) == ["hadamard", "swap_nibbles"]
     assert all(line["ok"] and line["tags"]["smoke"]["run"] > 0 for line in lines)
     again, out = run(tree, "swap_nibbles", "hadamard", "--only", "check")
     assert "0 passed, 0 failed, 2 done before" in again.stdout
@@ -70,3 +71,31 @@ def test_a_failing_step_fails_the_run_and_is_tried_again(tree):
     assert "FAILED: check.swap_nibbles.smoke" in result.stdout
     again, _ = run(tree, "swap_nibbles", "--only", "check", pestle=broken)
     assert "1 failed, 0 done before" in again.stdout
+
+
+def test_sanitizer_runs_say_what_they_found(tree, monkeypatch):
+    """With a stand-in for compute-sanitizer that finds something in one op."""
+    fake = tree / "compute-sanitizer"
+    fake.write_text(
+        '#!/bin/sh\nshift 4\n"$@"\ncase "$*" in *swap*) n=1 ;; *) n=0 ;; esac\n'
+        'echo "========= ERROR SUMMARY: $n errors"\n[ $n = 0 ]\n'
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tree}:{os.environ['PATH']}")
+    result, out = run(tree, "swap_nibbles", "hadamard", "--sanitizer")
+    assert result.returncode == 1
+    assert "4 passed, 4 failed" in result.stdout
+    good = [json.loads(line) for line in (out / "sanitizer.jsonl").read_text().splitlines()]
+    bad = [json.loads(line) for line in (out / "failed.jsonl").read_text().splitlines()]
+    assert {(line["op"], line["findings"]) for line in good} == {("hadamard", 0)}
+    assert {(line["op"], line["findings"]) for line in bad} == {("swap_nibbles", 1)}
+    assert all(line["tags"]["smoke"]["run"] > 0 for line in good)
+
+
+def test_a_sanitizer_that_says_nothing_is_a_failure(tree, monkeypatch):
+    fake = tree / "compute-sanitizer"
+    fake.write_text("#!/bin/sh\nexit 0\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tree}:{os.environ['PATH']}")
+    result, _ = run(tree, "hadamard", "--sanitizer")
+    assert result.returncode == 1
