@@ -1,5 +1,8 @@
 // pestle bench: time, bytes per second and share of what the machine can do.
+#include <algorithm>
 #include <cstdio>
+#include <deque>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -20,6 +23,8 @@ struct Options {
   std::vector<std::string> ops;
   std::string tags = "bar";
   std::string case_text;
+  std::string cases_file;
+  mutable std::deque<std::string> case_texts;  // of the file's cases, whose text they point to
   int64_t footprint_mib = 1024;
   harness::BenchOptions bench;
   std::string out;
@@ -39,6 +44,29 @@ struct Job {
   const Op* op;
   Case row;
 };
+
+// Cases of a file ({"cases": [{"op": ..., "case": ...}]}) that are not among `jobs`.
+Status add_cases_of_file(const Options& options, const std::vector<const Op*>& ops,
+                         std::vector<Job>& jobs) {
+  if (options.cases_file.empty()) return {};
+  std::ifstream file(options.cases_file);
+  const auto parsed = nlohmann::json::parse(file, nullptr, false);
+  if (!parsed.is_object() || !parsed.contains("cases")) {
+    return {Code::kIoError, options.cases_file + ": can't be read, or has no list 'cases'"};
+  }
+  for (const auto& entry : parsed["cases"]) {
+    auto op = require_op(entry.at("op").get<std::string>());
+    PESTLE_TRY(op.status());
+    const std::string text = entry.at("case").get<std::string>();
+    const bool known = std::any_of(jobs.begin(), jobs.end(), [&](const Job& job) {
+      return job.op == op.value() && job.row.text == text;
+    });
+    if (known || std::find(ops.begin(), ops.end(), op.value()) == ops.end()) continue;
+    options.case_texts.push_back(text);
+    jobs.push_back({op.value(), {options.case_texts.back().c_str(), kBar}});
+  }
+  return {};
+}
 
 Result<std::vector<Job>> select_jobs(const Options& options) {
   unsigned tags = 0;
@@ -65,6 +93,7 @@ Result<std::vector<Job>> select_jobs(const Options& options) {
       if (row.tags & tags) jobs.push_back({op, row});
     }
   }
+  PESTLE_TRY(add_cases_of_file(options, ops, jobs));
   return jobs;
 }
 
@@ -277,6 +306,8 @@ void add_bench(CLI::App& app, int* exit_code) {
   command->add_option("op", options->ops, "ops; all when none is named");
   command->add_option("--tags", options->tags, "cases: smoke, edge, bar, huge or all (bar)");
   command->add_option("--case", options->case_text, "a call in a case's words, for one op");
+  command->add_option("--cases", options->cases_file,
+                      "a JSON file with more cases, such as bench/bars_cuda.json");
   command->add_option("--impl", options->bench.impl, "an implementation, not the chosen one");
   command->add_option("--vs", options->bench.versus,
                       "a second implementation, timed in turn with the first, with a verdict");

@@ -23,6 +23,15 @@ endif()
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real)
 endif()
+# The code that other GPUs run, forced on a Hopper one: compiled for 80 or plain 90, assembled for
+# sm_90, and dispatched as on such a device.
+set(PESTLE_CUDA_PORTABLE "" CACHE STRING "80 or 90: only that architecture's code, run on sm_90")
+if(PESTLE_CUDA_PORTABLE)
+  set(CMAKE_CUDA_ARCHITECTURES OFF)
+  string(APPEND CMAKE_CUDA_FLAGS " -gencode arch=compute_${PESTLE_CUDA_PORTABLE},code=sm_90")
+  target_compile_definitions(pestle_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CUDA>:PESTLE_CUDA_PORTABLE=${PESTLE_CUDA_PORTABLE}>)
+endif()
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)

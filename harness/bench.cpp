@@ -101,6 +101,7 @@ void BenchCase::poison_outputs() {
         memory_->fill(region.memory, 0x5A, region.bytes);
     }
   }
+  memory_->synchronize();
   ran_.assign(sets_.size(), false);
 }
 

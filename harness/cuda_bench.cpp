@@ -57,6 +57,7 @@ class Timer {
     flush_ = std::make_unique<Allocation>(memory_, kFlushTimesL2 * info.value().l2_bytes);
     if (flush_->data == nullptr) return {Code::kOutOfMemory, "no memory to flush L2 with"};
     memory_.fill(flush_->data, 0x5C, flush_->bytes);
+    memory_.synchronize();
     return {};
   }
 

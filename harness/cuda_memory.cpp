@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <vector>
 
 #include "backends/cuda/runtime.h"
@@ -15,6 +16,7 @@ namespace {
 constexpr uint8_t kTooEarly = 0xC3;
 // Left free for the driver's own needs.
 constexpr int64_t kReserve = int64_t{512} << 20;
+constexpr int64_t kKept = int64_t{1} << 20;  // largest allocation that is kept
 
 class GraphRecording final : public Recording {
  public:
@@ -31,6 +33,7 @@ class CudaMemory final : public Memory {
  public:
   explicit CudaMemory(int device) : device_(device) {}
   ~CudaMemory() override {
+    drop_kept();
     if (stream_ != nullptr) cuda::destroy_stream(device_, stream_);
     for (void* event : events_) {
       if (event != nullptr) cuda::destroy_event(device_, event);
@@ -53,12 +56,27 @@ class CudaMemory final : public Memory {
   }
 
   Device device() const override { return {DeviceType::kCuda, device_}; }
+  // Small allocations are kept for others of exactly their size: the driver's own wait for the
+  // device, which many processes share.
   void* allocate(int64_t bytes) override {
+    auto& same = kept_[bytes];
+    if (!same.empty()) {
+      void* memory = same.back();
+      same.pop_back();
+      return memory;
+    }
     auto memory = cuda::allocate(device_, bytes);
+    if (memory.ok()) return memory.value();
+    drop_kept();
+    memory = cuda::allocate(device_, bytes);
     return memory.ok() ? memory.value() : nullptr;
   }
-  void release(void* memory, int64_t) override {
-    if (memory != nullptr) cuda::release(device_, memory);
+  void release(void* memory, int64_t bytes) override {
+    if (memory == nullptr) return;
+    if (bytes <= kKept)
+      kept_[bytes].push_back(memory);
+    else
+      cuda::release(device_, memory);
   }
   int64_t free_bytes() const override {
     const auto bytes = cuda::free_bytes(device_);
@@ -73,7 +91,6 @@ class CudaMemory final : public Memory {
   }
   void fill(void* memory, uint8_t byte, int64_t bytes) override {
     must(cuda::fill_bytes(device_, memory, byte, bytes, nullptr));
-    must(cuda::synchronize_device(device_));
   }
   void copy(void* to, const void* from, int64_t bytes) override {
     must(cuda::copy_on_device(device_, to, from, bytes, nullptr));
@@ -109,6 +126,13 @@ class CudaMemory final : public Memory {
   }
 
  private:
+  void drop_kept() {
+    for (auto& [bytes, list] : kept_) {
+      for (void* memory : list) cuda::release(device_, memory);
+      list.clear();
+    }
+  }
+
   // After an error of the device nothing that follows can be trusted, so there is no way on.
   void must(const Status& status) const {
     if (status.ok()) return;
@@ -125,11 +149,13 @@ class CudaMemory final : public Memory {
     std::vector<void*> staged;
     Status status;
     for (const Region& region : regions) {
-      auto memory = cuda::allocate(device_, region.bytes);
-      status = memory.status();
-      if (!status.ok()) break;
-      staged.push_back(memory.value());
-      must(cuda::copy_on_device(device_, memory.value(), region.memory, region.bytes, nullptr));
+      void* memory = allocate(region.bytes);
+      if (memory == nullptr) {
+        status = {Code::kOutOfMemory, "no memory to hold the tensors' content back"};
+        break;
+      }
+      staged.push_back(memory);
+      must(cuda::copy_on_device(device_, memory, region.memory, region.bytes, nullptr));
       must(cuda::fill_bytes(device_, region.memory, kTooEarly, region.bytes, nullptr));
     }
     synchronize();
@@ -147,7 +173,7 @@ class CudaMemory final : public Memory {
       }
       synchronize();
     }
-    for (void* memory : staged) cuda::release(device_, memory);
+    for (size_t i = 0; i < staged.size(); ++i) release(staged[i], regions[i].bytes);
     return status;
   }
 
@@ -168,6 +194,7 @@ class CudaMemory final : public Memory {
   void* stream_ = nullptr;
   void* events_[2] = {};
   cuda::Gate gate_;
+  std::map<int64_t, std::vector<void*>> kept_;  // by size
 };
 
 }  // namespace

@@ -47,8 +47,9 @@ class Memory {
   virtual bool host_visible() const = 0;
   virtual void to_device(void* device, const void* host, int64_t bytes) = 0;
   virtual void to_host(void* host, const void* device, int64_t bytes) = 0;
-  // As memset, memcpy and hash_bytes, where the memory is. Any good hash will do; it is compared
-  // with none of another memory.
+  // As memset, memcpy and hash_bytes, where the memory is; what follows here sees fill's bytes,
+  // other streams after synchronize(). Any good hash will do; it is compared with none of another
+  // memory.
   virtual void fill(void* memory, uint8_t byte, int64_t bytes) = 0;
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
   virtual uint64_t hash(const void* memory, int64_t bytes) = 0;

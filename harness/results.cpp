@@ -62,7 +62,9 @@ nlohmann::ordered_json gpu_json(int device) {
   if (!found.ok()) return {{"error", found.status().message()}};
   const cuda::DeviceInfo& info = found.value();
   const cuda::Clocks clocks = cuda::clocks(device);
-  return {{"name", info.name},
+  const int portable = cuda::portable();
+  return {{"portable", portable > 0 ? std::to_string(portable) : ""},
+          {"name", info.name},
           {"compute_capability", info.compute_capability},
           {"sms", info.sm_count},
           {"l2_bytes", info.l2_bytes},

@@ -13,6 +13,7 @@ namespace {
 // Wide enough that four unrolled 64-byte stores past the end still land in it.
 constexpr int64_t kGuardBytes = 1024;
 constexpr int64_t kPadElements = 3;
+constexpr int64_t kHashedHere = int64_t{1} << 20;
 constexpr int64_t kBytesPerTask = int64_t{1} << 20;
 
 // Strides in elements; returns the first element's distance from the lowest address, in elements.
@@ -192,6 +193,13 @@ void TestTensor::poison(uint8_t byte) {
   });
 }
 
+void TestTensor::poison_in_place(uint8_t byte) {
+  if (image_)
+    memory_->fill(device_.get(), byte, bytes_);
+  else
+    poison(byte);
+}
+
 void TestTensor::write(const void* contiguous) {
   if (contiguous != host_view_.data) scatter(contiguous, host_view_);
 }
@@ -207,6 +215,12 @@ uint64_t TestTensor::hash_elements() const {
   std::vector<uint8_t> scratch;
   const void* elements = read(scratch);
   return hash_bytes(elements, size_bytes(host_view_));
+}
+
+uint64_t TestTensor::hash_in_place(bool uploaded) {
+  if (image_ && bytes_ > kHashedHere) return memory_->hash(device_.get(), bytes_);
+  if (!uploaded) download();
+  return hash_bytes(host_bytes(), bytes_);
 }
 
 TestTensor::Stray TestTensor::erase_and_find_stray(uint8_t byte) {

@@ -38,14 +38,19 @@ class TestTensor {
   // The whole allocation where the op sees it.
   Region region() const { return {device_.get(), bytes_}; }
 
-  // Every byte, guards and gaps included.
+  // Every byte, guards and gaps included, of the image on the host; or where the op sees them, and
+  // the image is what download() brings.
   void poison(uint8_t byte);
+  void poison_in_place(uint8_t byte);
   // Elements in row-major order. `contiguous` may be this tensor's own image when it is contiguous.
   void write(const void* contiguous);
   // The elements in row-major order: the image itself if it is contiguous, else gathered to
   // scratch.
   const void* read(std::vector<uint8_t>& scratch) const;
   uint64_t hash_elements() const;
+  // Of every byte as the op sees them, guards included; small ones come to the host for it, unless
+  // they were uploaded just now.
+  uint64_t hash_in_place(bool uploaded = false);
 
   // Overwrites the elements with the poison and returns the offset from the first element, in
   // bytes, of a byte that is not an element and not the poison any more; `found` says if any.

@@ -13,6 +13,7 @@ namespace {
 // Two patterns, so that a byte which was never written can't look right twice.
 constexpr uint8_t kPoison = 0xA5;
 constexpr uint8_t kOtherPoison = 0x5B;
+constexpr int64_t kKeptInput = int64_t{1} << 20;  // bytes
 // Between the inputs' seeds; all inputs have the flavour of the case's seed.
 constexpr uint64_t kSeedsApart = 3000;
 constexpr uint64_t kPositionsApart = 1000000;  // of lists
@@ -138,20 +139,29 @@ const TestTensor& Trial::tensor_of(const Placed& placed, size_t arg) const {
   return placed.tensors[placed.owner[s]];
 }
 
-// Poison everywhere, then fresh inputs.
-void Trial::reset(Placed& placed, uint8_t poison) const {
-  for (TestTensor& tensor : placed.tensors) tensor.poison(poison);
+// Poison everywhere, then fresh inputs. Large inputs that the last run may not have changed, and
+// did not, are left as they are.
+void Trial::reset(Placed& placed, uint8_t poison, bool again) const {
+  const std::vector<bool> written = written_tensors(placed);
+  std::vector<bool> holds_input(placed.tensors.size(), false);
   for (size_t s = 0; s < slots_.size(); ++s) {
     if (op_->spec->args[slots_[s].arg].role != Role::kInput) continue;
-    TestTensor& tensor = placed.tensors[placed.owner[s]];
+    const size_t t = placed.owner[s];
+    TestTensor& tensor = placed.tensors[t];
+    holds_input[t] = true;
+    if (again && !written[t] && tensor.region().bytes > kKeptInput) continue;
     const TensorView& view = tensor.host_view();
     const bool direct = is_contiguous(view);
     std::vector<uint8_t> scratch(direct ? 0 : static_cast<size_t>(size_bytes(view)));
     void* elements = direct ? view.data : scratch.data();
+    tensor.poison(poison);
     fill_input(slots_[s], view, elements);
     tensor.write(elements);
+    tensor.upload();
   }
-  for (TestTensor& tensor : placed.tensors) tensor.upload();
+  for (size_t t = 0; t < placed.tensors.size(); ++t) {
+    if (!holds_input[t]) placed.tensors[t].poison_in_place(poison);
+  }
 }
 
 void Trial::keep_outputs(Placed& placed, bool bounded, std::vector<uint8_t> Truth::Output::*kept) {
@@ -265,11 +275,6 @@ Status Trial::call_impl(const Impl& impl, Launch launch, Placed& placed) const {
   });
 }
 
-// Of every byte, guards included, where the op sees it.
-uint64_t Trial::hash_in_place(const TestTensor& tensor) const {
-  return memory_->hash(tensor.region().memory, tensor.region().bytes);
-}
-
 // What was written and may not have been.
 void Trial::find_changes(Placed& placed, uint8_t poison, const std::vector<uint64_t>& before,
                          Outcome& outcome) {
@@ -283,7 +288,7 @@ void Trial::find_changes(Placed& placed, uint8_t poison, const std::vector<uint6
     TestTensor& tensor = placed.tensors[t];
     const std::string name = slot_name(*op_->spec, slots_[s]);
     if (!written[t]) {
-      if (hash_in_place(tensor) == before[t]) continue;
+      if (tensor.hash_in_place() == before[t]) continue;
       outcome.faults.push_back("input " + name + " was changed");
     } else if (is_output(slots_[s].arg)) {
       const TestTensor::Stray stray = tensor.erase_and_find_stray(poison);
@@ -297,20 +302,19 @@ void Trial::find_changes(Placed& placed, uint8_t poison, const std::vector<uint6
 
 uint64_t Trial::run_once(Placed& placed, const Impl& impl, Launch launch, uint8_t poison,
                          Outcome& outcome) {
-  reset(placed, poison);
   int64_t workspace_bytes = 0;
   if (!accepted(impl, placed, workspace_bytes, outcome)) return 0;
+  reset(placed, poison, poison == kOtherPoison);
   if (Status status = place_workspace(*memory_, workspace_bytes, placed); !status.ok()) {
     outcome.faults.push_back(status.message());
     return 0;
   }
-  placed.workspace->poison(poison);
-  placed.workspace->upload();
+  placed.workspace->poison_in_place(poison);
 
   const std::vector<bool> written = written_tensors(placed);
   std::vector<uint64_t> before(placed.tensors.size());
   for (size_t t = 0; t < before.size(); ++t) {
-    if (!written[t]) before[t] = hash_in_place(placed.tensors[t]);
+    if (!written[t]) before[t] = placed.tensors[t].hash_in_place(true);
   }
   const Status status = call_impl(impl, launch, placed);
   for (size_t t = 0; t < before.size(); ++t) {

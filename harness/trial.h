@@ -73,12 +73,11 @@ class Trial {
   Status call_impl(const Impl& impl, Launch launch, Placed& placed) const;
   // Chooses the implementation for this call, which may refuse.
   bool accepted(const Impl& impl, Placed& placed, int64_t& workspace_bytes, Outcome& outcome) const;
-  uint64_t hash_in_place(const TestTensor& tensor) const;
   void find_changes(Placed& placed, uint8_t poison, const std::vector<uint64_t>& before,
                     Outcome& outcome);
   void keep_outputs(Placed& placed, bool bounded, std::vector<uint8_t> Truth::Output::*kept);
   std::vector<bool> written_tensors(const Placed& placed) const;
-  void reset(Placed& placed, uint8_t poison) const;
+  void reset(Placed& placed, uint8_t poison, bool again = false) const;
   bool is_output(size_t arg) const;
   bool is_bounded_output(size_t arg) const;
   // Of an argument that is one tensor and there.

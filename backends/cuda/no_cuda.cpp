@@ -11,6 +11,7 @@ Status missing() {
 }  // namespace
 
 bool compiled() { return false; }
+int portable() { return 0; }
 Result<int> device_count() { return missing(); }
 int compute_capability(int32_t) { return 0; }
 Result<DeviceInfo> device_info(int) { return missing(); }

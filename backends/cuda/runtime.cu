@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <utility>
@@ -70,14 +71,25 @@ __global__ void wait_at_gate(volatile int* flags) {
 
 bool compiled() { return true; }
 
+int portable() {
+#ifdef PESTLE_CUDA_PORTABLE
+  return PESTLE_CUDA_PORTABLE;
+#else
+  return 0;
+#endif
+}
+
 int compute_capability(int32_t device) {
   // 0: not asked yet; -1: no such device.
   static std::array<std::atomic<int>, kKnownDevices> known{};
   if (device < 0 || device >= kKnownDevices) return 0;
   std::atomic<int>& entry = known[static_cast<size_t>(device)];
   if (int value = entry.load(std::memory_order_relaxed); value != 0) return value > 0 ? value : 0;
-  const int value = 10 * read_attribute(device, cudaDevAttrComputeCapabilityMajor) +
-                    read_attribute(device, cudaDevAttrComputeCapabilityMinor);
+  int value = 10 * read_attribute(device, cudaDevAttrComputeCapabilityMajor) +
+              read_attribute(device, cudaDevAttrComputeCapabilityMinor);
+#ifdef PESTLE_CUDA_PORTABLE
+  value = std::min(value, PESTLE_CUDA_PORTABLE);
+#endif
   entry.store(value > 0 ? value : -1, std::memory_order_relaxed);
   return value;
 }

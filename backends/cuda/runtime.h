@@ -12,6 +12,8 @@ namespace pestle::cuda {
 
 // False in a build without the CUDA backend.
 bool compiled();
+// 80 or 90 in a build of that architecture's code alone, which says so of every device; else 0.
+int portable();
 // The devices that this process may use; a missing or too old driver is a device error.
 Result<int> device_count();
 // 90 for sm_90; 0 when there is no such device. Never an error, and remembered: dispatch asks.

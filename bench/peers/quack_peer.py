@@ -55,6 +55,18 @@ def rms_norm(case):
     return lambda: rmsnorm_fwd(x, weight, eps=case.attribute("eps"))
 
 
+def rms_norm_backward(case):
+    from quack.rmsnorm import rmsnorm_bwd
+
+    if not case.only("x", "d_out", "weight"):
+        return None
+    x, d_out = (case.tensor(n).flatten(0, -2) for n in ("x", "d_out"))
+    weight = case.tensor("weight") if case.has("weight") else None
+    # What its forward keeps for it.
+    inverse = torch.rsqrt(x.float().square().mean(-1) + case.attribute("eps"))
+    return lambda: rmsnorm_bwd(x, weight, d_out, inverse)
+
+
 def cross_entropy(case):
     from quack.cross_entropy import cross_entropy_fwd
 
@@ -68,6 +80,7 @@ def cross_entropy(case):
 ADAPTERS = {
     "cross_entropy": cross_entropy,
     "rms_norm": rms_norm,
+    "rms_norm_backward": rms_norm_backward,
     "softmax": softmax,
     "softmax_backward": softmax_backward,
 }

@@ -26,10 +26,11 @@ import torch_eager
 from case_tensors import Case
 
 LIBRARIES = (torch_eager, torch_compile, kitchen_peer, quack_peer, backend_peers)
+SIBLING_BYTES = 2 << 30
 COPY_ELEMENTS = 1 << 28  # bf16: half a GiB read, half a GiB written
 
 
-def measure(call, seconds, warm_up=True):
+def measure(call, seconds, warm_up=True, siblings=None):
     """Microseconds of each call; the first, which may compile or allocate, is not counted."""
     if warm_up:
         call()
@@ -44,7 +45,7 @@ def measure(call, seconds, warm_up=True):
 
 class GpuTimer:
     """Times one call on a GPU: L2 flushed, queued behind work that sleeps, between two events. A
-    short call is timed in a graph of several; as they share their tensors, these are warm in L2."""
+    short call is timed in a graph of several, each on tensors of its own as far as `calls` go."""
 
     SHORT_US = 20
     CALLS_IN_GRAPH = 20
@@ -64,21 +65,26 @@ class GpuTimer:
         self.events[1].synchronize()
         return self.events[0].elapsed_time(self.events[1]) * 1e3
 
-    def graph_of(self, call):
+    def graph_of(self, calls):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            for _ in range(self.CALLS_IN_GRAPH):
+            for call in calls:
                 call()
         return graph
 
-    def measure(self, call, seconds, warm_up=True):
+    def measure(self, call, seconds, warm_up=True, siblings=None):
         for _ in range(3 if warm_up else 1):
             call()
         torch.cuda.synchronize()
         calls = 1
         if statistics.median(self.sample(call) for _ in range(5)) < self.SHORT_US:
-            graph = self.graph_of(call)  # kept by the call, as its memory is
-            call, calls = graph.replay, self.CALLS_IN_GRAPH
+            in_turn = [call, *(siblings() if siblings else [])]
+            for sibling in in_turn[1:]:
+                sibling()
+            turns = -(-self.CALLS_IN_GRAPH // len(in_turn)) * in_turn
+            calls = len(turns)
+            graph = self.graph_of(turns)  # kept by the call, as its memory is
+            call = graph.replay
         samples = []
         end = time.perf_counter() + seconds
         while len(samples) < 5 or (time.perf_counter() < end and len(samples) < 1000):
@@ -108,6 +114,7 @@ class Peers:
         self.device = device
         self.key = None
         self.case = None
+        self.row, self.bytes, self.siblings = None, 0, []
         self.calls = {}  # of each library that was asked about the case
         self.copy = None
         self.warm = set()
@@ -122,6 +129,15 @@ class Peers:
         if key != self.key:
             self.calls, self.case = {}, None  # frees the last case's memory first
             self.key, self.case, self.warm = key, Case(row, self.device), set()
+            self.row, self.bytes, self.siblings = row, row.get("bytes", 0), []
+
+    def siblings_of(self, peer):
+        """The same call on other tensors, up to a graph's calls or a few gigabytes."""
+        library = library_of(peer)
+        count = min(GpuTimer.CALLS_IN_GRAPH, SIBLING_BYTES // max(1, self.bytes)) - 1
+        while len(self.siblings) < count:
+            self.siblings.append(Case(self.row, self.device))
+        return [library.calls(case)[peer][0] for case in self.siblings[: max(0, count)]]
 
     def calls_of(self, library):
         if library.NAME not in self.calls:
@@ -142,7 +158,10 @@ class Peers:
             why = self.missing.get(library_of(peer).NAME) or "its adapter has nothing for it"
             raise LookupError(f"{row['op']} '{row['case']}' can't be timed as {peer}: {why}")
         call, moved = found
-        samples = self.measure(call, seconds, warm_up=peer not in self.warm)
+        own = peer in self.calls_of(library_of(peer))
+        samples = self.measure(
+            call, seconds, peer not in self.warm, (lambda: self.siblings_of(peer)) if own else None
+        )
         self.warm.add(peer)
         return {
             "op": row["op"],

@@ -6,12 +6,20 @@ CHAINS: op -> function(case) -> (chain, arguments), or None where the case is no
 
 import torch
 import torch.nn.functional as F
+import torch_rows
+from block_chains import (
+    E2M1,
+    LARGEST,
+    e2m1_codes,
+    mx_exponents,
+    mxfp8_codes,
+    nvfp4_codes,
+    pack_low_first,
+    swizzle,
+    unswizzle,
+)
 
 NAME = "torch_eager"
-# Midpoints between the values 0, 0.5, 1, 1.5, 2, 3, 4, 6 of E2M1.
-E2M1_MIDPOINTS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 
 
 def quantize_fp8(case):
@@ -64,35 +72,6 @@ def quantize_int8(case):
     return chain, (case.tensor("x"),)
 
 
-def e2m1_codes(values):
-    midpoints = torch.tensor(E2M1_MIDPOINTS, device=values.device)
-    codes = torch.bucketize(values.abs(), midpoints, out_int32=True).to(torch.uint8)
-    return codes | (torch.signbit(values).to(torch.uint8) << 3)
-
-
-def pack_high_first(codes):
-    pairs = codes.view(*codes.shape[:-1], -1, 2)
-    return (pairs[..., 0] << 4) | pairs[..., 1]
-
-
-def pack_low_first(codes):
-    pairs = codes.view(*codes.shape[:-1], -1, 2)
-    return (pairs[..., 1] << 4) | pairs[..., 0]
-
-
-def swizzle(scales):
-    rows, columns = scales.shape
-    padded = F.pad(scales.view(torch.uint8), (0, -columns % 4, 0, -rows % 128))
-    tiles = padded.view(padded.shape[0] // 128, 4, 32, padded.shape[1] // 4, 4)
-    return tiles.permute(0, 3, 2, 1, 4).contiguous()
-
-
-def unswizzle(scales):
-    rows, columns = scales.shape
-    tiles = scales.view(torch.uint8).view(rows // 128, columns // 4, 32, 4, 4)
-    return tiles.permute(0, 3, 2, 1, 4).reshape(rows, columns).view(scales.dtype)
-
-
 def is_usual(case):
     """Whether a case of a block format has what the chains below are written for."""
     wanted = {"rounding": "nearest", "nibbles": "high_first", "scale_layout": "swizzled"}
@@ -101,20 +80,13 @@ def is_usual(case):
 
 
 def quantize_nvfp4(case):
-    def scaled(x, tensor_scale):
-        blocks = x.float().view(x.shape[0], -1, 16)
-        scale = (blocks.abs().amax(-1) / 6 / tensor_scale).clamp(max=448)
-        scale = scale.to(torch.float8_e4m3fn)
-        values = blocks / (scale.float() * tensor_scale).unsqueeze(-1)
-        return pack_high_first(e2m1_codes(values).view(x.shape)), swizzle(scale), tensor_scale
-
     def chain(x):
-        return scaled(x, x.abs().amax().float() / (448 * 6))
+        return nvfp4_codes(x, x.abs().amax().float() / (448 * 6))
 
     if not is_usual(case):
         return None
     if case.has("global_scale"):
-        return scaled, (case.tensor("x"), case.tensor("global_scale"))
+        return nvfp4_codes, (case.tensor("x"), case.tensor("global_scale"))
     return chain, (case.tensor("x"),)
 
 
@@ -133,20 +105,9 @@ def dequantize_nvfp4(case):
     return chain, (case.tensor("q"), scale, case.tensor("global_scale"))
 
 
-def mx_exponents(blocks, largest):
-    amax = blocks.abs().amax(-1)
-    return torch.ceil(torch.log2(amax / largest)).clamp(-127, 127)
-
-
 def quantize_mxfp8(case):
     dtype = case.dtype("q")
-
-    def chain(x):
-        blocks = x.float().view(x.shape[0], -1, 32)
-        exponent = mx_exponents(blocks, LARGEST[dtype])
-        codes = (blocks * torch.exp2(-exponent).unsqueeze(-1)).view(x.shape).to(dtype)
-        return codes, swizzle((exponent + 127).to(torch.uint8))
-
+    chain = lambda x: mxfp8_codes(x, dtype)  # noqa: E731  (the format is the case's)
     return (chain, (case.tensor("x"),)) if is_usual(case) else None
 
 
@@ -201,46 +162,6 @@ def quantize_int4(case):
 
 
 # ---- rows: norms, softmax, reductions
-
-
-def rms_norm(case):
-    if not case.only("x", "weight") or not case.plain():
-        return None
-    eps = case.attribute("eps")
-
-    def chain(x, weight=None):
-        return F.rms_norm(x, x.shape[-1:], None if weight is None else weight.to(x.dtype), eps)
-
-    return chain, tuple(case.tensor(name) for name in ("x", "weight") if case.has(name))
-
-
-def layer_norm(case):
-    if not case.only("x", "weight", "bias") or not case.plain():
-        return None
-    eps = case.attribute("eps")
-
-    def chain(x, *affine):
-        return F.layer_norm(x, x.shape[-1:], *(t.to(x.dtype) for t in affine), eps=eps)
-
-    names = [n for n in ("weight", "bias") if case.has(n)]
-    return chain, (case.tensor("x"), *map(case.tensor, names))
-
-
-def modulated(norm):
-    def adapter(case):
-        if not case.only("x", "scale", "shift") or not case.plain():
-            return None
-        eps = case.attribute("eps")
-        groups = case.tensor("scale").numel() // case.shape("scale")[-1]
-
-        def chain(x, scale, shift):
-            rows = x.view(max(groups, 1), -1, x.shape[-1])
-            by, plus = (t.view(-1, 1, x.shape[-1]) for t in (scale, shift))
-            return norm(rows, x.shape[-1:], eps=eps) * (1 + by) + plus
-
-        return chain, tuple(map(case.tensor, ("x", "scale", "shift")))
-
-    return adapter
 
 
 def along_dim(function):
@@ -298,7 +219,7 @@ def extreme(function):
         if len(axes) != 1 and dims != -1:
             return None  # torch takes one dimension, or all of them
         axis = None if dims == -1 else axes[0]
-        return (lambda x: function(x, axis, case.attribute("keepdim"))), (case.tensor("x"),)
+        return (lambda x: function(x, axis, bool(case.attribute("keepdim")))), (case.tensor("x"),)
 
     return adapter
 
@@ -355,8 +276,18 @@ def rms_rope(case):
     return chain, (case.tensor("freqs"), case.tensor("weight"), *map(case.tensor, names))
 
 
-CHAINS = {
-    "adaln": modulated(F.layer_norm),
+def swizzled(case):
+    return swizzle, (case.codes("scale", torch.uint8),)
+
+
+def unswizzled(case):
+    rows, columns = case.attribute("rows"), case.attribute("columns")
+    return (lambda s: unswizzle(s)[:rows, :columns].contiguous()), (
+        case.codes("scale", torch.uint8),
+    )
+
+
+CHAINS = torch_rows.CHAINS | {
     "apply_rope": apply_rope,
     "argmax": extreme(torch.argmax),
     "argmin": extreme(torch.argmin),
@@ -367,7 +298,6 @@ CHAINS = {
     "dequantize_int8": dequantize_scaled,
     "dequantize_mxfp8": dequantize_mxfp8,
     "dequantize_nvfp4": dequantize_nvfp4,
-    "layer_norm": layer_norm,
     "log_softmax": along_dim(torch.log_softmax),
     "quantize_fp8": quantize_fp8,
     "quantize_int4": quantize_int4,
@@ -376,11 +306,11 @@ CHAINS = {
     "quantize_mxfp8": quantize_mxfp8,
     "quantize_nvfp4": quantize_nvfp4,
     "reduce": reduce,
-    "rms_adaln": modulated(F.rms_norm),
-    "rms_norm": rms_norm,
     "rms_rope": rms_rope,
     "softmax": along_dim(torch.softmax),
     "softmax_backward": softmax_backward,
+    "swizzle_scales": swizzled,
+    "unswizzle_scales": unswizzled,
 }
 
 

@@ -11,6 +11,7 @@
 
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/launch.h"
+#include "backends/cuda/runtime.h"
 #include "backends/cuda/tensor_map.h"
 #include "formats/e4m3.h"
 #include "formats/e5m2.h"
@@ -200,6 +201,7 @@ std::string refuse_operand(const char* name, const Stack& s, bool k_is_columns, 
 
 std::string refuses_hopper(const Call& call, const Machine& machine) {
   if (machine.compute_capability != 90) return "needs compute capability 9.0 (Hopper)";
+  if (cuda::portable() != 0) return "needs code for sm_90a, this build has portable code only";
   const TensorView& a = call.tensor(kA);
   const TensorView& b = call.tensor(kB);
   if (a.dtype != b.dtype || (a.dtype != DType::kBF16 && a.dtype != DType::kF16))
