@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """usage: tools/docs.py: builds the site into build/site: the pages of docs/site, one for every op
-from docs/ops.md, and the Python API from the stub. Warnings are errors. Needs tools/setup.sh docs
-only."""
+from docs/ops.md, the Python API from the stub, and plots of bench/results. Warnings are errors.
+Needs tools/setup.sh docs only."""
 
 import ast
 import re
@@ -65,11 +65,18 @@ def api_page() -> None:
     (PAGES / "api.md").write_text("\n".join(parts))
 
 
+def performance_page() -> None:
+    """Plots of the committed results, one file that stands alone."""
+    tool = [sys.executable, str(ROOT / "tools" / "performance.py")]
+    subprocess.run([*tool, "--html", str(PAGES / "performance.html")], check=True)
+
+
 def main() -> None:
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(ROOT / "docs" / "site", PAGES, ignore=shutil.ignore_patterns("mkdocs.yml"))
     op_pages()
     api_page()
+    performance_page()
     config = str(ROOT / "docs" / "site" / "mkdocs.yml")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", config]
     subprocess.run(command, check=True)

@@ -163,10 +163,16 @@ class Run:
             list(pool.map(share, range(len(self.gpus))))
 
 
-def cases_of(pestle, tags):
+def bars_file():
+    """The bars, which bring cases of their own."""
+    places = (ROOT / "build/gpu/bars_cuda.json", ROOT / "bench/bars_cuda.json")
+    return next((place for place in places if place.exists()), places[1])
+
+
+def cases_of(pestle, tags, more=()):
     """By op: its cases with one of the tags."""
     listed = subprocess.run(
-        [pestle, "bench", "--list-cases", "--tags", tags], capture_output=True, text=True
+        [pestle, "bench", "--list-cases", "--tags", tags, *more], capture_output=True, text=True
     ).stdout
     found = {}
     for row in map(json.loads, listed.splitlines()):
@@ -189,9 +195,10 @@ def chosen_ops(pestle, options):
 
 
 def bench_steps(pestle, ops, options):
-    cases = cases_of(pestle, options.tags_bench)
+    more = ["--cases", bars_file()] if "bar" in options.tags_bench.split(",") else []
+    cases = cases_of(pestle, options.tags_bench, more)
     command = [pestle, "bench", "--device", options.device, "--tags", options.tags_bench,
-               "--seconds", str(options.seconds)]  # fmt: skip
+               "--seconds", str(options.seconds), *more]  # fmt: skip
     if options.peers:
         script = next(p for p in (ROOT / "build/gpu/peers", ROOT / "bench/peers") if p.exists())
         command += ["--with-peers", "--python", sys.executable,

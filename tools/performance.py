@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """Makes docs/performance.md from bench/results/*.jsonl, after checking every line.
 
-usage: tools/performance.py            fails when a line is wrong or the page is not what they give
-       tools/performance.py --write    writes the page
+usage: tools/performance.py               fails when a line is wrong or the page not what they give
+       tools/performance.py --write       writes the page
+       tools/performance.py --bars        judges bench/bars_cuda.json; --every-row shows all rows
+       tools/performance.py --html FILE   writes one self-contained page with plots
+       ... --results FOLDER               other results than the committed ones
 
 A line is wrong when its median, rate or share of the ceiling is not what its raw samples give, when
 its commit is edited, unknown or no ancestor of this one, when timed calls left differing results,
@@ -18,8 +21,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+import performance_bars as bars  # noqa: E402
+import performance_html  # noqa: E402
+
 PAGE = "docs/performance.md"
 RESULTS = "bench/results"
+BARS = "bench/bars_cuda.json"
 
 
 def git(*arguments, root=ROOT):
@@ -99,6 +108,8 @@ def line_faults(line, ancestors):
         ]
     elif "tags" in line and "failures" in line:
         faults += check_faults(line)
+        if line.get("findings"):
+            faults.append(f"{line['sanitizer']} found {line['findings']} faults")
     commit = line.get("machine", {}).get("commit", "")
     return faults + list(filter(None, [ancestors.fault(commit)]))
 
@@ -124,7 +135,9 @@ def read_results(folder, ancestors):
 def machine_name(line):
     if "gpu" in line:
         gpu = line["gpu"]
-        return f"{gpu['name']}, driver {gpu['driver'] or gpu['cuda']}"
+        name = f"{gpu['name']}, driver {gpu['driver'] or gpu['cuda']}"
+        portable = gpu.get("portable")
+        return f"{name}, portable code of {portable}" if portable else name
     return line["machine"]["cpu"]
 
 
@@ -166,49 +179,121 @@ def check_table(checks, mutants):
         table.append(
             f"| `{op}` | {total['run']} | {total['refused']} | {total['not_run']} | {caught} |"
         )
-    wants = sorted({want for line in checks.values() for want in line.get("not_run", {})})
+    wants = sorted({want for line in checks.values() for want in line["not_run"]})
     return [*table, "", f"Not run: {', '.join(wants)}."] if wants else table
 
 
-def render(lines):
-    """The page. The last line of an op, case and implementation on a machine counts."""
+def by_machine(lines):
+    """The last line of an op, case and implementation on a machine counts."""
+    machines = {}
+    for line in lines:
+        empty = {"bench": {}, "check": {}, "mutants": {}, "sanitizer": {}, "host": {}}
+        machine = machines.setdefault(machine_name(line), empty)
+        if "timing" in line:
+            machine["bench"][line["op"], line["case"], line["impl"]] = line
+        elif "mutants" in line:
+            machine["mutants"][line["op"]] = line
+        elif "sanitizer" in line:
+            machine["sanitizer"][line["op"], line["sanitizer"]] = line
+        elif "host_cost" in line:
+            machine["host"][line["host_cost"]] = line
+        elif "tags" in line:
+            # Tags may have been run apart: the last run of each counts.
+            known = machine["check"].setdefault(line["op"], {"tags": {}, "not_run": {}})
+            known["tags"] |= line["tags"]
+            known["not_run"] |= line.get("not_run", {})
+    return dict(sorted(machines.items()))
+
+
+def verdicts_of(machines, name, judged):
+    """Of a GPU, with what ran there as portable code; none for other machines."""
+    if "portable code" in name or not any("gpu" in x for x in machines[name]["bench"].values()):
+        return []
+    bench = [
+        line
+        for other, found in machines.items()
+        if other == name or other.startswith(f"{name}, portable")
+        for line in found["bench"].values()
+    ]
+    return bars.judge(judged, bench, list(machines[name]["host"].values()))
+
+
+def sanitizer_table(lines):
+    """By tool: ops, what was found in all, what ran under it."""
+    table = ["| compute-sanitizer | ops | checks run | findings |", "|---|--:|--:|--:|"]
+    for tool in sorted({tool for _, tool in lines}):
+        own = [line for (_, name), line in lines.items() if name == tool]
+        run = sum(counts["run"] for line in own for counts in line["tags"].values())
+        table.append(f"| {tool} | {len(own)} | {run} | {sum(x['findings'] for x in own)} |")
+    return table
+
+
+def render(lines, judged=()):
     page = [
         "# Performance",
         "",
         "Made by `tools/performance.py --write` from `bench/results/*.jsonl`, which hold the raw",
         "samples; CI fails when the two disagree. Figures are medians; a share of copy is against",
         "a copy that reads and writes as much, timed in turn. [harness.md](harness.md) says how.",
+        "`tools/performance.py --html FILE` makes one page with plots of the same.",
         "",
     ]
-    machines = {}
-    for line in lines:
-        machine = machines.setdefault(machine_name(line), {"bench": {}, "check": {}, "mutants": {}})
-        if "timing" in line:
-            machine["bench"][line["op"], line["case"], line["impl"]] = line
-        elif "mutants" in line:
-            machine["mutants"][line["op"]] = line
-        elif "tags" in line:
-            machine["check"][line["op"]] = line
-    for name, found in sorted(machines.items()):
+    machines = by_machine(lines)
+    for name, found in machines.items():
         page += [f"## {name}", ""]
+        if verdicts := verdicts_of(machines, name, judged):
+            page += ["Bars (`bench/bars_cuda.json`):", "", *bars.table(verdicts), ""]
         if found["bench"]:
             page += [*bench_table(found["bench"].values()), ""]
         if found["check"]:
             page += ["Checks:", "", *check_table(found["check"], found["mutants"]), ""]
+        if found["sanitizer"]:
+            page += [*sanitizer_table(found["sanitizer"]), ""]
     if not machines:
         page += ["Nothing has been measured yet.", ""]
     return "\n".join(page)
 
 
+def html_page(lines, judged):
+    machines = by_machine(lines)
+    return performance_html.render(
+        (name, list(found["bench"].values()), verdicts_of(machines, name, judged))
+        for name, found in machines.items()
+    )
+
+
+def print_bars(lines, judged, every_row):
+    """One command's answer: 1 unless every bar of every GPU is met."""
+    machines = by_machine(lines)
+    all_met = True
+    for name in machines:
+        verdicts = verdicts_of(machines, name, judged)
+        if verdicts:
+            print("\n".join([name, *bars.text(verdicts, every_row)]))
+            all_met &= all(v.met() for v in verdicts)
+    return 0 if all_met else 1
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="write the page")
+    parser.add_argument("--bars", action="store_true", help="judge every bar")
+    parser.add_argument("--every-row", action="store_true", help="with --bars: met rows, too")
+    parser.add_argument("--html", type=Path, help="write one self-contained page with plots")
+    parser.add_argument("--results", type=Path, default=ROOT / RESULTS)
     arguments = parser.parse_args()
     ancestors = Ancestors()
-    lines, faults = read_results(ROOT / RESULTS, ancestors)
+    lines, faults = read_results(arguments.results, ancestors)
+    judged = bars.read_bars(ROOT / BARS)
     if ancestors.unknown:
         print(f"performance: commits were not looked at, since {ancestors.unknown}")
-    page = render(lines)
+    if arguments.bars:
+        print("\n".join(faults))
+        return print_bars(lines, judged, arguments.every_row)
+    if arguments.html:
+        arguments.html.write_text(html_page(lines, judged))
+        return 1 if faults else 0
+    page = render(lines, judged)
     target = ROOT / PAGE
     if arguments.write and not faults:
         target.write_text(page)

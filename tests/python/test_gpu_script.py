@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,22 @@ def test_a_sanitizer_that_says_nothing_is_a_failure(tree, monkeypatch):
     monkeypatch.setenv("PATH", f"{tree}:{os.environ['PATH']}")
     result, _ = run(tree, "hadamard", "--sanitizer")
     assert result.returncode == 1
+
+
+def test_the_cost_of_a_build_is_ninjas_last_word(tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/libpestle.so").write_bytes(bytes(3 << 20))
+    (tmp_path / "ops").mkdir()
+    (tmp_path / "ops/a.cu.o").write_bytes(bytes(1 << 20))
+    (tmp_path / "CMakeCache.txt").write_text("CMAKE_CUDA_ARCHITECTURES:STRING=80-real\n")
+    rows = ["# ninja log v6", "0\t900000\t1\tops/a.cu.o\tx", "0\t60000\t2\tops/a.cu.o\tx",
+            "0\t30000\t2\tops/b.cpp.o\tx", "0\t5000\t2\tops/gone.cu.o\tx"]  # fmt: skip
+    (tmp_path / ".ninja_log").write_text("\n".join(rows) + "\n")
+    out = tmp_path / "build.jsonl"
+    command = [sys.executable, ROOT / "tools/build_cost.py", tmp_path, "--out", out]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
+    assert "1 CUDA files for 80-real: 1.0 minutes, 1.0 MiB" in result.stdout
+    assert json.loads(out.read_text())["library_bytes"] == 3 << 20
+    small = subprocess.run([*command, "--most-mib", "2"], capture_output=True, text=True)
+    assert small.returncode == 1

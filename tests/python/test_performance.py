@@ -5,6 +5,7 @@ import importlib.util
 import json
 import subprocess
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -141,4 +142,115 @@ def test_committed_page_is_what_the_results_give():
     ancestors = performance.Ancestors()
     lines, faults = performance.read_results(ROOT / performance.RESULTS, ancestors)
     assert faults == []
-    assert (ROOT / performance.PAGE).read_text() == performance.render(lines)
+    judged = performance.bars.read_bars(ROOT / performance.BARS)
+    assert (ROOT / performance.PAGE).read_text() == performance.render(lines, judged)
+
+
+SANITIZER = {**CHECK, "sanitizer": "memcheck", "findings": 0}
+
+
+def test_findings_of_a_sanitizer_are_said():
+    assert faults_of(SANITIZER) == []
+    assert faults_of(changed(SANITIZER, findings=2)) == ["memcheck found 2 faults"]
+    assert "| memcheck | 1 | 5 | 0 |" in performance.render([SANITIZER])
+
+
+def test_tags_that_ran_apart_are_added_up():
+    bar = changed(CHECK, tags={"bar": {"run": 7, "refused": 0, "skipped": 0, "failed": 0,
+                                       "not_run": 0}}, not_run={})  # fmt: skip
+    assert "| `negate` | 12 | 1 | 2 | 0 |" in performance.render([CHECK, bar])
+
+
+# ---- bars
+
+ROW = changed(
+    BENCH, dtype="bf16", bytes=512 << 20, graph=False, copy_gb_per_s=4000.0,
+    gpu={**GPU, "portable": ""}, peers={"torch_eager": 30.0, "torch_compile": 22.0},
+)  # fmt: skip
+SHARE = {"bar": "share", "rows": [{"ops": ["negate"]}], "min_mib": 256, "figure": "share_of_copy",
+         "every": 0.88, "geomean": 0.94}  # fmt: skip
+SPEED = {"bar": "speed", "rows": [{"ops": ["*"], "case": "M="}], "figure": "speed",
+         "peers": "best", "every": 1.2}  # fmt: skip
+
+
+def verdict(bar, *bench, host=()):
+    return performance.bars.judge([bar], list(bench), list(host))[0]
+
+
+@pytest.mark.parametrize(
+    ("bar", "line", "word"),
+    [
+        (SHARE, ROW, "met"),
+        (SHARE, changed(ROW, percent_of_ceiling=93.0), "MISSED"),  # the geomean
+        (SHARE, changed(ROW, percent_of_ceiling=87.0), "MISSED"),
+        (SHARE, changed(ROW, bytes=1 << 20), "MISSING"),
+        (SHARE, changed(ROW, op="other"), "MISSING"),
+        (SHARE, changed(ROW, gpu={**GPU, "portable": "80"}), "MISSING"),
+        ({**SHARE, "portable": True}, changed(ROW, gpu={**GPU, "portable": "80"}), "met"),
+        ({**SHARE, "but": [{"ops": ["negate"], "case": "M=8$"}]}, ROW, "MISSING"),
+        ({**SHARE, "dtype": "f32"}, ROW, "MISSING"),
+        ({**SHARE, "count": 2}, ROW, "MISSING"),
+        (SPEED, ROW, "MISSED"),  # 1.1 times torch_compile
+        ({**SPEED, "every": 1.05}, ROW, "met"),
+        ({**SPEED, "peers": ["torch_eager"]}, ROW, "met"),
+        ({**SPEED, "peers": ["quack"]}, ROW, "MISSING"),
+        ({**SPEED, "every": 1.0, "peer_under": 0.9}, ROW, "met"),
+        ({**SPEED, "every": 1.0, "peer_under": 0.8}, ROW, "MISSING"),
+    ],
+)
+def test_bars_are_judged(bar, line, word):
+    assert verdict(bar, line).word() == word
+
+
+def test_small_calls_and_host_costs_are_judged():
+    small = {"bar": "small", "rows": [{"ops": ["*"]}], "max_mib": 1, "graph": True,
+             "figure": "time_ratio", "beyond_us": 0.1, "peers": ["torch_eager"],
+             "every_at_most": 1.05}  # fmt: skip
+    line = changed(ROW, bytes=1 << 19, graph=True, us=2.1, peers={"torch_eager": 2.0})
+    assert verdict(small, line).word() == "met"
+    assert verdict(small, changed(line, us=2.3)).word() == "MISSED"
+    assert verdict(small, changed(line, graph=False)).word() == "MISSING"
+    cost = {"bar": "host", "figure": "host_ns", "every_at_most": 400}
+    host = {"host_cost": "negate", "case": "M=1", "call_ns": 4300.0, "launch_ns": 4000.0}
+    assert verdict(cost, host=[host]).word() == "met"
+    assert verdict(cost, host=[changed(host, call_ns=4500.0)]).word() == "MISSED"
+
+
+def test_verdicts_name_the_worst_row():
+    slow = changed(ROW, case="M=9", percent_of_ceiling=50.0)
+    table = performance.bars.table([verdict(SHARE, ROW, slow)])
+    assert "| 2 | 1 | 0.689 | 0.5 `negate 'M=9'` | copy at 4000 GB/s | MISSED |" in table[-1]
+    text = performance.bars.text([verdict(SHARE, ROW, slow)])
+    assert any("missed" in row and "M=9" in row for row in text)
+    assert text[-1] == "0 met, 1 missed or missing"
+
+
+def test_every_bar_is_well_formed():
+    judged = performance.bars.read_bars(ROOT / performance.BARS)
+    assert len(judged) > 10
+    for v in performance.bars.judge(judged, [], []):
+        assert v.word() == "MISSING"
+        assert v.wanted(), v.bar
+        assert v.bar["figure"] in ("share_of_copy", "speed", "time_ratio", "host_ns")
+
+
+# ---- the page with plots
+
+
+def test_html_stands_alone_and_shows_every_case():
+    page = performance.html_page([ROW, changed(ROW, case="M=9 <&")], [SHARE])
+    assert "http" not in page
+    assert "<script" not in page
+    assert page.count("negate M=8: 20 us") == 3  # share, rate, speed
+    assert "M=9 &lt;&amp;" in page
+    assert 'class="met">met' in page
+    body = page[page.index("<html") :].replace('<meta charset="utf-8">', "")
+    ElementTree.fromstring(body)
+
+
+def test_html_of_the_committed_results():
+    lines, _ = performance.read_results(ROOT / performance.RESULTS, AnyCommit)
+    judged = performance.bars.read_bars(ROOT / performance.BARS)
+    page = performance.html_page(lines, judged)
+    timed = {(x["op"], x["case"], x["impl"]) for x in lines if "timing" in x}
+    assert page.count("<circle") >= 3 * len(timed)
