@@ -310,7 +310,8 @@ void add_bench(CLI::App& app, int* exit_code) {
                       "a JSON file with more cases, such as bench/bars_cuda.json");
   command->add_option("--impl", options->bench.impl, "an implementation, not the chosen one");
   command->add_option("--vs", options->bench.versus,
-                      "a second implementation, timed in turn with the first, with a verdict");
+                      "a second implementation, or another build's libpestle.so, timed in turn "
+                      "with the first, with a verdict");
   command->add_option("--isa", options->bench.isa, "scalar, avx2, avx512 or best");
   command->add_option("--threads", options->bench.threads, "0: one a core");
   command->add_option("--seconds", options->bench.timing.seconds, "at most, for each case (2)");

@@ -8,6 +8,7 @@
 #include "backends/cpu/parallel.h"
 #include "core/dispatch.h"
 #include "harness/data.h"
+#include "harness/other_library.h"
 
 namespace pestle::harness {
 namespace {
@@ -146,10 +147,16 @@ Status BenchCase::prepare(const Impl& impl) {
       set->call.workspace_bytes = workspace_bytes;
     }
   }
-  PESTLE_TRY(impl.run(sets_[0]->call));
+  PESTLE_TRY(warm_up(impl));
   batch_ = 1;
   const double once = run(impl);
   batch_ = std::max(batch_, static_cast<int>(std::ceil(kShortestSampleUs / std::max(once, 0.1))));
+  return {};
+}
+
+Status BenchCase::warm_up(const Impl& impl) {
+  PESTLE_TRY(impl.run(sets_[0]->call));
+  memory_->synchronize();
   return {};
 }
 
@@ -221,6 +228,13 @@ Status pick_impls(const Op& op, const BenchOptions& options, BenchCase& bench, c
     }
   }
   if (impl == nullptr) return why;
+  if (names_library(options.versus)) {
+    auto other = impl_of_library(op, options.versus, bench.memory());
+    PESTLE_TRY(other.status());
+    versus = other.value();
+    PESTLE_TRY(bench.prepare(*impl));
+    return bench.warm_up(*versus);
+  }
   versus = options.versus.empty() ? nullptr : find_impl(op, options.versus);
   if (!options.versus.empty() && versus == nullptr) return no_impl(op, options.versus);
   if (versus != nullptr) PESTLE_TRY(bench.prepare(*versus));

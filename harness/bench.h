@@ -38,6 +38,9 @@ class BenchCase {
   double run(const Impl& impl);
   // Why the implementation can't run this; else makes its workspace and warms it up.
   Status prepare(const Impl& impl);
+  // One call, to its end.
+  Status warm_up(const Impl& impl);
+  Memory& memory() { return *memory_; }
 
   const TextCall& text_call() const { return call_; }
   int64_t bytes() const { return bytes_; }

@@ -187,6 +187,8 @@ def by_machine(lines):
     """The last line of an op, case and implementation on a machine counts."""
     machines = {}
     for line in lines:
+        if "library_bytes" in line:
+            continue
         empty = {"bench": {}, "check": {}, "mutants": {}, "sanitizer": {}, "host": {}}
         machine = machines.setdefault(machine_name(line), empty)
         if "timing" in line:
@@ -228,6 +230,17 @@ def sanitizer_table(lines):
     return table
 
 
+def build_table(builds):
+    table = ["| build | architectures | CUDA files | minutes of one core | library |"]
+    table.append("|---|---|--:|--:|--:|")
+    for name, line in sorted(builds.items()):
+        table.append(
+            f"| {name} | {line['architectures']} | {line['cuda_files']} | "
+            f"{line['cuda_minutes']:.1f} | {line['library_bytes'] / 2**20:.1f} MiB |"
+        )
+    return table
+
+
 def render(lines, judged=()):
     page = [
         "# Performance",
@@ -251,6 +264,9 @@ def render(lines, judged=()):
             page += [*sanitizer_table(found["sanitizer"]), ""]
     if not machines:
         page += ["Nothing has been measured yet.", ""]
+    builds = {line["build"]: line for line in lines if "library_bytes" in line}
+    if builds:
+        page += ["## Builds", "", *build_table(builds), ""]
     return "\n".join(page)
 
 

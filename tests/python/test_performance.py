@@ -161,6 +161,14 @@ def test_tags_that_ran_apart_are_added_up():
     assert "| `negate` | 12 | 1 | 2 | 0 |" in performance.render([CHECK, bar])
 
 
+def test_builds_have_a_table():
+    build = {"build": "cuda-release", "architectures": "80;90a", "cuda_files": 62,
+             "cuda_minutes": 61.5, "library_bytes": 39 << 20,
+             "machine": {"commit": "c0ffee"}}  # fmt: skip
+    assert faults_of(build) == []
+    assert "| cuda-release | 80;90a | 62 | 61.5 | 39.0 MiB |" in performance.render([build, BENCH])
+
+
 # ---- bars
 
 ROW = changed(
