@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <deque>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/case_file.h"
 #include "cli/commands.h"
 #include "harness/bars.h"
 #include "harness/bench.h"
@@ -45,25 +45,18 @@ struct Job {
   Case row;
 };
 
-// Cases of a file ({"cases": [{"op": ..., "case": ...}]}) that are not among `jobs`.
+// The file's cases that are not among `jobs`.
 Status add_cases_of_file(const Options& options, const std::vector<const Op*>& ops,
                          std::vector<Job>& jobs) {
-  if (options.cases_file.empty()) return {};
-  std::ifstream file(options.cases_file);
-  const auto parsed = nlohmann::json::parse(file, nullptr, false);
-  if (!parsed.is_object() || !parsed.contains("cases")) {
-    return {Code::kIoError, options.cases_file + ": can't be read, or has no list 'cases'"};
-  }
-  for (const auto& entry : parsed["cases"]) {
-    auto op = require_op(entry.at("op").get<std::string>());
-    PESTLE_TRY(op.status());
-    const std::string text = entry.at("case").get<std::string>();
+  auto more = cases_of_file(options.cases_file, ops);
+  PESTLE_TRY(more.status());
+  for (const FileCase& entry : more.value()) {
     const bool known = std::any_of(jobs.begin(), jobs.end(), [&](const Job& job) {
-      return job.op == op.value() && job.row.text == text;
+      return job.op == entry.op && job.row.text == entry.text;
     });
-    if (known || std::find(ops.begin(), ops.end(), op.value()) == ops.end()) continue;
-    options.case_texts.push_back(text);
-    jobs.push_back({op.value(), {options.case_texts.back().c_str(), kBar}});
+    if (known) continue;
+    options.case_texts.push_back(entry.text);
+    jobs.push_back({entry.op, {options.case_texts.back().c_str(), kBar}});
   }
   return {};
 }

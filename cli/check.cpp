@@ -3,6 +3,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/case_file.h"
 #include "cli/commands.h"
 #include "harness/check.h"
 #include "harness/cuda_memory.h"
@@ -17,6 +18,7 @@ struct Options {
   std::vector<std::string> ops;
   std::string tags = "smoke,edge";
   std::string case_text;
+  std::string cases_file;
   std::string dist = "normal";
   std::string device = "cpu";
   Device place;
@@ -70,6 +72,8 @@ Status read_options(Options& options, std::vector<const Op*>& ops, Dist& dist) {
   if (ops.empty()) {
     for (const Op& op : all_ops()) ops.push_back(&op);
   }
+  PESTLE_TRY(cases_of_file(options.cases_file, ops).status());
+  options.check.host_bytes <<= 30;
   PESTLE_TRY(open_device(options));
   return options.file.open(options.out);
 }
@@ -83,6 +87,14 @@ void write_line(Options& options, const Op& op, const nlohmann::ordered_json& re
   options.file.write(line);
 }
 
+// As the contract's own huge cases.
+void check_file_cases(const Options& options, const Op& op, harness::CheckReport& report) {
+  const auto cases = cases_of_file(options.cases_file, {&op});
+  for (const FileCase& entry : cases.value()) {
+    check_case(op, {entry.text.c_str(), kHuge}, options.check, report);
+  }
+}
+
 void run_checks(Options& options, const std::vector<const Op*>& ops, Dist dist,
                 harness::CheckReport& total) {
   const bool on_host = options.check.memory == nullptr;
@@ -92,6 +104,7 @@ void run_checks(Options& options, const std::vector<const Op*>& ops, Dist dist,
       check_case(*op, {options.case_text.c_str(), kSmoke, dist}, options.check, report);
     } else {
       check_op(*op, options.check, report);
+      if (options.check.tags & kHuge) check_file_cases(options, *op, report);
       if (on_host && options.check.impl.empty() && options.check.variant.empty()) {
         check_contract(*op, report);
       }
@@ -190,6 +203,10 @@ void add_check(CLI::App& app, int* exit_code) {
   command->add_option("--tags", options->tags, "smoke, edge, bar, huge or all (smoke,edge)");
   command->add_option("--impl", options->check.impl, "only this implementation");
   command->add_option("--case", options->case_text, "a call in a case's words, for one op");
+  command->add_option("--cases", options->cases_file,
+                      "a JSON file with more huge cases, such as bench/huge_cuda.json");
+  command->add_option("--host-gib", options->check.host_bytes,
+                      "the host's memory, where the system says less than there is");
   command->add_option("--dist", options->dist, "data for --case (normal)");
   command->add_option("--variant", options->check.variant,
                       "only contiguous, offset, unaligned, padded, strided, transposed, reversed "

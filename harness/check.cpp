@@ -134,13 +134,18 @@ class CaseCheck {
         fail("reference", {}, "the case is not a call: " + trial.status().message());
       return std::nullopt;
     }
-    if (!fits("", trial.value().memory_needed(), host_memory()) ||
+    const bool sampled = on_device_ && big();
+    if (!fits("", trial.value().memory_needed(sampled), host_memory()) ||
         (on_device_ && !fits("on the device ", trial.value().device_memory_needed(), memory))) {
       return std::nullopt;
     }
     std::string how;
-    const Status status = on_device_ && big() ? trial.value().compute_truth_of_big_case(how)
-                                              : trial.value().compute_truth();
+    const auto whole_fits = [&] {
+      return fits("", trial.value().memory_needed(false), host_memory());
+    };
+    const Status status = sampled ? trial.value().compute_truth_of_big_case(how, whole_fits)
+                                  : trial.value().compute_truth();
+    if (status.code() == Code::kOutOfMemory) return std::nullopt;  // noted as skipped
     if (!status.ok()) {
       fail("reference", {}, "the reference fails: " + status.message());
       return std::nullopt;
@@ -150,7 +155,8 @@ class CaseCheck {
   }
 
   bool fits(const std::string& where, int64_t needed, const Memory& memory) {
-    const int64_t free = memory.free_bytes();
+    const bool told = &memory == &host_memory() && options_.host_bytes > 0;
+    const int64_t free = told ? options_.host_bytes : memory.free_bytes();
     if (needed <= free) return true;
     skip("needs " + std::to_string(needed >> 20) + " MiB " + where + "and " +
          std::to_string(free >> 20) + " MiB are free");

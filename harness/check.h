@@ -33,6 +33,7 @@ struct CheckOptions {
   std::string isa;      // empty: all that the CPU has
   int threads = 0;      // 0: 1, 2 and 3
   uint64_t seed = 1;
+  int64_t host_bytes = 0;     // the host's memory; 0: what the system says is free
   int repeats = 20;           // runs of the plain variant on a device, which must agree
   bool few_variants = false;  // for sanitizers: one instruction set, fewer thread counts
   bool until_failure = false;

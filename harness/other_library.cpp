@@ -104,6 +104,9 @@ bool find(void* library, const char* name, F& function) {
 bool names_library(const std::string& name) { return name.ends_with(".so"); }
 
 Result<const Impl*> impl_of_library(const Op& op, const std::string& path, Memory& memory) {
+  for (const Arg& arg : op.spec->args) {
+    if (arg.kind == Kind::kTensorList) return unsupported("lists of tensors have no A/B yet");
+  }
   // Its symbols stay its own: this program has functions of the same names.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
   if (library == nullptr) return Status{Code::kIoError, dlerror()};

@@ -46,15 +46,16 @@ bool Trial::is_bounded_output(size_t arg) const {
   return is_output(arg) && !op_->spec->args[arg].bound.exact;
 }
 
-int64_t Trial::memory_needed() const {
+int64_t Trial::memory_needed(bool sampled) const {
   int64_t total = 0;
   for (const Slot& slot : slots_) {
     const TensorView& t = tensor_at(call_.values, slot);
-    // The tensor itself; for outputs the truth, and a float64 copy while it is computed.
+    // The tensor itself; for outputs the truth, and a float64 copy while it is computed, or for
+    // inputs a copy that samples are taken from.
     total += size_bytes(t);
-    if (is_bounded_output(slot.arg))
+    if (is_bounded_output(slot.arg) && !sampled)
       total += numel(t) * 8 * 3;
-    else if (is_output(slot.arg))
+    else if (is_output(slot.arg) != is_bounded_output(slot.arg) || sampled)
       total += size_bytes(t);
   }
   return total;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,15 +35,15 @@ class Trial {
 
   const TextCall& text_call() const { return call_; }
   // Bytes that running one implementation takes at most on the host, for the decision whether to
-  // try, and on a device.
-  int64_t memory_needed() const;
+  // try, and on a device. `sampled`: if bounded outputs are compared on sampled rows only.
+  int64_t memory_needed(bool sampled) const;
   int64_t device_memory_needed() const;
   // By the reference, on the host.
   Status compute_truth();
   // For big cases: exact outputs by the best CPU implementation, which small cases hold to the
   // reference; bounded ones by the reference on sampled rows (sample.h), or, where rows hang
-  // together, on everything. `how` says what was done.
-  Status compute_truth_of_big_case(std::string& how);
+  // together, on everything, if `whole_fits` (else kOutOfMemory). `how` says what was done.
+  Status compute_truth_of_big_case(std::string& how, const std::function<bool()>& whole_fits);
 
   struct Outcome {
     bool refused = false;

@@ -48,8 +48,8 @@ Status Trial::sample_bounded(std::string& how) {
   return {};
 }
 
-Status Trial::compute_truth_of_big_case(std::string& how) {
-  if (with_output_) PESTLE_TRY(with_output_->compute_truth_of_big_case(how));
+Status Trial::compute_truth_of_big_case(std::string& how, const std::function<bool()>& whole_fits) {
+  if (with_output_) PESTLE_TRY(with_output_->compute_truth_of_big_case(how, whole_fits));
   how.clear();
   bool bounded = false;
   bool exact = false;
@@ -59,6 +59,7 @@ Status Trial::compute_truth_of_big_case(std::string& how) {
   if (bounded) {
     const Status sampled = sample_bounded(how);
     if (sampled.code() == Code::kUnsupported) {
+      if (!whole_fits()) return {Code::kOutOfMemory, sampled.message()};
       how = "everything by the reference: " + sampled.message();
       return compute_truth();
     }

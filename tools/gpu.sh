@@ -21,7 +21,7 @@ pack() {
   ldd $out/bin/pestle | awk '/libhwy/ {print $3}' | while read -r library; do
     cp -L "$library" $out/lib/
   done
-  cp -r bench/peers bench/bars_cuda.json $out/
+  cp -r bench/peers bench/*_cuda.json $out/
   cp tools/gpu.sh tools/gpu_run.py $out/
   strip $out/bin/pestle $out/lib/libpestle.so.*.*.* 2>/dev/null
   build/cuda/bin/pestle env | sed -n 2p >$out/commit.txt

@@ -163,9 +163,9 @@ class Run:
             list(pool.map(share, range(len(self.gpus))))
 
 
-def bars_file():
-    """The bars, which bring cases of their own."""
-    places = (ROOT / "build/gpu/bars_cuda.json", ROOT / "bench/bars_cuda.json")
+def data_file(name):
+    """The bars, which bring cases of their own; more huge cases."""
+    places = (ROOT / "build/gpu" / name, ROOT / "bench" / name)
     return next((place for place in places if place.exists()), places[1])
 
 
@@ -195,7 +195,9 @@ def chosen_ops(pestle, options):
 
 
 def bench_steps(pestle, ops, options):
-    more = ["--cases", bars_file()] if "bar" in options.tags_bench.split(",") else []
+    more = (
+        ["--cases", data_file("bars_cuda.json")] if "bar" in options.tags_bench.split(",") else []
+    )
     cases = cases_of(pestle, options.tags_bench, more)
     command = [pestle, "bench", "--device", options.device, "--tags", options.tags_bench,
                "--seconds", str(options.seconds), *more]  # fmt: skip
@@ -214,6 +216,10 @@ def check_steps(pestle, ops, options, wants):
     cases = cases_of(pestle, options.tags_check)
     weight = {op: sum(row["bytes"] for row in rows) for op, rows in cases.items()}
     check = [str(pestle), "check", "--device", options.device]
+    if "huge" in options.tags_check.split(","):
+        check += ["--cases", str(data_file("huge_cuda.json"))]
+    if options.host_gib:
+        check += ["--host-gib", str(options.host_gib)]
     steps = []
     if wants("check"):
         steps += [
@@ -258,6 +264,7 @@ def arguments():
     add(
         "--jobs", type=int, default=max(1, cores * 3 // 4), help="checks at once (3/4 of the cores)"
     )
+    add("--host-gib", type=int, default=0, help="the host's memory, if more than the system says")
     add("--peers", action="store_true", help="time other libraries, too, before and after ours")
     add("--done", help="a folder of earlier results: what is done there is not done again")
     add("--sanitizer", action="store_true", help="the small checks under compute-sanitizer instead")
