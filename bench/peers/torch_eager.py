@@ -277,14 +277,18 @@ def rms_rope(case):
 
 
 def swizzled(case):
-    return swizzle, (case.codes("scale", torch.uint8),)
+    dtype = case.dtype("scale")
+    return (lambda s: swizzle(s).view(dtype)), (case.codes("scale", torch.uint8),)
 
 
 def unswizzled(case):
     rows, columns = case.attribute("rows"), case.attribute("columns")
-    return (lambda s: unswizzle(s)[:rows, :columns].contiguous()), (
-        case.codes("scale", torch.uint8),
-    )
+    dtype = case.dtype("scale")
+
+    def chain(scale):
+        return unswizzle(scale)[:rows, :columns].contiguous().view(dtype)
+
+    return chain, (case.codes("scale", torch.uint8),)
 
 
 CHAINS = torch_rows.CHAINS | {

@@ -36,6 +36,8 @@ def int8_row(y):
 QUANTISERS = {"fp8_row": fp8_row, "int8_row": int8_row, "fp8_tensor": fp8_tensor,
               "nvfp4": nvfp4_codes, "mxfp8": mxfp8_codes}  # fmt: skip
 
+SCALES = {"fp8_tensor": ["q_scale"], "nvfp4": ["global_scale"]}  # given ones
+
 
 def quantised(case):
     """What turns the plain result into the case's, with the tensor that it needs; None: can't."""
@@ -48,6 +50,8 @@ def quantised(case):
     if form not in QUANTISERS or not usual or case.attribute("scale_layout") != "swizzled":
         return None
     names = [n for n in ("q_scale", "global_scale") if case.has(n)]
+    if names != SCALES.get(form, []):
+        return None
     return QUANTISERS[form], tuple(map(case.tensor, names))
 
 
@@ -114,7 +118,11 @@ def with_sum(case, chain, arguments):
     def whole(*a):
         y, total = chain(*a[:count])
         made = quantise(y, *a[count:])
-        return (made, total) if keeps else made
+        codes = made if isinstance(made, tuple) else (made,)
+        plain = case.attribute("out_format", "none") == "none"
+        if not keeps:
+            return made
+        return (*codes, total) if plain else (total, *codes)
 
     return whole, (*arguments, *more)
 
@@ -151,7 +159,8 @@ def layer(x, affine, eps):
 
 
 def rms(x, affine, eps):
-    return F.rms_norm(x, x.shape[-1:], affine[0], eps)
+    y = F.rms_norm(x, x.shape[-1:], affine[0], eps)
+    return y if affine[1] is None else y + affine[1]
 
 
 def group_norm(case):
@@ -162,20 +171,22 @@ def group_norm(case):
     names = [n for n in ("weight", "bias") if case.has(n)]
 
     def chain(x, *affine):
-        return after(F.group_norm(x, groups, *(t.to(x.dtype) for t in affine), eps=eps))
+        given = {n: t.to(x.dtype) for n, t in zip(names, affine, strict=True)}
+        return after(F.group_norm(x, groups, **given, eps=eps))
 
     return chain, (case.tensor("x"), *map(case.tensor, names))
 
 
+REGULAR = ((1.0, 1, 1, -1), (1, 1, -1, 1), (1, -1, 1, 1), (-1, 1, 1, 1))
+
+
 def hadamard(case):
     group = case.attribute("hadamard")
-    if group & (group - 1):
-        return None
+    four = torch.tensor(REGULAR, device=case.device)
     matrix = torch.ones(1, 1, device=case.device)
     while matrix.shape[0] < group:
-        top = torch.cat((matrix, matrix), 1)
-        matrix = torch.cat((top, torch.cat((matrix, -matrix), 1)), 0)
-    matrix = (matrix / math.sqrt(group)).to(case.dtype("x"))
+        matrix = torch.kron(matrix, four)
+    matrix = (matrix.T / math.sqrt(group)).to(case.dtype("x")).contiguous()
 
     def chain(x, by):
         return (x.view(-1, group) @ by).view(x.shape)
@@ -232,7 +243,7 @@ def rms_norm_backward(case):
         y = xf * inverse
         by = d if weight is None else d * weight
         d_x = ((by - y * (by * y).mean(-1, keepdim=True)) * inverse).to(x.dtype)
-        return d_x if weight is None else (d_x, (d * y).sum(0).to(weight.dtype))
+        return d_x if weight is None else (d_x, (d * y).flatten(0, -2).sum(0).to(weight.dtype))
 
     return chain, tuple(map(case.tensor, names))
 
@@ -241,20 +252,21 @@ def layer_norm_backward(case):
     if not case.only("x", "d_out", "weight", "bias"):
         return None
     eps = case.attribute("eps")
-    names = [n for n in ("x", "d_out", "weight", "bias") if case.has(n)]
+    names = [n for n in ("weight", "bias") if case.has(n)]
 
     def chain(x, d_out, *affine):
+        given = dict(zip(names, affine, strict=True))
         xf, d = x.float(), d_out.float()
         centred = xf - xf.mean(-1, keepdim=True)
         inverse = torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
         y = centred * inverse
-        by = d * affine[0] if affine else d
+        by = d * given["weight"] if "weight" in given else d
         d_x = by - by.mean(-1, keepdim=True) - y * (by * y).mean(-1, keepdim=True)
-        sums = [(d * y).sum(0), d.sum(0)]
-        parts = [s.to(t.dtype) for s, t in zip(sums, affine, strict=False)]
+        sums = {"weight": d * y, "bias": d}
+        parts = [sums[n].flatten(0, -2).sum(0).to(t.dtype) for n, t in given.items()]
         return ((d_x * inverse).to(x.dtype), *parts)
 
-    return chain, tuple(map(case.tensor, names))
+    return chain, tuple(map(case.tensor, ("x", "d_out", *names)))
 
 
 def log_softmax_backward(case):
