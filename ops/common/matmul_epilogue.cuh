@@ -1,11 +1,14 @@
 // What happens to accumulators before they are stored (ops/common/epilogue.h on a GPU):
-// y = activation(acc * alpha + bias) + residual, in f32, one rounding.
+// y = activation(acc * factor[row] * factor[column] * alpha + bias) + residual, in f32, one
+// rounding.
 //
-// Map      64 columns of a consumer's 64 rows at a time. With nothing but a factor and a 16-bit
-// result
-//          that the copy engine takes, registers go to swizzled shared memory as 16 bits and out as
-//          a box. Else they go there as f32, and each thread takes 8 neighbouring columns of 4
-//          rows, so that residual and result move in whole lines.
+// Map      64 columns of a consumer's 64 rows at a time, a chunk. Where the copy engine takes out
+//          (16 bits) and residual (the same dtype): the mover warp has put the residual's chunk and
+//          the columns' factors and biases into shared memory; each thread adds its accumulators to
+//          the residual's elements in place; the mover stores the chunk. Two chunks take turns.
+//          Else accumulators go to shared memory as f32, and each thread takes 8 neighbouring
+//          columns of 4 rows, so that residual and result move in whole lines.
+// Traffic  residual and out once; factors and biases once a tile, from the L2.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,6 +16,7 @@
 
 #include <cstdint>
 
+#include "backends/cuda/device/activations.cuh"
 #include "backends/cuda/device/hopper.cuh"
 #include "ops/common/matmul_hopper.cuh"
 
@@ -32,8 +36,18 @@ struct FloatMatrix {
   __host__ __device__ int element_bytes() const { return dtype == Float::kF32 ? 4 : 2; }
 };
 
-struct EpilogueSteps {
+// Factors of rows or columns; a step of 0: one for all.
+struct Factors {
+  const float* data = nullptr;
+  int64_t step = 0;
+};
+
+struct EpilogueArguments {
+  CUtensorMap out_map;       // boxes of 64 rows x 64 columns, where by_boxes
+  CUtensorMap residual_map;  // the same
+  bool by_boxes = false;     // the copy engine takes out and residual
   const float* alpha = nullptr;
+  Factors rows, columns;
   FloatMatrix bias;  // one row
   FloatMatrix residual;
   FloatMatrix out;
@@ -41,12 +55,7 @@ struct EpilogueSteps {
   int m = 0, n = 0;
 };
 
-struct EpilogueArguments : EpilogueSteps {
-  CUtensorMap out_map;    // boxes of 64 rows x 64 columns, where by_boxes
-  bool by_boxes = false;  // nothing but a factor, and the copy engine takes out
-};
-
-#if PESTLE_HOPPER
+#ifdef __CUDACC__
 
 __device__ inline float half_of(uint32_t bits, Float dtype) {
   return dtype == Float::kBf16 ? __uint_as_float(bits << 16)
@@ -111,14 +120,29 @@ __device__ inline void store_8(const FloatMatrix& t, int64_t offset, int count,
   }
 }
 
-__device__ inline float activate(int activation, float y) {
-  if (activation == 1) return 0.5f * y * (1.0f + erff(y * 0.70710678118654752440f));
-  // 0.5 y (1 + tanh(z)) = y / (1 + exp(-2 z)), and silu is the same of z = y / 2.
-  if (activation == 2)
-    y = y / (1.0f + __expf(-1.59576912160573071176f * fmaf(0.044715f * y * y, y, y)));
-  if (activation == 3) y = y / (1.0f + __expf(-y));
-  return y;
+// v = activation(v); the same branch in all threads. 0.5 y (1 + tanh(z)) = y / (1 + e^-2z), and
+// silu is the same of z = y / 2; where the exponential overflows, its reciprocal is 0.
+template <int kCount>
+__device__ inline void activate_all(int activation, float (&v)[kCount]) {
+  if (activation == 1) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) v[i] *= normal_of(v[i]);
+  } else if (activation == 2) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      constexpr float kLinear = -kLog2E * kTanhLinear, kCubic = -kLog2E * kTanhCubic;
+      const float z = v[i] * fmaf(v[i] * v[i], kCubic, kLinear);
+      v[i] *= quick_reciprocal(1.0f + quick_exp2(z));
+    }
+  } else if (activation == 3) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) v[i] *= quick_reciprocal(1.0f + quick_exp2(v[i] * -kLog2E));
+  }
 }
+
+#endif  // __CUDACC__
+
+#if PESTLE_HOPPER
 
 // Place of 4 f32 in a consumer's 64 x 64 staging: rows of 256 bytes, 16-byte pieces permuted so
 // that neither the fragments' stores nor the rows' loads meet in a bank.
@@ -126,102 +150,179 @@ __device__ inline int staging_offset(int row, int piece) {
   return row * 256 + (piece ^ ((row & 7) << 1)) * 16;
 }
 
-// Rows and columns of one chunk in staging to their end in memory. Out of line: one copy of the
-// code. The residuals of all rows are asked for before the first is used.
-static __device__ __noinline__ void finish_chunk(const EpilogueSteps a, const char* staging,
-                                                 int row0, int column0, int batch) {
-  constexpr int kRows = 4;  // of a thread, 16 apart
-  const int thread = threadIdx.x % 128;
-  const int group = thread % 8;
-  const int column = column0 + group * 8;
-  const int count = min(8, a.n - column);
-  const int rows = min(kRows, (a.m - row0 - thread / 8 + 15) / 16);
-  if (count <= 0) return;
-  const float alpha = a.alpha ? *a.alpha : 1.0f;
-  float bias[8] = {};
-  float residual[kRows][8] = {};
-  if (a.bias.data) load_8(a.bias, column * a.bias.column_stride, count, bias);
-  if (a.residual.data) {
-    const FloatMatrix& t = a.residual;
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int64_t row = row0 + thread / 8 + 16 * i;
-      if (i < rows)
-        load_8(t, batch * t.batch_stride + row * t.row_stride + column * t.column_stride, count,
-               residual[i]);
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    if (i >= rows) break;
-    const int r = thread / 8 + 16 * i;
-    const int flip = group / 4;  // half of the lanes read their second piece first: no conflict
-    const float4 one =
-        *reinterpret_cast<const float4*>(staging + staging_offset(r, 2 * group + flip));
-    const float4 two =
-        *reinterpret_cast<const float4*>(staging + staging_offset(r, 2 * group + 1 - flip));
-    const float4 low = flip ? two : one;
-    const float4 high = flip ? one : two;
-    float y[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-    for (int j = 0; j < 8; ++j)
-      y[j] = activate(a.activation, y[j] * alpha + bias[j]) + residual[i][j];
-    const FloatMatrix& t = a.out;
-    store_8(t, batch * t.batch_stride + int64_t{row0 + r} * t.row_stride + column * t.column_stride,
-            count, y);
-  }
-}
+// The values of one tile that belong to a thread's two rows.
+struct RowFactors {
+  float low = 1, high = 1, alpha = 1;
+};
 
+template <bool kScaled>
 struct MatmulEpilogue {
-  static constexpr int kPrefetchedRows = 4;  // a step
   const EpilogueArguments& a;
 
-  // By the producer, while the tile's sums are made: its residual, some rows a step, into the L2.
+  // Asked for before the tile's sums are made.
+  __device__ RowFactors row_factors(const Tile& tile, int consumer) const {
+    RowFactors f;
+    if (a.alpha) f.alpha = __ldg(a.alpha);
+    if constexpr (kScaled) {
+      const int64_t row =
+          tile.m * kTileM + consumer * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+      if (row < a.m) f.low = __ldg(a.rows.data + row * a.rows.step);
+      if (row + 8 < a.m) f.high = __ldg(a.rows.data + (row + 8) * a.rows.step);
+    }
+    return f;
+  }
+
+  __device__ float bias_at(int column) const {
+    const char* p = a.bias.data + column * a.bias.column_stride * a.bias.element_bytes();
+    return a.bias.dtype == Float::kF32
+               ? *reinterpret_cast<const float*>(p)
+               : half_of(*reinterpret_cast<const uint16_t*>(p), a.bias.dtype);
+  }
+
+  // ---- the mover: a warp of the producer's warpgroup for each consumer --------------------------
+  struct Walk {
+    int tile, chunk;
+    Tile at;
+  };
   template <int kTileN>
-  __device__ void prefetch(const Tile& tile, int step) const {
-    if (!a.residual.data || !a.residual.aligned || step >= kTileM / kPrefetchedRows) return;
-    const int column = tile.n * kTileN;
-    const int bytes = min(kTileN, a.n - column) * a.residual.element_bytes() & ~15;
-    for (int i = 0; i < kPrefetchedRows; ++i) {
-      const int64_t row = tile.m * kTileM + step * kPrefetchedRows + i;
-      if (row < a.m && bytes > 0)
-        prefetch_bytes(a.residual.data + (tile.batch * a.residual.batch_stride +
-                                          row * a.residual.row_stride + column) *
-                                             a.residual.element_bytes(),
-                       bytes);
+  __device__ static void advance(Walk& w, const MatmulTiles& t) {
+    if (++w.chunk < kTileN / 64) return;
+    w.chunk = 0;
+    w.tile += gridDim.x;
+    if (w.tile < t.total) w.at = tile_at(t, w.tile);
+  }
+
+  // Columns' values of a chunk, two a lane.
+  struct Pair {
+    float2 factor, bias;
+  };
+  __device__ Pair load_pair(int column) const {
+    Pair p{{1, 1}, {0, 0}};
+    const bool one = column < a.n, two = column + 1 < a.n;
+    if constexpr (kScaled) {
+      if (one) p.factor.x = __ldg(a.columns.data + column * a.columns.step);
+      if (two) p.factor.y = __ldg(a.columns.data + (column + 1) * a.columns.step);
+    }
+    if (a.bias.data) {
+      if (one) p.bias.x = bias_at(column);
+      if (two) p.bias.y = bias_at(column + 1);
+    }
+    return p;
+  }
+
+  template <int kTileN, class Memory>
+  __device__ void prepare(Memory& s, const Walk& w, int consumer, int buffer,
+                          const Pair& pair) const {
+    const int lane = threadIdx.x % 32;
+    ChunkColumns& columns = s.columns[consumer][buffer];
+    *reinterpret_cast<float2*>(&columns.factor[2 * lane]) = pair.factor;
+    *reinterpret_cast<float2*>(&columns.bias[2 * lane]) = pair.bias;
+    __syncwarp();
+    if (lane != 0) return;
+    uint64_t* ready = &s.ready[consumer][buffer];
+    if (!a.residual.data) {
+      arrive(ready);
+      return;
+    }
+    const int row = w.at.m * kTileM + consumer * 64;
+    const int column = w.at.n * kTileN + w.chunk * 64;
+    arrive_expecting(ready, kChunkBytes);
+    load_box(s.out[consumer].rows[buffer], &a.residual_map, ready, column, row, w.at.batch);
+    if (w.chunk == 0)
+      for (int c = 2; c < kTileN / 64; ++c)
+        prefetch_box(&a.residual_map, column + c * 64, row, w.at.batch);
+  }
+
+  template <int kTileN, class Memory>
+  __device__ void move_chunks(Memory& s, const MatmulTiles& t, int consumer) const {
+    if (!a.by_boxes || static_cast<int>(blockIdx.x) >= t.total) return;
+    const int lane = threadIdx.x % 32;
+    Walk ahead{static_cast<int>(blockIdx.x), 0, tile_at(t, blockIdx.x)};
+    Walk behind = ahead;
+    for (int buffer = 0; buffer < 2; ++buffer) {
+      prepare<kTileN>(s, ahead, consumer, buffer,
+                      load_pair(ahead.at.n * kTileN + ahead.chunk * 64 + 2 * lane));
+      advance<kTileN>(ahead, t);
+    }
+    Ring<2> ring;
+    while (behind.tile < t.total) {
+      const bool more = ahead.tile < t.total;
+      Pair pair;
+      if (more) pair = load_pair(ahead.at.n * kTileN + ahead.chunk * 64 + 2 * lane);
+      wait(&s.done[consumer][ring.stage], ring.parity);
+      if (lane == 0) {
+        store_box(&a.out_map, s.out[consumer].rows[ring.stage],
+                  behind.at.n * kTileN + behind.chunk * 64, behind.at.m * kTileM + consumer * 64,
+                  behind.at.batch);
+        commit_stores();
+        wait_stores_read<0>();
+      }
+      __syncwarp();
+      if (more) prepare<kTileN>(s, ahead, consumer, ring.stage, pair);
+      advance<kTileN>(behind, t);
+      advance<kTileN>(ahead, t);
+      ring.advance();
     }
   }
 
-  // Registers d[0..31], 64 columns, through shared memory as 16 bits.
-  template <class T>
-  __device__ void store_box_of(const T* d, float alpha, char* staging, int consumer, int row,
-                               int column, int batch) const {
+  // ---- the consumer -----------------------------------------------------------------------------
+  template <bool kBf16>
+  __device__ void add_and_store(const float (&v)[32], uint32_t to, int matrix) const {
+    constexpr Float kOut = kBf16 ? Float::kBf16 : Float::kF16;
     const int lane = threadIdx.x % 32;
-    const int matrix = lane / 8;
-    const int in_row = threadIdx.x % 128 / 32 * 16 + (matrix & 1) * 8 + lane % 8;
-    const uint32_t to = shared_address(staging) + in_row * kRowBytes;
-    if (threadIdx.x % 128 == 0) wait_stores_read<1>();
-    sync_threads(1 + consumer, 128);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {  // 16 columns
+      const uint32_t at = to + ((2 * j + (matrix >> 1)) ^ (lane % 8)) * 16;
+      uint32_t old[4] = {};
+      if (a.residual.data) load_matrices(at, old);
       uint32_t words[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        words[i] = pack(static_cast<float>(d[8 * j + 2 * i]) * alpha,
-                        static_cast<float>(d[8 * j + 2 * i + 1]) * alpha, a.out.dtype);
-      const int piece = (2 * j + (matrix >> 1)) ^ (lane % 8);
-      store_matrices(to + piece * 16, words[0], words[1], words[2], words[3]);
-    }
-    fence_async_proxy();
-    sync_threads(1 + consumer, 128);
-    if (threadIdx.x % 128 == 0) {
-      store_box(&a.out_map, staging, column, row, batch);
-      commit_stores();
+      for (int i = 0; i < 4; ++i) {
+        float low = v[8 * j + 2 * i], high = v[8 * j + 2 * i + 1];
+        if (a.residual.data) {
+          low += half_of(old[i] & 0xFFFF, kOut);
+          high += half_of(old[i] >> 16, kOut);
+        }
+        words[i] = pack(low, high, kOut);
+      }
+      store_matrices(at, words[0], words[1], words[2], words[3]);
     }
   }
 
-  template <class T>
-  __device__ void stage(const T* d, char* staging) const {
+  // 64 columns of a tile in v, through the mover's memory.
+  template <class Memory>
+  __device__ void finish_box(Memory& s, Ring<2>& chunks, int consumer, const RowFactors& f,
+                             float (&v)[32]) const {
+    const int lane = threadIdx.x % 32;
+    wait(&s.ready[consumer][chunks.stage], chunks.parity);
+    const ChunkColumns& columns = s.columns[consumer][chunks.stage];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {  // 8 columns
+      const int column = 8 * j + 2 * (lane % 4);
+      const float2 factor = *reinterpret_cast<const float2*>(&columns.factor[column]);
+      const float2 bias = *reinterpret_cast<const float2*>(&columns.bias[column]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& y = v[4 * j + i];
+        if constexpr (kScaled) y = y * (i < 2 ? f.low : f.high) * (i % 2 ? factor.y : factor.x);
+        y = fmaf(y, f.alpha, i % 2 ? bias.y : bias.x);
+      }
+    }
+    activate_all(a.activation, v);
+    const int matrix = lane / 8;
+    const int row = threadIdx.x % 128 / 32 * 16 + (matrix & 1) * 8 + lane % 8;
+    const uint32_t to = shared_address(s.out[consumer].rows[chunks.stage]) + row * kRowBytes;
+    if (a.out.dtype == Float::kBf16)
+      add_and_store<true>(v, to, matrix);
+    else
+      add_and_store<false>(v, to, matrix);
+    fence_async_proxy();
+    __syncwarp();
+    if (lane == 0) arrive(&s.done[consumer][chunks.stage]);
+    chunks.advance();
+  }
+
+  __device__ static void stage(const float (&v)[32], char* staging) {
     const int lane = threadIdx.x % 32;
     const int row = threadIdx.x % 128 / 32 * 16 + lane / 4;
 #pragma unroll
@@ -230,33 +331,90 @@ struct MatmulEpilogue {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         char* to = staging + staging_offset(row + 8 * half, piece) + lane % 2 * 8;
-        *reinterpret_cast<float2*>(to) = make_float2(static_cast<float>(d[4 * j + 2 * half]),
-                                                     static_cast<float>(d[4 * j + 2 * half + 1]));
+        *reinterpret_cast<float2*>(to) = make_float2(v[4 * j + 2 * half], v[4 * j + 2 * half + 1]);
       }
     }
   }
 
-  template <class T, int kCount>
-  __device__ void operator()(const Tile& tile, int consumer, T (&d)[kCount], char* staging) const {
-    constexpr int kTileN = kCount * 2;
-    const int row = tile.m * kTileM + consumer * 64;
-    const float alpha = a.alpha ? *a.alpha : 1.0f;
+  // Two rows of a thread's eight columns from staging to their end in memory.
+  __device__ void finish_row(const char* staging, int r, int64_t row, int column, int count,
+                             int batch, float alpha, const float (&factor)[8],
+                             const float (&bias)[8]) const {
+    const int group = threadIdx.x % 8;
+    const int flip = group / 4;  // half of the lanes read their second piece first: no conflict
+    const float4 one =
+        *reinterpret_cast<const float4*>(staging + staging_offset(r, 2 * group + flip));
+    const float4 two =
+        *reinterpret_cast<const float4*>(staging + staging_offset(r, 2 * group + 1 - flip));
+    const float4 low = flip ? two : one;
+    const float4 high = flip ? one : two;
+    float y[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    float residual[8] = {};
+    const FloatMatrix& t = a.residual;
+    if (t.data)
+      load_8(t, batch * t.batch_stride + row * t.row_stride + column * t.column_stride, count,
+             residual);
+    const float of_row = kScaled ? __ldg(a.rows.data + row * a.rows.step) : 1.0f;
 #pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if constexpr (kScaled) y[j] = y[j] * of_row * factor[j];
+      y[j] = fmaf(y[j], alpha, bias[j]);
+    }
+    activate_all(a.activation, y);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) y[j] += residual[j];
+    store_8(a.out,
+            batch * a.out.batch_stride + row * a.out.row_stride + column * a.out.column_stride,
+            count, y);
+  }
+
+  __device__ void finish_rows(const char* staging, int row0, int column0, int batch,
+                              float alpha) const {
+    const int thread = threadIdx.x % 128;
+    const int column = column0 + thread % 8 * 8;
+    const int count = min(8, a.n - column);
+    if (count <= 0) return;
+    float factor[8] = {};
+    float bias[8] = {};
+    if (a.bias.data) load_8(a.bias, column * a.bias.column_stride, count, bias);
+    if constexpr (kScaled) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        if (j < count) factor[j] = __ldg(a.columns.data + (column + j) * a.columns.step);
+    }
+#pragma unroll 1
+    for (int r = thread / 8; r < min(64, a.m - row0); r += 16)
+      finish_row(staging, r, row0 + r, column, count, batch, alpha, factor, bias);
+  }
+
+  template <class Memory, class T, int kCount>
+  __device__ void finish_tile(Memory& s, Ring<2>& chunks, const Tile& tile, int consumer,
+                              const RowFactors& f, const T (&d)[kCount]) const {
+    constexpr int kTileN = kCount * 2;
+    char* staging = s.out[consumer].rows[0];
+#pragma unroll 1
     for (int c = 0; c < kTileN / 64; ++c) {
-      const int column = tile.n * kTileN + c * 64;
+      // One copy of the code below for all chunks: registers have no computed numbers.
+      T chunk[32];
+#pragma unroll
+      for (int i = 0; i < kTileN / 64; ++i) {
+        if (i != c) continue;
+#pragma unroll
+        for (int j = 0; j < 32; ++j) chunk[j] = d[i * 32 + j];
+      }
+      float v[32];
+#pragma unroll
+      for (int j = 0; j < 32; ++j) v[j] = static_cast<float>(chunk[j]);
       if (a.by_boxes) {
-        store_box_of(d + c * 32, alpha, staging + c % 2 * kChunkBytes, consumer, row, column,
-                     tile.batch);
+        finish_box(s, chunks, consumer, f, v);
       } else {
         sync_threads(1 + consumer, 128);
-        stage(d + c * 32, staging);
+        stage(v, staging);
         sync_threads(1 + consumer, 128);
-        finish_chunk(a, staging, row, column, tile.batch);
+        finish_rows(staging, tile.m * kTileM + consumer * 64, tile.n * kTileN + c * 64, tile.batch,
+                    f.alpha);
       }
     }
-  }
-  __device__ void finish() const {
-    if (threadIdx.x % 128 == 0) wait_stores_read<0>();
   }
 };
 

@@ -1,15 +1,22 @@
 // The matrix product on Hopper: D[m, n] = sum over k of A[m, k] * B[n, k], tiles handed to an
 // epilogue.
 //
-// Map      A persistent grid, one block a multiprocessor: one producer warp (TMA into a ring of
-//          kStages) and two consumer warpgroups, each 64 rows x kTileN columns of accumulators in
-//          registers (wgmma from shared memory).
+// Map      A persistent grid, one block a multiprocessor: a producer warp (TMA into a ring of
+//          kStages), two consumer warpgroups, each 64 rows x kTileN columns of accumulators in
+//          registers (wgmma from shared memory), and for each consumer a mover warp that brings
+//          what its epilogue needs and takes its results away. A consumer may be ahead of the other
+//          by the ring's length, so that one's epilogue runs under the other's products.
 // Order    Groups of 16 tiles along m sweep n, so that both operands of what runs at one time fit
 //          the L2. Sums run along k in one order: two runs give the same bits.
+// Numerics Sum::kDirect adds all of k in the tensor cores' accumulator. Those of 8-bit floats keep
+//          13 bits behind the largest term; Sum::kPromoted and Sum::kBlocks begin anew with each
+//          stage (128 of k) and add those sums in f32 registers, kBlocks scaled.
 // Traffic  Per tile and 128 bytes of k: 16 KiB of A, kTileN * 128 bytes of B through L2.
 // Tried    Clusters of two that share B by multicast: half the traffic of B, and 0.5 to 0.8 of the
 //          speed (H200, bf16, five shapes); not understood, left out.
 #pragma once
+
+#include <type_traits>
 
 #include "backends/cuda/device/hopper.cuh"
 #include "backends/cuda/device/wgmma.cuh"
@@ -20,25 +27,52 @@ constexpr int kTileM = 128;
 constexpr int kRowBytes = 128;               // of k a stage, and of a row of swizzled shared memory
 constexpr int kGroup = 16;                   // tiles along m that sweep n together
 constexpr int kMatmulThreads = 384;          // producer, two consumers
+constexpr int kLead = 3;                     // stages of the first consumer before the second; < 4
 constexpr int kChunkBytes = 64 * kRowBytes;  // 64 rows
+
+// How sums along k are kept.
+enum class Sum { kDirect, kPromoted, kBlocks };
+
+// Decode scales of 1 x 128 of A and of 128 x 128 of B; strides in elements.
+struct BlockScales {
+  const float* a = nullptr;
+  const float* b = nullptr;
+  int64_t a_row = 0, a_step = 1;
+  int64_t b_row = 0, b_step = 1;
+  int m = 0, n_blocks = 0;
+};
 
 struct MatmulTiles {
   CUtensorMap a;
   CUtensorMap b;
+  BlockScales scales;  // Sum::kBlocks
   int m_tiles;
   int n_tiles;
   int k_steps;  // of kRowBytes
   int total;    // m_tiles * n_tiles * batches
+  int lead;     // steps of k that the first consumer is ahead of the second; 0: as it comes
 };
 
-template <Product kOf, int kN, int kStagesOf, bool kA_AlongK, bool kB_AlongK>
+template <Product kOf, int kN, int kStagesOf, bool kA_AlongK, bool kB_AlongK,
+          Sum kSumOf = Sum::kDirect, bool kScaledOf = false>
 struct MatmulConfig {
   static constexpr Product kProduct = kOf;
   static constexpr int kTileN = kN;
   static constexpr int kStages = kStagesOf;
   static constexpr bool kAlongK_A = kA_AlongK;
   static constexpr bool kAlongK_B = kB_AlongK;
-  using Accumulator = float;
+  static constexpr Sum kSum = kSumOf;
+  static constexpr bool kScaled = kScaledOf;  // factors of rows and columns in the epilogue
+  using Accumulator = std::conditional_t<kOf == Product::kInt8, int, float>;
+};
+
+// What passes between a consumer and its mover: two chunks of 64 rows x 64 columns of 16 bits.
+struct Chunks {
+  char rows[2][kChunkBytes];
+};
+struct ChunkColumns {
+  float factor[64];
+  float bias[64];
 };
 
 template <int kTileN, int kStages>
@@ -47,9 +81,12 @@ struct MatmulMemory {
   static constexpr int kBBytes = kTileN * kRowBytes;
   char a[kStages][kABytes];
   char b[kStages][kBBytes];
-  char out[2][2 * kChunkBytes];  // of each consumer: 64 rows x 128 columns of 16 bits
+  Chunks out[2];  // of each consumer
+  ChunkColumns columns[2][2];
   uint64_t full[kStages];
   uint64_t empty[kStages];
+  uint64_t ready[2][2];  // the mover has prepared a chunk
+  uint64_t done[2][2];   // the consumer has filled it
 };
 
 #if PESTLE_HOPPER
@@ -91,6 +128,7 @@ struct HopperMatmul {
   static constexpr int kStages = Config::kStages;
   static constexpr bool kAlongK_A = Config::kAlongK_A;
   static constexpr bool kAlongK_B = Config::kAlongK_B;
+  static constexpr Sum kSum = Config::kSum;
   static constexpr int kElementBytes = is_8_bit(kProduct) ? 1 : 2;
   static constexpr int kStepK = kRowBytes / kElementBytes;
   static constexpr int kAccumulators = kTileN / 2;
@@ -121,8 +159,7 @@ struct HopperMatmul {
   }
 
   // By one thread.
-  template <class Epilogue>
-  __device__ static void produce(Memory& s, const MatmulTiles& t, const Epilogue& epilogue) {
+  __device__ static void produce(Memory& s, const MatmulTiles& t) {
     Ring<kStages> ring;
     for (int i = blockIdx.x; i < t.total; i += gridDim.x) {
       const Tile tile = tile_at(t, i);
@@ -131,7 +168,6 @@ struct HopperMatmul {
         arrive_expecting(&s.full[ring.stage], Memory::kABytes + Memory::kBBytes);
         load_a(s, ring.stage, t, tile, step);
         load_b(s, ring.stage, t, tile, step);
-        epilogue.template prefetch<kTileN>(tile, step);
         ring.advance();
       }
     }
@@ -140,6 +176,11 @@ struct HopperMatmul {
   __device__ static void release(Memory& s, int stage) {
     if (threadIdx.x % 128 == 0) arrive(&s.empty[stage]);
   }
+
+  // The second consumer begins a tile when the first has a lead: else both would come to their
+  // epilogues together, and the tensor cores would idle.
+  static constexpr int kLeadBarrier = 3;
+  __device__ static void let_other_begin() { arrive_threads(kLeadBarrier, 256); }
 
   // The sums of one tile; `consumer`: which 64 rows.
   __device__ static void accumulate(Memory& s, const MatmulTiles& t, Ring<kStages>& ring,
@@ -162,6 +203,7 @@ struct HopperMatmul {
         wait_products<1>();
         release(s, before);
       }
+      if (consumer == 0 && step + 1 == t.lead) let_other_begin();
       before = ring.stage;
       ring.advance();
     }
@@ -169,38 +211,117 @@ struct HopperMatmul {
     release(s, before);
   }
 
-  // epilogue(tile, consumer, accumulators, staging memory) stores a tile.
+  // The factors of one stage: of this thread's two rows, and of 128 columns each.
+  struct StageFactors {
+    float low = 1, high = 1;
+    float columns[kTileN / 128 > 0 ? kTileN / 128 : 1];
+  };
+  __device__ static StageFactors factors_of(const MatmulTiles& t, const Tile& tile, int consumer,
+                                            int step) {
+    StageFactors f;
+    const BlockScales& s = t.scales;
+    const int row =
+        tile.m * kTileM + consumer * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+    if (row < s.m) f.low = __ldg(s.a + row * s.a_row + step * s.a_step);
+    if (row + 8 < s.m) f.high = __ldg(s.a + (row + 8) * s.a_row + step * s.a_step);
+#pragma unroll
+    for (int h = 0; h < kTileN / 128; ++h) {
+      const int block = min(tile.n * (kTileN / 128) + h, s.n_blocks - 1);
+      f.columns[h] = __ldg(s.b + block * s.b_row + step * s.b_step);
+    }
+    return f;
+  }
+
+  // The same sums, begun anew each stage and added in f32 registers, 128 columns at a time.
+  __device__ static void accumulate_stages(Memory& s, const MatmulTiles& t, Ring<kStages>& ring,
+                                           const Tile& tile, int consumer,
+                                           float (&d)[kAccumulators]) {
+    static_assert(kTileN % 128 == 0);
+    constexpr bool kBlocks = kSum == Sum::kBlocks;
+#pragma unroll
+    for (int i = 0; i < kAccumulators; ++i) d[i] = 0;
+    StageFactors next;
+    if constexpr (kBlocks) next = factors_of(t, tile, consumer, 0);
+    for (int step = 0; step < t.k_steps; ++step) {
+      const StageFactors f = next;
+      if constexpr (kBlocks)
+        if (step + 1 < t.k_steps) next = factors_of(t, tile, consumer, step + 1);
+      wait(&s.full[ring.stage], ring.parity);
+      const uint64_t a = describe<true>(s.a[ring.stage] + consumer * kChunkBytes, kChunkBytes);
+#pragma unroll
+      for (int h = 0; h < kTileN / 128; ++h) {
+        const uint64_t b = describe<true>(s.b[ring.stage] + h * 2 * kChunkBytes, kChunkBytes);
+        float part[64];
+        fence_products();
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          multiply<kProduct, 128, true, true>(part, a + i * 2, b + i * 2, i > 0);
+        commit_products();
+        wait_products<0>();
+        if (h + 1 == kTileN / 128) release(s, ring.stage);
+        if (h == 0 && consumer == 0 && step + 1 == t.lead) let_other_begin();
+        const float low = kBlocks ? f.low * f.columns[h] : 1.0f;
+        const float high = kBlocks ? f.high * f.columns[h] : 1.0f;
+#pragma unroll
+        for (int i = 0; i < 64; ++i) {
+          float& sum = d[h * 64 + i];
+          sum = kBlocks ? fmaf(part[i], i % 4 < 2 ? low : high, sum) : sum + part[i];
+        }
+      }
+      ring.advance();
+    }
+  }
+
+  __device__ static void init(Memory& s) {
+    for (int i = 0; i < kStages; ++i) {
+      init_barrier(&s.full[i], 1);
+      init_barrier(&s.empty[i], 2);
+    }
+    for (int i = 0; i < 4; ++i) {
+      init_barrier(&s.ready[i / 2][i % 2], 1);
+      init_barrier(&s.done[i / 2][i % 2], 4);  // warps
+    }
+    publish_barriers();
+  }
+
+  template <class Epilogue>
+  __device__ static void consume(Memory& s, const MatmulTiles& t, const Epilogue& epilogue,
+                                 int consumer) {
+    Ring<kStages> ring;
+    Ring<2> chunks;
+    for (int i = blockIdx.x; i < t.total; i += gridDim.x) {
+      Accumulator d[kAccumulators];
+      const Tile tile = tile_at(t, i);
+      const auto factors = epilogue.row_factors(tile, consumer);
+      if (consumer == 1 && t.lead > 0) sync_threads(kLeadBarrier, 256);
+      if constexpr (kSum == Sum::kDirect)
+        accumulate(s, t, ring, consumer, d);
+      else
+        accumulate_stages(s, t, ring, tile, consumer, d);
+      epilogue.finish_tile(s, chunks, tile, consumer, factors, d);
+    }
+  }
+
   template <class Epilogue>
   __device__ static void run(const MatmulTiles& t, const Epilogue& epilogue) {
-    extern __shared__ char raw[];
-    Memory& s =
-        *reinterpret_cast<Memory*>((reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023});
-    if (threadIdx.x == 0) {
-      for (int i = 0; i < kStages; ++i) {
-        init_barrier(&s.full[i], 1);
-        init_barrier(&s.empty[i], 2);
-      }
-      publish_barriers();
-    }
+    extern __shared__ __align__(1024) char raw[];
+    Memory& s = *reinterpret_cast<Memory*>(raw);
+    if (threadIdx.x == 0) init(s);
     __syncthreads();
     const int warpgroup = threadIdx.x / 128;
     if (warpgroup == 0) {
       give_registers<40>();
+      const int warp = threadIdx.x / 32;
       if (threadIdx.x == 0) {
         prefetch_map(&t.a);
         prefetch_map(&t.b);
-        produce(s, t, epilogue);
+        produce(s, t);
+      } else if (warp == 1 || warp == 2) {
+        epilogue.template move_chunks<kTileN>(s, t, warp - 1);
       }
     } else {
       take_registers<232>();
-      Ring<kStages> ring;
-      const int consumer = warpgroup - 1;
-      for (int i = blockIdx.x; i < t.total; i += gridDim.x) {
-        Accumulator d[kAccumulators];
-        accumulate(s, t, ring, consumer, d);
-        epilogue(tile_at(t, i), consumer, d, s.out[consumer]);
-      }
-      epilogue.finish();
+      consume(s, t, epilogue, warpgroup - 1);
     }
   }
 };

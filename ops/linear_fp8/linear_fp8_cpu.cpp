@@ -18,6 +18,8 @@ cpu::QuantMatrix weight(const Call& call) {
 }
 
 std::string refuses(const Call& call, const Machine&) {
+  if (call.integer(arg_index(spec, "activations")) != 0)
+    return "activations=row: activations stay floats here; the reference serves";
   return refuse_uneven_rows(call, {kX, kWeight, kScale});
 }
 

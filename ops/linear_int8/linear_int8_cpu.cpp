@@ -24,6 +24,8 @@ cpu::QuantMatrix weight(const Call& call) {
 }
 
 std::string refuses(const Call& call, const Machine&) {
+  if (call.integer(arg_index(spec, "activations")) != 0)
+    return "activations=row: activations stay floats here; the reference serves";
   const std::string rows = refuse_uneven_rows(call, {kX, kWeight, kScale});
   return rows.empty() ? refuse_group(weight(call)) : rows;
 }

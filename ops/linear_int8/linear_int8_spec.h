@@ -17,12 +17,18 @@ inline constexpr Arg own_args[] = {
     choice("granularity", "tensor|row|group", "which elements of the weight share a scale"),
     int_attr("group_size", 128, "columns that share a scale, granularity=group"),
     int_attr("hadamard", 0, kLinearHadamardDoc),
+    choice(
+        "activations", "float|row",
+        "row: x, rotated if the weight is, becomes INT8 codes with a scale a row, and the product "
+        "is one of integers"),
 };
 inline constexpr auto args = with_epilogue(own_args);
 
 inline constexpr Constraint constraints[] = {
     {"group_size >= 1", "group_size must be at least 1"},
     kHadamardRule,
+    {"activations == float || granularity != group",
+     "activations=row multiplies integers, so the weight's scales must be of rows or of all"},
 };
 
 inline constexpr Case cases[] = {
@@ -34,6 +40,12 @@ inline constexpr Case cases[] = {
     {"M=1 N=259 K=1280 granularity=row hadamard=256 out=f32 residual=bf16"},
     {"M=2x3 N=131 K=1024 granularity=group hadamard=1024 out=f32 alpha=f32 activation=gelu_tanh"},
     {"M=133 N=50 K=640 granularity=group group_size=32 hadamard=64"},
+    {"M=140 N=264 K=640 granularity=row activations=row bias=f32 residual=bf16"},
+    {"M=70 N=200 K=512 x=f16 hadamard=256 activations=row out=f16 activation=gelu_tanh"},
+    {"M=5 N=96 K=320 x=f32 granularity=row activations=row out=f32"},
+    {"M=5 N=13 K=33 granularity=row activations=row", kEdge, Dist::kOutliers},
+    {"M=3 N=8 K=0 activations=row", kEdge},
+    {"M=0 N=8 K=16 activations=row", kEdge},
     {"M=0 N=8 K=16", kEdge},
     {"M=3 N=0 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
@@ -47,6 +59,9 @@ inline constexpr Case cases[] = {
     {"M=1 N=16384 K=4096 granularity=row hadamard=256", kBar},
     {"M=1 N=16384 K=4096 granularity=group", kBar},
     {"M=64 N=3072 K=3072 granularity=row", kBar},
+    {"M=4608 N=12288 K=3072 granularity=row activations=row", kBar},
+    {"M=4608 N=3072 K=12288 granularity=row activations=row hadamard=256", kBar},
+    {"M=32760 N=5120 K=5120 granularity=row activations=row", kBar},
     {"M=1 N=65537 K=65537 granularity=row", kHuge},
 };
 

@@ -14,9 +14,17 @@ inline constexpr Arg own_args[] = {
     input("scale_b", "f32", "tensor: 1; row: N, 1; block: cdiv(N,128), cdiv(K,128)",
           "decode scales of b")
         .selected_by("granularity"),
-    output("out", "bf16|f16|f32", "*M, N", "epilogue(a_decoded @ b_decoded^T)").within(4, "K"),
+    output("out", "bf16|f16|f32", "*M, N", "epilogue(a_decoded @ b_decoded^T)")
+        .within(4,
+                "if(accumulation == f32, K, if(accumulation == fast && granularity != block, "
+                "(16*K+4096)*(16*K+4096), 16777216+K))"),
     choice("granularity", "tensor|row|block",
            "row: one scale per row of a and of b; block: 1x128 of a with 128x128 of b"),
+    choice(
+        "accumulation", "accurate|fast|f32",
+        "what sums along K may lose. accurate: sums of 128 products by tensor cores, whose 8-bit "
+        "floats keep 13 bits behind the largest term, added in f32; fast: one such sum of all "
+        "(blocks: as accurate); f32: nothing is lost before f32"),
 };
 inline constexpr auto args = with_epilogue(own_args);
 
@@ -25,11 +33,27 @@ inline constexpr Case cases[] = {
     {"M=5 N=7 K=33 b=e5m2 out=f32 bias=f32 granularity=row"},
     {"M=3x3 N=130 K=257 out=f16 bias=bf16 granularity=block activation=gelu_tanh"},
     {"M=9 N=17 K=48 out=f32 alpha=f32 residual=bf16 granularity=row activation=silu"},
+    {"M=140 N=264 K=640 accumulation=fast out=f32 granularity=row residual=bf16"},
+    {"M=70 N=200 K=272 b=e5m2 accumulation=fast bias=bf16 residual=bf16 activation=gelu"},
+    {"M=150 N=136 K=400 a=e5m2 granularity=block bias=f32"},
+    {"M=66 N=80 K=336 a=e5m2 b=e5m2 granularity=row out=f16 residual=f16 activation=gelu_tanh"},
+    {"M=5 N=7 K=33 out=f32 accumulation=f32 granularity=row"},
+    {"M=6 N=9 K=300 out=f32 accumulation=f32 granularity=block"},
+    {"M=3 N=200 K=272 granularity=row bias=f32 residual=bf16 activation=silu accumulation=f32"},
+    {"M=13 N=321 K=4112 granularity=row b=e5m2 out=f32 accumulation=f32"},
+    {"M=16 N=64 K=80 a=e5m2"},
     {"M=0 N=8 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
     {"M=1 N=1 K=1", kEdge},
     {"M=5 N=9 K=19 out=f32", kEdge, Dist::kSpecial},
+    {"M=16 N=14336 K=4096 granularity=row", kBar},
     {"M=256 N=3072 K=3072", kBar},
+    {"M=4608 N=12288 K=3072 accumulation=fast", kBar},
+    {"M=4608 N=12288 K=3072 granularity=row", kBar},
+    {"M=4608 N=12288 K=3072 granularity=block", kBar},
+    {"M=4608 N=3072 K=12288 granularity=row accumulation=fast", kBar},
+    {"M=32760 N=5120 K=5120 granularity=row accumulation=fast", kBar},
+    {"M=32760 N=5120 K=5120 granularity=row", kBar},
 };
 
 inline constexpr OpSpec spec{

@@ -28,13 +28,23 @@ inline constexpr Case cases[] = {
     {"M=1 N=260 K=1300 out=f32 granularity=row"},
     {"M=133 N=50 K=640 granularity=row bias=f16"},
     {"M=2 N=3 K=140000 out=f32"},  // beyond what one s32 sum of 8-bit products can hold
+    {"M=140 N=264 K=640 granularity=row residual=bf16"},
+    {"M=70 N=200 K=272 granularity=row out=f16 bias=bf16 residual=f16 activation=gelu"},
+    {"M=3 N=200 K=272 granularity=row bias=f32 residual=bf16 activation=silu"},
+    {"M=13 N=321 K=4112 granularity=row out=f32"},
     {"M=0 N=8 K=16", kEdge},
     {"M=3 N=0 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
     {"M=1 N=1 K=1", kEdge},
     {"M=5 N=9 K=19 out=f32 granularity=row", kEdge, Dist::kSpecial},
     {"M=2 N=9 K=80", kEdge, Dist::kZeros},
+    {"M=16 N=14336 K=4096 granularity=row", kBar},
     {"M=256 N=3072 K=3072 granularity=row", kBar},
+    {"M=4608 N=12288 K=3072 granularity=row", kBar},
+    {"M=4608 N=12288 K=3072 granularity=row bias=bf16 residual=bf16 activation=gelu_tanh", kBar},
+    {"M=4608 N=3072 K=12288 granularity=row", kBar},
+    {"M=8192 N=8192 K=8192 granularity=row", kBar},
+    {"M=32760 N=5120 K=5120 granularity=row", kBar},
     {"M=65537 N=65537 K=16", kHuge},
 };
 

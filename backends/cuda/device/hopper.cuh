@@ -66,9 +66,11 @@ __device__ inline void load_box(void* to, const CUtensorMap* map, uint64_t* barr
       "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(batch)
       : "memory");
 }
-// Into the L2: a multiple of 16 bytes at a multiple of 16.
-__device__ inline void prefetch_bytes(const void* from, int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+// The box into the L2.
+__device__ inline void prefetch_box(const CUtensorMap* map, int column, int row, int batch) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map),
+               "r"(column), "r"(row), "r"(batch)
+               : "memory");
 }
 __device__ inline void store_box(const CUtensorMap* map, const void* from, int column, int row,
                                  int batch) {
@@ -101,11 +103,22 @@ __device__ inline void give_registers() {
 __device__ inline void sync_threads(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+// Counts as having come to that barrier, without waiting.
+__device__ inline void arrive_threads(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 
 // Four 8x8 matrices of 16-bit elements: lane i names row i % 8 of matrix i / 8.
 __device__ inline void store_matrices(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a),
                "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+__device__ inline void load_matrices(uint32_t from, uint32_t (&w)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+               : "r"(from)
                : "memory");
 }
 

@@ -37,19 +37,39 @@ def _linear(x, weight: Tensor, hadamard: int, epilogue: tuple, options: dict) ->
     return _epilogue(left @ weight.t(), shape, *epilogue, **options)
 
 
+def _through_codes(x: Tensor, quantize, **options) -> Tensor:
+    """x as its codes by rows stand for it, in f32."""
+    rows = n.rows(x)
+    codes, scale = quantize(rows, **options)
+    return (codes.float() * scale).reshape(x.shape)
+
+
 def _product(a: Tensor, left: Tensor, right: Tensor, epilogue: tuple, options: dict) -> Tensor:
     shape = (*a.shape[:-1], right.shape[0])
     return _epilogue(left @ right.t(), shape, *epilogue, **options)
 
 
 @implements("linear_fp8", backend="eager")
-def linear_fp8(x, weight, scale, *epilogue, granularity, **options):
+def linear_fp8(x, weight, scale, *epilogue, granularity, activations, **options):
+    if activations == "row":
+        x = _through_codes(
+            x, fp8.quantize_fp8, granularity="row", rounding="nearest", seed=0,
+            q_dtype=weight.dtype,
+        )  # fmt: skip
     spread = fp8.spread_scale(scale, granularity, *weight.shape)
     return _linear(x, weight.float() * spread, 0, epilogue, options)
 
 
 @implements("linear_int8", backend="eager")
-def linear_int8(x, weight, scale, *epilogue, granularity, group_size, hadamard, **options):
+def linear_int8(
+    x, weight, scale, *epilogue, granularity, group_size, hadamard, activations, **options
+):
+    if activations == "row":
+        x = _through_codes(
+            x, int8.quantize_int8, granularity="row", group_size=1, hadamard=hadamard,
+            rounding="nearest", seed=0,
+        )  # fmt: skip
+        hadamard = 0
     decoded = int8.decode(weight, scale, granularity, group_size)
     return _linear(x, decoded, hadamard, epilogue, options)
 
@@ -84,7 +104,8 @@ def linear_mxfp4(x, weight, scale, *epilogue, nibbles, scale_layout, **options):
 
 
 @implements("scaled_mm_fp8", backend="eager")
-def scaled_mm_fp8(a, b, scale_a, scale_b, *epilogue, granularity, **options):
+def scaled_mm_fp8(a, b, scale_a, scale_b, *epilogue, granularity, accumulation, **options):
+    # Codes are decoded to f32, so every accumulation is as exact as the strictest.
     block_a, block_b = {"block": ("block_1x128", "block_128x128")}.get(
         granularity, (granularity,) * 2
     )

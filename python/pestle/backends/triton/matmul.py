@@ -300,8 +300,9 @@ _PER = {"tensor": TENSOR, "row": ROW}
 
 
 @implements("scaled_mm_fp8", backend="triton")
-def scaled_mm_fp8(a, b, scale_a, scale_b, alpha, bias, residual, *, granularity, activation,
-                  out_dtype, out=None):  # fmt: skip
+def scaled_mm_fp8(a, b, scale_a, scale_b, alpha, bias, residual, *, granularity, accumulation,
+                  activation, out_dtype, out=None):  # fmt: skip
+    # Products of f16, which holds all codes, so every accumulation is as exact as the strictest.
     how = _PER.get(granularity, CHUNK)
     x = _Operand(rows(a), kind(a.dtype), _grid(scale_a, granularity), how)
     w = _Operand(b, kind(b.dtype), _grid(scale_b, granularity), how)
@@ -362,9 +363,13 @@ def _linear(x, w: _Operand, how, out_dtype, out, epilogue, **options):
                      dot, split=split, **options)  # fmt: skip
 
 
-@implements("linear_fp8", backend="triton")
-def linear_fp8(x, weight, scale, alpha, bias, residual, *, granularity, activation, out_dtype,
-               out=None):  # fmt: skip
+def _refuses_codes(*tensors, activations, **options):
+    return None if activations == "float" else "activations=row: activations stay floats here"
+
+
+@implements("linear_fp8", backend="triton", refuses=_refuses_codes)
+def linear_fp8(x, weight, scale, alpha, bias, residual, *, granularity, activations, activation,
+               out_dtype, out=None):  # fmt: skip
     how = _PER.get(granularity, ELEMENT if granularity == "column" else CHUNK)
     group_rows = {"block_128x128": 128, "column": 1 << 30}.get(granularity, 1)
     w = _Operand(weight, kind(weight.dtype), scale, how)
@@ -372,9 +377,9 @@ def linear_fp8(x, weight, scale, alpha, bias, residual, *, granularity, activati
                    group_rows=group_rows, group=128 if how is CHUNK else 1)  # fmt: skip
 
 
-@implements("linear_int8", backend="triton")
+@implements("linear_int8", backend="triton", refuses=_refuses_codes)
 def linear_int8(x, weight, scale, alpha, bias, residual, *, granularity, group_size, hadamard,
-                activation, out_dtype, out=None):  # fmt: skip
+                activations, activation, out_dtype, out=None):  # fmt: skip
     if hadamard:
         rotated = torch.empty(x.shape, dtype=torch.float32, device=x.device)
         rotate(x, rotated, hadamard)

@@ -1,0 +1,158 @@
+// A linear layer whose activations become codes in the call, on CUDA: the quantiser's kernels write
+// codes and a scale a row into the caller's workspace, the product of codes reads them there.
+// Traffic  x once, codes once written and read (mostly out of the L2), the weight and out once.
+// Numerics the codes are those of the quantising op; then as the op that multiplies codes.
+#pragma once
+
+#include "ops/common/quantize_rotated.cuh"
+#include "ops/common/quantize_rows.cuh"
+#include "ops/common/scaled_product.cuh"
+
+namespace pestle::ops {
+
+// Bytes, for a contract with symbols M and K: codes, scales, and a maximum for each scale.
+inline constexpr const char* kLinearCodesWorkspace =
+    "if(activations == row, 256 + round_up(M*K,256) + 2*round_up(4*M,256), 0)";
+
+struct CodedX {
+  TensorView codes;  // [M, K] without gaps
+  TensorView scale;  // [M, 1]
+  uint32_t* amax = nullptr;
+};
+
+inline CodedX coded_x(const Call& call, const TensorView& x, DType dtype) {
+  const auto round_up = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
+  const int64_t m = row_count(x), k = row_length(x);
+  auto* p = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(call.workspace) + 255) &
+                                    ~uintptr_t{255});
+  const int64_t dims[2] = {m, k}, one[2] = {m, 1};
+  CodedX coded;
+  coded.codes = make_view(p, dtype, 2, dims);
+  coded.scale = make_view(p + round_up(m * k), DType::kF32, 2, one);
+  coded.codes.device = coded.scale.device = x.device;
+  coded.amax = reinterpret_cast<uint32_t*>(p + round_up(m * k) + round_up(4 * m));
+  return coded;
+}
+
+// The kernel of quantize_rows.cuh for a computed scale a row, and no other of its kernels.
+template <class T, class Code>
+Status start_rows_of(const Call& call, const char* name, const QuantizeRows& b) {
+  const RowMatrix m{b.x.as<char>(),
+                    cuda::row_distance(b.x),
+                    b.q.as<uint8_t>(),
+                    cuda::row_distance(b.q),
+                    b.rows,
+                    static_cast<int>(b.columns / cuda::kUnit),
+                    {},
+                    b.map,
+                    nullptr,
+                    b.scale.as<float>(),
+                    nullptr,
+                    b.rounding};
+  const auto threads = [&](int64_t each) {
+    return static_cast<int>(cuda::ceil_div(cuda::ceil_div(m.units, each), 32) * 32);
+  };
+  if (m.units <= 1024)
+    return cuda::launch(call, name, {m.rows, threads(4)}, quantize_row<T, Code, 4>, m);
+  if (m.units <= 4096)
+    return cuda::launch(call, name, {m.rows, threads(8)}, quantize_row<T, Code, 8>, m);
+  return cuda::launch(call, name, {m.rows, threads(16)}, quantize_row<T, Code, 16>, m);
+}
+template <class Code>
+Status start_rows_of(const Call& call, const char* name, const QuantizeRows& b) {
+  switch (b.x.dtype) {
+    case DType::kBF16: return start_rows_of<cuda::Bf16, Code>(call, name, b);
+    case DType::kF16: return start_rows_of<cuda::F16, Code>(call, name, b);
+    default: return start_rows_of<cuda::F32, Code>(call, name, b);
+  }
+}
+
+// Rows of x to codes: the quantising op's kernels, whichever takes x; their codes are the same.
+template <class Code>
+Status code_rows(const Call& call, const char* name, const TensorView& x, int64_t hadamard,
+                 const CodedX& coded) {
+  const int64_t m = row_count(x), k = row_length(x);
+  if (m == 0 || k == 0) return {};
+  const QuantizeRows rows{x,         coded.codes, coded.scale,  true,
+                          m,         k,           {1, k, m, 1}, static_cast<int>(hadamard),
+                          {false, 0}};
+  Call inner = call;
+  inner.workspace = coded.amax;
+  if (refuse_quantize_rows(rows).empty()) return start_rows_of<Code>(inner, name, rows);
+  if constexpr (std::is_same_v<Code, Int8Code>) {
+    if (refuse_quantize_rotated(rows).empty()) return run_quantize_rotated(inner, name, rows);
+  }
+  return run_quantize_any<Code>(inner, name, rows);
+}
+
+// Positions in the contract.
+struct LinearCodesArgs {
+  int x, weight, scale, out, alpha, granularity, activations;
+};
+
+inline std::string refuse_float_activations(const Call& call, const LinearCodesArgs& args) {
+  if (call.integer(args.activations) == 0)
+    return "activations=float: products of floats with codes have no CUDA kernel yet";
+  return "";
+}
+
+inline std::string read_linear(const Call& call, const LinearCodesArgs& args, Operands* o) {
+  const int residual = args.alpha + 2;
+  const std::string why = refuse_uneven_rows(call, {args.weight, args.scale, args.out, residual});
+  if (!why.empty()) return why;
+  const TensorView& x = call.tensor(args.x);
+  Stack weight;
+  rows_stack(call.tensor(args.weight), &weight);
+  rows_stack(call.tensor(args.out), &o->out);
+  if (call.has(residual)) rows_stack(call.tensor(residual), &o->residual);
+  // In the workspace: aligned, dense.
+  o->a = {nullptr, weight.dtype, row_count(x), row_length(x), 1, row_length(x), 1, 0};
+  o->b = {weight.data, weight.dtype, weight.columns, weight.rows, 1, 1, weight.row_stride, 0};
+  return "";
+}
+
+inline std::string refuse_linear_codes(const Call& call, const LinearCodesArgs& args) {
+  std::string why = refuse_float_activations(call, args);
+  if (why.empty() && numel(call.tensor(args.x)) == 0) why = "is for products that are not empty";
+  Operands o;
+  if (why.empty()) why = read_linear(call, args, &o);
+  if (why.empty()) why = refuse_operands(o);
+  return why.empty() ? refuse_split_elements(
+                           call, {args.out, args.scale, args.alpha, args.alpha + 1, args.alpha + 2})
+                     : why;
+}
+
+// After the codes are made: the operands and the job of their product with the weight.
+inline Status fill_linear(const Call& call, const LinearCodesArgs& args, const CodedX& coded,
+                          Operands* o, HopperJob* job) {
+  const std::string why = read_linear(call, args, o);
+  if (!why.empty()) return unsupported(why);
+  o->a.data = coded.codes.data;
+  o->a.dtype = coded.codes.dtype;
+  PESTLE_TRY(fill_epilogue(call, args.alpha, *o, &job->epilogue));
+  const TensorView& scale = call.tensor(args.scale);
+  int64_t step = 0;
+  if (call.integer(args.granularity) == 1) even_rows(scale, step);
+  job->epilogue.rows = {coded.scale.as<float>(), 1};
+  job->epilogue.columns = {scale.as<float>(), step};
+  return {};
+}
+
+// T: float, or int for codes of i8.
+template <class T>
+Status run_any_linear(const Call& call, const char* name, const LinearCodesArgs& args,
+                      const CodedX& coded) {
+  const TensorView& weight = call.tensor(args.weight);
+  AnyProduct job;
+  job.a = AnyTensor(coded.codes);
+  job.b = AnyTensor(weight);
+  job.b_is_rows = true;
+  job.m = row_count(coded.codes);
+  job.n = row_count(weight);
+  job.k = row_length(weight);
+  if (job.k > 0) job.scale_a = {AnyTensor(coded.scale), 1, false};
+  job.scale_b = {AnyTensor(call.tensor(args.scale)), call.integer(args.granularity), false};
+  return run_any_product<T>(call, name, args.out, args.alpha, job);
+}
+
+}  // namespace pestle::ops

@@ -1,0 +1,235 @@
+// Starting Hopper's matrix product: operands as the copy engine reads them, the epilogue's
+// arguments, the tile. For the .cu files of ops that multiply.
+#pragma once
+
+#include <atomic>
+
+#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime.h"
+#include "backends/cuda/tensor_map.h"
+#include "ops/common/matmul_epilogue.cuh"
+#include "ops/common/matmul_hopper.cuh"
+#include "ops/common/matmul_tiles.h"
+
+namespace pestle::ops {
+
+namespace hopper = cuda::hopper;
+using cuda::BoxedTensor;
+
+inline std::string refuse_machine(const Machine& machine) {
+  if (machine.compute_capability != 90) return "needs compute capability 9.0 (Hopper)";
+  return cuda::portable() ? "needs code for sm_90a, this build has portable code only" : "";
+}
+
+// A stack of matrices with one distance between them; strides in elements.
+struct Stack {
+  const void* data = nullptr;
+  DType dtype = DType::kNone;
+  int64_t rows = 0, columns = 0, batches = 1;
+  int64_t row_stride = 0, column_stride = 0, batch_stride = 0;
+};
+
+// False when the leading dimensions are not evenly spaced.
+inline bool make_stack(const TensorView& t, Stack* s) {
+  s->data = t.data;
+  s->dtype = t.dtype;
+  s->rows = t.shape[t.rank - 2];
+  s->columns = t.shape[t.rank - 1];
+  s->row_stride = t.strides[t.rank - 2];
+  s->column_stride = t.strides[t.rank - 1];
+  s->batches = 1;
+  s->batch_stride = 0;
+  for (int d = t.rank - 3; d >= 0; --d) {
+    if (t.shape[d] == 1) continue;
+    if (s->batches == 1)
+      s->batch_stride = t.strides[d];
+    else if (t.strides[d] != s->batch_stride * s->batches)
+      return false;
+    s->batches *= t.shape[d];
+  }
+  return true;
+}
+
+// The operand as the copy engine reads it; `rows` is what is not k.
+inline BoxedTensor boxes_of(const Stack& s, bool k_is_columns, bool along_k) {
+  const int64_t outer_size = k_is_columns ? s.rows : s.columns;
+  const int64_t outer_stride = k_is_columns ? s.row_stride : s.column_stride;
+  const int64_t k_size = k_is_columns ? s.columns : s.rows;
+  const int64_t k_stride = k_is_columns ? s.column_stride : s.row_stride;
+  const int bytes = dtype_bytes(s.dtype);
+  BoxedTensor t;
+  t.data = s.data;
+  t.element_bytes = bytes;
+  t.size[0] = along_k ? k_size : outer_size;
+  t.size[1] = along_k ? outer_size : k_size;
+  t.size[2] = s.batches;
+  t.stride_bytes[0] = (along_k ? outer_stride : k_stride) * bytes;
+  t.stride_bytes[1] = s.batch_stride * bytes;
+  // A dimension of one element has no stride that matters.
+  if (t.size[1] == 1) t.stride_bytes[0] = (t.size[0] * bytes + 15) / 16 * 16;
+  if (t.size[2] == 1) t.stride_bytes[1] = t.stride_bytes[0];
+  t.box[0] = hopper::kRowBytes / bytes;
+  t.box[1] = 64;
+  return t;
+}
+
+inline bool lies_along_k(const Stack& s, bool k_is_columns) {
+  return (k_is_columns ? s.column_stride : s.row_stride) == 1 ||
+         (k_is_columns ? s.columns : s.rows) == 1;
+}
+
+// a is M x K, b is K x N.
+struct Operands {
+  Stack a, b, out, residual;
+  bool a_along_k = true, b_along_k = true;
+};
+
+inline std::string refuse_operand(const char* name, const Stack& s, bool k_is_columns,
+                                  bool along_k) {
+  const int64_t inner = along_k ? 1 : (k_is_columns ? s.row_stride : s.column_stride);
+  if (inner != 1 && (k_is_columns ? s.rows : s.columns) != 1)
+    return std::string(name) + " has neighbouring elements neither along k nor across it";
+  const char* why = cuda::refuse_boxes(boxes_of(s, k_is_columns, along_k));
+  return *why ? std::string(name) + " " + why : "";
+}
+
+inline std::string refuse_operands(const Operands& o) {
+  if (o.a.columns == 0 || o.out.rows == 0 || o.out.columns == 0 || o.out.batches == 0)
+    return "is for products that are not empty";
+  if (o.a.rows > INT_MAX / 2 || o.out.columns > INT_MAX / 2 || o.a.columns > INT_MAX / 2)
+    return "M, N and K must be below 2^30";
+  const std::string why = refuse_operand("a", o.a, true, o.a_along_k);
+  return why.empty() ? refuse_operand("b", o.b, false, o.b_along_k) : why;
+}
+
+// Loads of whole elements: of these arguments, those that are present begin at one.
+inline std::string refuse_split_elements(const Call& call, std::initializer_list<int> tensors) {
+  for (const int i : tensors) {
+    if (call.has(i) &&
+        reinterpret_cast<uintptr_t>(call.tensor(i).data) % dtype_bytes(call.tensor(i).dtype))
+      return std::string(call.spec->args[static_cast<size_t>(i)].name) +
+             " does not begin at a multiple of its element's size";
+  }
+  return "";
+}
+
+struct HopperJob {
+  hopper::MatmulTiles tiles;
+  hopper::EpilogueArguments epilogue;
+};
+
+template <class C>
+__global__ void __launch_bounds__(hopper::kMatmulThreads, 1)
+    hopper_kernel(const __grid_constant__ HopperJob job) {
+#if PESTLE_HOPPER
+  hopper::HopperMatmul<C>::run(job.tiles, hopper::MatmulEpilogue<C::kScaled>{job.epilogue});
+#endif
+}
+
+// Shared memory beyond 48 KB must be asked for, once a kernel and device.
+template <class C>
+Status allow_memory(int device, size_t bytes) {
+  static std::atomic<uint64_t> done{0};
+  const uint64_t bit = uint64_t{1} << (device & 63);
+  if (done.load(std::memory_order_relaxed) & bit) return {};
+  PESTLE_CUDA_TRY(cudaFuncSetAttribute(
+      hopper_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  done.fetch_or(bit, std::memory_order_relaxed);
+  return {};
+}
+
+inline hopper::Float float_kind(DType dtype) {
+  return dtype == DType::kF32    ? hopper::Float::kF32
+         : dtype == DType::kBF16 ? hopper::Float::kBf16
+                                 : hopper::Float::kF16;
+}
+
+inline hopper::FloatMatrix float_matrix(const Stack& s) {
+  hopper::FloatMatrix t;
+  t.data = static_cast<const char*>(s.data);
+  t.dtype = float_kind(s.dtype);
+  t.row_stride = s.row_stride;
+  t.column_stride = s.column_stride;
+  t.batch_stride = s.batch_stride;
+  const int vector = 16 / t.element_bytes();
+  t.aligned = reinterpret_cast<uintptr_t>(s.data) % 16 == 0 && s.column_stride == 1 &&
+              s.row_stride % vector == 0 && s.batch_stride % vector == 0;
+  return t;
+}
+
+// Arguments alpha, bias, residual, activation stand side by side from `first` on, as kEpilogueArgs.
+inline Status fill_epilogue(const Call& call, int first, const Operands& o,
+                            hopper::EpilogueArguments* e) {
+  e->m = static_cast<int>(o.out.rows);
+  e->n = static_cast<int>(o.out.columns);
+  e->activation = static_cast<int>(call.integer(first + 3));
+  if (call.has(first)) e->alpha = call.tensor(first).as<float>();
+  if (call.has(first + 1)) {
+    const TensorView& bias = call.tensor(first + 1);
+    e->bias = float_matrix({bias.data, bias.dtype, 1, bias.shape[0], 1, 0, bias.strides[0], 0});
+  }
+  e->out = float_matrix(o.out);
+  if (o.residual.data) e->residual = float_matrix(o.residual);
+  // Rows of the copy engine end at multiples of 16 bytes.
+  const auto takes = [&](const Stack& s) {
+    return dtype_bytes(s.dtype) == 2 && s.column_stride == 1 &&
+           !*cuda::refuse_boxes(boxes_of(s, true, true));
+  };
+  e->by_boxes = e->n % 8 == 0 && takes(o.out) &&
+                (!o.residual.data || (o.residual.dtype == o.out.dtype && takes(o.residual)));
+  if (!e->by_boxes) return {};
+  PESTLE_TRY(cuda::make_tensor_map(boxes_of(o.out, true, true), &e->out_map));
+  return o.residual.data ? cuda::make_tensor_map(boxes_of(o.residual, true, true), &e->residual_map)
+                         : Status();
+}
+
+// `job` comes with its epilogue filled, and the scales of blocks.
+template <class C>
+Status start_hopper(const Call& call, const char* name, const Operands& o, HopperJob job) {
+  constexpr int kElementBytes = hopper::is_8_bit(C::kProduct) ? 1 : 2;
+  BoxedTensor a = boxes_of(o.a, true, C::kAlongK_A);
+  BoxedTensor b = boxes_of(o.b, false, C::kAlongK_B);
+  if (C::kAlongK_A) a.box[1] = hopper::kTileM;
+  if (C::kAlongK_B) b.box[1] = C::kTileN;
+  PESTLE_TRY(cuda::make_tensor_map(a, &job.tiles.a));
+  PESTLE_TRY(cuda::make_tensor_map(b, &job.tiles.b));
+  job.tiles.m_tiles = static_cast<int>(cuda::ceil_div(o.out.rows, hopper::kTileM));
+  job.tiles.n_tiles = static_cast<int>(cuda::ceil_div(o.out.columns, C::kTileN));
+  job.tiles.k_steps =
+      static_cast<int>(cuda::ceil_div(o.a.columns, hopper::kRowBytes / kElementBytes));
+  job.tiles.lead = job.tiles.k_steps > 2 * hopper::kLead ? hopper::kLead : 0;
+  const int64_t total = o.out.batches * job.tiles.m_tiles * job.tiles.n_tiles;
+  if (total > INT_MAX) return unsupported(std::string(name) + ": more than 2^31 tiles");
+  job.tiles.total = static_cast<int>(total);
+  const size_t bytes = sizeof(hopper::MatmulMemory<C::kTileN, C::kStages>);
+  static_assert(sizeof(hopper::MatmulMemory<C::kTileN, C::kStages>) <= 227 * 1024);
+  const int device = cuda::device_index(call);
+  PESTLE_TRY(allow_memory<C>(device, bytes));
+  return cuda::launch(
+      call, name,
+      {std::min<int64_t>(total, cuda::multiprocessors(device)), hopper::kMatmulThreads, bytes},
+      hopper_kernel<C>, job);
+}
+
+// The instance for the shape's tile.
+template <hopper::Product kProduct, bool kA_AlongK, bool kB_AlongK,
+          hopper::Sum kSum = hopper::Sum::kDirect, bool kScaled = false>
+Status start_tile(const Call& call, const char* name, const Operands& o, const HopperJob& job) {
+  constexpr bool kHalves = kSum != hopper::Sum::kDirect;
+  const MatmulTile tile =
+      choose_matmul_tile(o.out.rows, o.out.columns, o.out.batches,
+                         cuda::multiprocessors(cuda::device_index(call)), kHalves);
+  using hopper::MatmulConfig;
+  if constexpr (!kHalves) {
+    if (tile.n == 192)
+      return start_hopper<MatmulConfig<kProduct, 192, 4, kA_AlongK, kB_AlongK, kSum, kScaled>>(
+          call, name, o, job);
+  }
+  if (tile.n == 256)
+    return start_hopper<MatmulConfig<kProduct, 256, 4, kA_AlongK, kB_AlongK, kSum, kScaled>>(
+        call, name, o, job);
+  return start_hopper<MatmulConfig<kProduct, 128, 6, kA_AlongK, kB_AlongK, kSum, kScaled>>(
+      call, name, o, job);
+}
+
+}  // namespace pestle::ops

@@ -1,0 +1,47 @@
+// Which tile a matrix product takes: pure functions of the shape and the machine, tested on a CPU.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace pestle::ops {
+
+inline constexpr int kMatmulTileM = 128;
+
+struct MatmulTile {
+  int n = 256;  // columns; 128 rows
+  int64_t tiles = 0;
+  int64_t rounds = 0;  // of tiles over the multiprocessors
+};
+
+// The tile that wastes least: rounds of tiles over the GPU, times a tile's columns, with what
+// narrow tiles lose by reading more of a for each product. `halves`: tiles must be multiples of
+// 128.
+inline MatmulTile choose_matmul_tile(int64_t m, int64_t n, int64_t batches, int multiprocessors,
+                                     bool halves) {
+  struct Candidate {
+    int tile_n;
+    int64_t weight;  // of a column, in hundredths
+  };
+  constexpr Candidate kCandidates[] = {{256, 100}, {192, 100}, {128, 104}};
+  MatmulTile best;
+  int64_t least = 0;
+  for (const Candidate& c : kCandidates) {
+    if (halves && c.tile_n % 128 != 0) continue;
+    const int64_t tiles =
+        (m + kMatmulTileM - 1) / kMatmulTileM * ((n + c.tile_n - 1) / c.tile_n) * batches;
+    const int64_t rounds = (tiles + multiprocessors - 1) / multiprocessors;
+    const int64_t cost = rounds * c.tile_n * c.weight;
+    if (least != 0 && cost >= least) continue;
+    least = cost;
+    best = {c.tile_n, tiles, rounds};
+  }
+  return best;
+}
+
+inline std::string describe(const MatmulTile& t) {
+  return "128x" + std::to_string(t.n) + ", " + std::to_string(t.tiles) + " tiles in " +
+         std::to_string(t.rounds) + " rounds";
+}
+
+}  // namespace pestle::ops

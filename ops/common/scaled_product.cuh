@@ -1,0 +1,105 @@
+// Products of codes with decode scales on CUDA: a [*M, K] and b [N, K], both along k.
+#pragma once
+
+#include "ops/common/matmul_any.cuh"
+#include "ops/common/matmul_few_rows.cuh"
+#include "ops/common/matmul_launch.cuh"
+#include "ops/common/quant_linear.h"
+
+namespace pestle::ops {
+
+// Positions in the contract; the epilogue's four arguments begin with alpha.
+struct ScaledArgs {
+  int a, b, scale_a, scale_b, out, alpha, granularity;
+};
+enum class Granularity : int64_t { kTensor, kRow, kBlock };
+
+inline Granularity granularity_of(const Call& call, const ScaledArgs& args) {
+  return static_cast<Granularity>(call.integer(args.granularity));
+}
+
+// All leading dimensions as one.
+inline bool rows_stack(const TensorView& t, Stack* s) {
+  *s = {t.data, t.dtype, row_count(t), row_length(t), 1, 0, 1, 0};
+  return even_rows(t, s->row_stride);
+}
+
+inline std::string read_scaled(const Call& call, const ScaledArgs& args, Operands* o) {
+  const int residual = args.alpha + 2;
+  const std::string why =
+      refuse_uneven_rows(call, {args.a, args.b, args.scale_a, args.scale_b, args.out, residual});
+  if (!why.empty()) return why;
+  Stack b;
+  rows_stack(call.tensor(args.a), &o->a);
+  rows_stack(call.tensor(args.b), &b);
+  rows_stack(call.tensor(args.out), &o->out);
+  if (call.has(residual)) rows_stack(call.tensor(residual), &o->residual);
+  o->b = {b.data, b.dtype, b.columns, b.rows, 1, 1, b.row_stride, 0};
+  return "";
+}
+
+inline std::string refuse_scaled(const Call& call, const ScaledArgs& args) {
+  Operands o;
+  std::string why = read_scaled(call, args, &o);
+  if (why.empty()) why = refuse_operands(o);
+  return why.empty() ? refuse_split_elements(call, {args.out, args.scale_a, args.scale_b,
+                                                    args.alpha, args.alpha + 1, args.alpha + 2})
+                     : why;
+}
+
+// What the kernels of all granularities need; the product is the caller's.
+inline Status fill_scaled(const Call& call, const ScaledArgs& args, const Operands& o,
+                          HopperJob* job) {
+  PESTLE_TRY(fill_epilogue(call, args.alpha, o, &job->epilogue));
+  const TensorView& a = call.tensor(args.scale_a);
+  const TensorView& b = call.tensor(args.scale_b);
+  int64_t a_row = 0, b_row = 0;
+  if (granularity_of(call, args) != Granularity::kTensor) {
+    even_rows(a, a_row);
+    even_rows(b, b_row);
+  }
+  if (granularity_of(call, args) != Granularity::kBlock) {
+    job->epilogue.rows = {a.as<float>(), a_row};
+    job->epilogue.columns = {b.as<float>(), b_row};
+    return {};
+  }
+  hopper::BlockScales& s = job->tiles.scales;
+  s.a = a.as<float>();
+  s.b = b.as<float>();
+  s.a_row = a_row;
+  s.b_row = b_row;
+  s.m = static_cast<int>(o.out.rows);
+  s.n_blocks = static_cast<int>(row_count(b));
+  return {};
+}
+
+inline Status read_and_fill(const Call& call, const ScaledArgs& args, Operands* o, HopperJob* job) {
+  const std::string why = read_scaled(call, args, o);
+  return why.empty() ? fill_scaled(call, args, *o, job) : unsupported(why);
+}
+
+inline std::string refuse_few_scaled(const Call& call, const ScaledArgs& args) {
+  Operands o;
+  const std::string why = read_scaled(call, args, &o);
+  return why.empty() ? refuse_few_rows(o) : why;
+}
+
+// T: float, or int for codes of i8.
+template <class T>
+Status run_any_scaled(const Call& call, const char* name, const ScaledArgs& args) {
+  const Granularity granularity = granularity_of(call, args);
+  AnyProduct job;
+  job.a = AnyTensor(call.tensor(args.a));
+  job.b = AnyTensor(call.tensor(args.b));
+  job.b_is_rows = true;
+  job.m = row_count(call.tensor(args.a));
+  job.n = row_count(call.tensor(args.b));
+  job.k = row_length(call.tensor(args.a));
+  const bool blocks = granularity == Granularity::kBlock;
+  const int64_t rows = granularity == Granularity::kTensor ? 0 : 1;
+  job.scale_a = {AnyTensor(call.tensor(args.scale_a)), rows, blocks};
+  job.scale_b = {AnyTensor(call.tensor(args.scale_b)), blocks ? 128 : rows, blocks};
+  return run_any_product<T>(call, name, args.out, args.alpha, job);
+}
+
+}  // namespace pestle::ops

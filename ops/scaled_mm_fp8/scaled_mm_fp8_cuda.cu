@@ -1,0 +1,111 @@
+// scaled_mm_fp8 on CUDA.
+// Map      cuda/scaled_mm_fp8_hopper: tiles of 128 x 256, 192 or 128 by warpgroup instructions of
+//          8-bit floats (ops/common/matmul_hopper.cuh). Scales of tensors and rows in the epilogue,
+//          of blocks on the sums of each 128 of k. _any: a thread a result
+//          (ops/common/matmul_any.cuh).
+// Traffic  a and b once from memory where a group of tiles fits the L2; out and residual once.
+// Numerics accumulation=accurate: the tensor cores add 128 products, with 13 bits behind the
+// largest
+//          term, f32 registers the rest. fast: the tensor cores add all. f32: _any alone.
+//          (docs/formats/fp8.md)
+// Measured H200: fast 1120 to 1300 TFLOP/s, accurate 880 to 1030, blocks 590 to 700: 0.8 to 1.0,
+// 0.75
+//          to 0.85 and half of torch._scaled_mm (scaled_mm_fp8.md).
+#include "ops/common/matmul_few_rows.cuh"
+#include "ops/common/scaled_product.cuh"
+#include "ops/scaled_mm_fp8/scaled_mm_fp8_spec.h"
+
+namespace pestle::ops::scaled_mm_fp8 {
+namespace {
+
+constexpr ScaledArgs kArgs{arg_index(spec, "a"),          arg_index(spec, "b"),
+                           arg_index(spec, "scale_a"),    arg_index(spec, "scale_b"),
+                           arg_index(spec, "out"),        arg_index(spec, "alpha"),
+                           arg_index(spec, "granularity")};
+constexpr int kAccumulation = arg_index(spec, "accumulation");
+enum class Accumulation : int64_t { kAccurate, kFast, kF32 };
+
+Accumulation accumulation_of(const Call& call) {
+  return static_cast<Accumulation>(call.integer(kAccumulation));
+}
+
+std::string refuses_hopper(const Call& call, const Machine& machine) {
+  if (std::string why = refuse_machine(machine); !why.empty()) return why;
+  if (accumulation_of(call) == Accumulation::kF32)
+    return "accumulation=f32: the tensor cores' sums of 8-bit floats keep 13 bits";
+  return refuse_scaled(call, kArgs);
+}
+
+using hopper::Product;
+using hopper::Sum;
+
+template <Product kProduct>
+Status start_product(const Call& call, const Operands& o, const HopperJob& job) {
+  const char* name = "scaled_mm_fp8_hopper";
+  if (granularity_of(call, kArgs) == Granularity::kBlock)
+    return start_tile<kProduct, true, true, Sum::kBlocks>(call, name, o, job);
+  if (accumulation_of(call) == Accumulation::kFast)
+    return start_tile<kProduct, true, true, Sum::kDirect, true>(call, name, o, job);
+  return start_tile<kProduct, true, true, Sum::kPromoted, true>(call, name, o, job);
+}
+
+Status run_hopper(const Call& call) {
+  Operands o;
+  HopperJob job{};
+  PESTLE_TRY(read_and_fill(call, kArgs, &o, &job));
+  const bool a = call.tensor(kArgs.a).dtype == DType::kE4M3;
+  const bool b = call.tensor(kArgs.b).dtype == DType::kE4M3;
+  if (a) {
+    return b ? start_product<Product::kE4m3>(call, o, job)
+             : start_product<Product::kE4m3E5m2>(call, o, job);
+  }
+  return b ? start_product<Product::kE5m2E4m3>(call, o, job)
+           : start_product<Product::kE5m2>(call, o, job);
+}
+
+// Codes become f16 there, so every accumulation is f32's.
+std::string refuses_few_rows(const Call& call, const Machine& machine) {
+  if (std::string why = refuse_machine(machine); !why.empty()) return why;
+  if (granularity_of(call, kArgs) == Granularity::kBlock) return "takes no scales of blocks";
+  const std::string why = refuse_scaled(call, kArgs);
+  return why.empty() ? refuse_few_scaled(call, kArgs) : why;
+}
+
+Status run_few_rows(const Call& call) {
+  Operands o;
+  HopperJob job{};
+  PESTLE_TRY(read_and_fill(call, kArgs, &o, &job));
+  const char* name = "scaled_mm_fp8_few_rows";
+  const bool b = o.b.dtype == DType::kE4M3;
+  if (o.a.dtype == DType::kE4M3) {
+    return b ? start_few_rows<FewKind::kE4m3>(call, name, o, job.epilogue)
+             : start_few_rows<FewKind::kE4m3E5m2>(call, name, o, job.epilogue);
+  }
+  return b ? start_few_rows<FewKind::kE5m2E4m3>(call, name, o, job.epilogue)
+           : start_few_rows<FewKind::kE5m2>(call, name, o, job.epilogue);
+}
+
+Status run_any(const Call& call) { return run_any_scaled<float>(call, "scaled_mm_fp8_any", kArgs); }
+
+constexpr Impl kImpls[] = {
+    {.id = "cuda/scaled_mm_fp8_few_rows",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_few_rows,
+     .run = run_few_rows},
+    {.id = "cuda/scaled_mm_fp8_hopper",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_hopper,
+     .run = run_hopper},
+    {.id = "cuda/scaled_mm_fp8_any",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .run = run_any},
+};
+
+}  // namespace
+
+std::span<const Impl> cuda() { return kImpls; }
+
+}  // namespace pestle::ops::scaled_mm_fp8

@@ -1,0 +1,73 @@
+// scaled_mm_int8 on CUDA.
+// Map      cuda/scaled_mm_int8_hopper: tiles of 128 x 256, 192 or 128 by warpgroup instructions of
+//          8-bit integers (ops/common/matmul_hopper.cuh), scales in the epilogue. _any: a thread a
+//          result (ops/common/matmul_any.cuh).
+// Traffic  a and b once from memory where a group of tiles fits the L2; out and residual once.
+// Numerics sums exact in s32, which K up to 131071 cannot overflow; longer ones go to _any, whose
+//          sums are s64. Then f32, one rounding.
+// Measured H200, row scales to bf16: 1190 to 1415 TOP/s on seven large shapes, 1.6 to 2 times
+//          torch._int_mm without scales (scaled_mm_int8.md).
+#include "ops/common/matmul_few_rows.cuh"
+#include "ops/common/scaled_product.cuh"
+#include "ops/scaled_mm_int8/scaled_mm_int8_spec.h"
+
+namespace pestle::ops::scaled_mm_int8 {
+namespace {
+
+constexpr ScaledArgs kArgs{arg_index(spec, "a"),          arg_index(spec, "b"),
+                           arg_index(spec, "scale_a"),    arg_index(spec, "scale_b"),
+                           arg_index(spec, "out"),        arg_index(spec, "alpha"),
+                           arg_index(spec, "granularity")};
+constexpr int64_t kLongestSum = 131071;  // of products of up to 2^14 in an s32
+
+std::string refuses_hopper(const Call& call, const Machine& machine) {
+  if (std::string why = refuse_machine(machine); !why.empty()) return why;
+  if (row_length(call.tensor(kArgs.a)) > kLongestSum)
+    return "sums of more than 131071 products could overflow an s32";
+  return refuse_scaled(call, kArgs);
+}
+
+Status run_hopper(const Call& call) {
+  Operands o;
+  HopperJob job{};
+  PESTLE_TRY(read_and_fill(call, kArgs, &o, &job));
+  return start_tile<hopper::Product::kInt8, true, true, hopper::Sum::kDirect, true>(
+      call, "scaled_mm_int8_hopper", o, job);
+}
+
+std::string refuses_few_rows(const Call& call, const Machine& machine) {
+  const std::string why = refuses_hopper(call, machine);
+  return why.empty() ? refuse_few_scaled(call, kArgs) : why;
+}
+
+Status run_few_rows(const Call& call) {
+  Operands o;
+  HopperJob job{};
+  PESTLE_TRY(read_and_fill(call, kArgs, &o, &job));
+  return start_few_rows<FewKind::kInt8>(call, "scaled_mm_int8_few_rows", o, job.epilogue);
+}
+
+Status run_any(const Call& call) { return run_any_scaled<int>(call, "scaled_mm_int8_any", kArgs); }
+
+constexpr Impl kImpls[] = {
+    {.id = "cuda/scaled_mm_int8_few_rows",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_few_rows,
+     .run = run_few_rows},
+    {.id = "cuda/scaled_mm_int8_hopper",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_hopper,
+     .run = run_hopper},
+    {.id = "cuda/scaled_mm_int8_any",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .run = run_any},
+};
+
+}  // namespace
+
+std::span<const Impl> cuda() { return kImpls; }
+
+}  // namespace pestle::ops::scaled_mm_int8

@@ -1,0 +1,46 @@
+// Which tile a matrix product takes, on a machine of 132 multiprocessors.
+#include <gtest/gtest.h>
+
+#include "ops/common/matmul_tiles.h"
+
+namespace pestle::ops {
+namespace {
+
+MatmulTile choose(int64_t m, int64_t n, int64_t batches = 1, bool halves = false) {
+  return choose_matmul_tile(m, n, batches, 132, halves);
+}
+
+TEST(MatmulTiles, WideTilesWhereTheyFillTheRounds) {
+  EXPECT_EQ(describe(choose(4096, 4096)), "128x256, 512 tiles in 4 rounds");
+  EXPECT_EQ(describe(choose(4608, 9216)), "128x256, 1296 tiles in 10 rounds");
+}
+
+TEST(MatmulTiles, NarrowTilesWhereWideOnesLeaveMostOfARoundIdle) {
+  // 9 tiles of 256 columns take as long as 17 of 128, of which all run at one time.
+  EXPECT_EQ(choose(128, 2176).n, 128);
+  EXPECT_EQ(choose(128, 2176).rounds, 1);
+}
+
+TEST(MatmulTiles, NeverMoreRoundsTimesColumnsThanTheWidestTile) {
+  for (int64_t m = 1; m < 9000; m += 517) {
+    for (int64_t n = 8; n < 13000; n += 712) {
+      const MatmulTile tile = choose(m, n);
+      const int64_t wide = (m + 127) / 128 * ((n + 255) / 256);
+      EXPECT_LE(tile.rounds * tile.n, (wide + 131) / 132 * 256) << m << " x " << n;
+      EXPECT_GE(tile.tiles * 128 * tile.n, m * n) << m << " x " << n;
+      EXPECT_GE(tile.rounds * 132, tile.tiles) << m << " x " << n;
+    }
+  }
+}
+
+TEST(MatmulTiles, BatchesCountAsTiles) {
+  EXPECT_EQ(choose(128, 256, 132).tiles, 132);
+  EXPECT_EQ(choose(128, 256, 132).rounds, 1);
+}
+
+TEST(MatmulTiles, SumsBegunAnewTakeTilesOfWholeHalves) {
+  for (int64_t n = 64; n < 13000; n += 64) EXPECT_EQ(choose(4096, n, 1, true).n % 128, 0) << n;
+}
+
+}  // namespace
+}  // namespace pestle::ops
