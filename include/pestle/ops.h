@@ -245,6 +245,7 @@ static inline pestle_status pestle_hadamard(
  *   scale_b: f32 [tensor: 1; row: N, 1; block: cdiv(N,128), cdiv(K,128)] decode scales of b
  *   out: bf16|f16|f32 [*M, N] (output) epilogue(a_decoded @ b_decoded^T)
  *   granularity: tensor|row|block; row: one scale per row of a and of b; block: 1x128 of a with 128x128 of b
+ *   accumulation: accurate|fast|f32; what sums along K may lose. accurate: sums of 128 products by tensor cores, whose 8-bit floats keep 13 bits behind the largest term, added in f32; fast: one such sum of all (blocks: as accurate); f32: nothing is lost before f32
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
  *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
@@ -257,23 +258,25 @@ static inline pestle_status pestle_scaled_mm_fp8(
     const pestle_tensor* scale_b,
     const pestle_tensor* out,
     const char* granularity,
+    const char* accumulation,
     const pestle_tensor* alpha,
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
     const pestle_call_options* options) {
-  pestle_arg args[10];
+  pestle_arg args[11];
   args[0] = pestle_tensor_arg(a);
   args[1] = pestle_tensor_arg(b);
   args[2] = pestle_tensor_arg(scale_a);
   args[3] = pestle_tensor_arg(scale_b);
   args[4] = pestle_tensor_arg(out);
   args[5] = pestle_choice_arg(granularity);
-  args[6] = pestle_tensor_arg(alpha);
-  args[7] = pestle_tensor_arg(bias);
-  args[8] = pestle_tensor_arg(residual);
-  args[9] = pestle_choice_arg(activation);
-  return pestle_call(pestle_find_op("scaled_mm_fp8"), args, 10, options);
+  args[6] = pestle_choice_arg(accumulation);
+  args[7] = pestle_tensor_arg(alpha);
+  args[8] = pestle_tensor_arg(bias);
+  args[9] = pestle_tensor_arg(residual);
+  args[10] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("scaled_mm_fp8"), args, 11, options);
 }
 
 /* Product of two INT8 matrices with decode scales, exact integer sums and an epilogue.
@@ -405,6 +408,7 @@ static inline pestle_status pestle_scaled_mm_mxfp8(
  *   scale: f32 [tensor: 1; row: N, 1; column: 1, K; block_1x128: N, cdiv(K,128);block_128x128: cdiv(N,128), cdiv(K,128)] decode scale: a code stands for code * scale
  *   out: bf16|f16|f32 [*M, N] (output) epilogue(x @ W^T), W the decoded weight
  *   granularity: tensor|row|column|block_1x128|block_128x128; which elements of the weight share a scale
+ *   activations: float|row; row: x becomes codes of the weight's dtype with a scale a row; sums along K lose what those of scaled_mm_fp8, accumulation=accurate, may lose
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
  *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
@@ -416,22 +420,24 @@ static inline pestle_status pestle_linear_fp8(
     const pestle_tensor* scale,
     const pestle_tensor* out,
     const char* granularity,
+    const char* activations,
     const pestle_tensor* alpha,
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
     const pestle_call_options* options) {
-  pestle_arg args[9];
+  pestle_arg args[10];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(scale);
   args[3] = pestle_tensor_arg(out);
   args[4] = pestle_choice_arg(granularity);
-  args[5] = pestle_tensor_arg(alpha);
-  args[6] = pestle_tensor_arg(bias);
-  args[7] = pestle_tensor_arg(residual);
-  args[8] = pestle_choice_arg(activation);
-  return pestle_call(pestle_find_op("linear_fp8"), args, 9, options);
+  args[5] = pestle_choice_arg(activations);
+  args[6] = pestle_tensor_arg(alpha);
+  args[7] = pestle_tensor_arg(bias);
+  args[8] = pestle_tensor_arg(residual);
+  args[9] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("linear_fp8"), args, 10, options);
 }
 
 /* Linear layer with an NVFP4 weight: epilogue(x @ W^T).
@@ -556,6 +562,7 @@ static inline pestle_status pestle_linear_mxfp4(
  *   granularity: tensor|row|group; which elements of the weight share a scale
  *   group_size: columns that share a scale, granularity=group
  *   hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
+ *   activations: float|row; row: x, rotated if the weight is, becomes INT8 codes with a scale a row, and the product is one of integers
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
  *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
@@ -569,12 +576,13 @@ static inline pestle_status pestle_linear_int8(
     const char* granularity,
     int64_t group_size,
     int64_t hadamard,
+    const char* activations,
     const pestle_tensor* alpha,
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
     const pestle_call_options* options) {
-  pestle_arg args[11];
+  pestle_arg args[12];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(scale);
@@ -582,11 +590,12 @@ static inline pestle_status pestle_linear_int8(
   args[4] = pestle_choice_arg(granularity);
   args[5] = pestle_int_arg(group_size);
   args[6] = pestle_int_arg(hadamard);
-  args[7] = pestle_tensor_arg(alpha);
-  args[8] = pestle_tensor_arg(bias);
-  args[9] = pestle_tensor_arg(residual);
-  args[10] = pestle_choice_arg(activation);
-  return pestle_call(pestle_find_op("linear_int8"), args, 11, options);
+  args[7] = pestle_choice_arg(activations);
+  args[8] = pestle_tensor_arg(alpha);
+  args[9] = pestle_tensor_arg(bias);
+  args[10] = pestle_tensor_arg(residual);
+  args[11] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("linear_int8"), args, 12, options);
 }
 
 /* Linear layer with an INT4 weight in groups, rotated or not: epilogue(x @ W^T).

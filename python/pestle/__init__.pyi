@@ -240,7 +240,7 @@ def hadamard(
     """
 
 def scaled_mm_fp8(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row", "block"] = "tensor", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row", "block"] = "tensor", accumulation: Literal["accurate", "fast", "f32"] = "accurate", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Product of two FP8 matrices with decode scales, f32 accumulation and an epilogue.
 
@@ -253,6 +253,7 @@ def scaled_mm_fp8(
         bias (f32|bf16|f16 [N], optional): added to every row
         residual (f32|bf16|f16 [*M, N], optional): added after the activation
         granularity (tensor|row|block): row: one scale per row of a and of b; block: 1x128 of a with 128x128 of b
+        accumulation (accurate|fast|f32): what sums along K may lose. accurate: sums of 128 products by tensor cores, whose 8-bit floats keep 13 bits behind the largest term, added in f32; fast: one such sum of all (blocks: as accurate); f32: nothing is lost before f32
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         out_dtype: dtype of out
         backend: the only one to use, or several in order; None: as selected
@@ -345,7 +346,7 @@ def scaled_mm_mxfp8(
     """
 
 def linear_fp8(
-    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", activations: Literal["float", "row"] = "float", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with an FP8 weight: epilogue(x @ W^T).
 
@@ -357,12 +358,16 @@ def linear_fp8(
         bias (f32|bf16|f16 [N], optional): added to every row
         residual (f32|bf16|f16 [*M, N], optional): added after the activation
         granularity (tensor|row|column|block_1x128|block_128x128): which elements of the weight share a scale
+        activations (float|row): row: x becomes codes of the weight's dtype with a scale a row; sums along K lose what those of scaled_mm_fp8, accumulation=accurate, may lose
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         out_dtype: dtype of out
         backend: the only one to use, or several in order; None: as selected
 
     Returns:
         out: epilogue(x @ W^T), W the decoded weight
+
+    Rules:
+        activations=row multiplies codes, so the weight's scales must be of rows or of all
 
     Defined in docs/formats/fp8.md
     """
@@ -449,7 +454,7 @@ def linear_mxfp4(
     """
 
 def linear_int8(
-    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row", "group"] = "tensor", group_size: int = 128, hadamard: int = 0, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row", "group"] = "tensor", group_size: int = 128, hadamard: int = 0, activations: Literal["float", "row"] = "float", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with an INT8 weight, rotated or not: epilogue(x @ W^T).
 
@@ -463,6 +468,7 @@ def linear_int8(
         granularity (tensor|row|group): which elements of the weight share a scale
         group_size: columns that share a scale, granularity=group
         hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
+        activations (float|row): row: x, rotated if the weight is, becomes INT8 codes with a scale a row, and the product is one of integers
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         out_dtype: dtype of out
         backend: the only one to use, or several in order; None: as selected
@@ -473,6 +479,7 @@ def linear_int8(
     Rules:
         group_size must be at least 1
         hadamard must be 0, 4, 16, 64, 256 or 1024 and divide K
+        activations=row multiplies integers, so the weight's scales must be of rows or of all
 
     Defined in docs/formats/int8.md, docs/formats/hadamard.md
     """
