@@ -34,7 +34,7 @@ inline constexpr Case cases[] = {
     {"M=3x3 N=130 K=257 out=f16 bias=bf16 granularity=block activation=gelu_tanh"},
     {"M=9 N=17 K=48 out=f32 alpha=f32 residual=bf16 granularity=row activation=silu"},
     {"M=140 N=264 K=640 accumulation=fast out=f32 granularity=row residual=bf16"},
-    {"M=70 N=200 K=272 b=e5m2 accumulation=fast bias=bf16 residual=bf16 activation=gelu"},
+    {"M=70 N=200 K=272 accumulation=fast bias=bf16 residual=bf16 activation=gelu"},
     {"M=150 N=136 K=400 a=e5m2 granularity=block bias=f32"},
     {"M=66 N=80 K=336 a=e5m2 b=e5m2 granularity=row out=f16 residual=f16 activation=gelu_tanh"},
     {"M=5 N=7 K=33 out=f32 accumulation=f32 granularity=row"},

@@ -53,7 +53,7 @@ def _product(a: Tensor, left: Tensor, right: Tensor, epilogue: tuple, options: d
 def linear_fp8(x, weight, scale, *epilogue, granularity, activations, **options):
     if activations == "row":
         x = _through_codes(
-            x, fp8.quantize_fp8, granularity="row", rounding="nearest", seed=0,
+            x, fp8.quantize_fp8, granularity="row", rounding="nearest", seed=0, transposed=False,
             q_dtype=weight.dtype,
         )  # fmt: skip
     spread = fp8.spread_scale(scale, granularity, *weight.shape)
@@ -67,7 +67,7 @@ def linear_int8(
     if activations == "row":
         x = _through_codes(
             x, int8.quantize_int8, granularity="row", group_size=1, hadamard=hadamard,
-            rounding="nearest", seed=0,
+            rounding="nearest", seed=0, transposed=False,
         )  # fmt: skip
         hadamard = 0
     decoded = int8.decode(weight, scale, granularity, group_size)
