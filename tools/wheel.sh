@@ -16,6 +16,7 @@ raw=build/wheel-raw
 log=build/wheel.log
 rm -rf $raw dist/pestle-*-manylinux*.whl
 mkdir -p $raw dist
+rm -f build-wheel/CMakeCache.txt # where settings of another call would stay
 start=$SECONDS
 pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w $raw "$@" . >$log 2>&1 ||
   { cat $log; exit 1; }
