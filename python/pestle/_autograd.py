@@ -167,6 +167,13 @@ def _flat(values: tuple) -> list:
     return [v for value in values for v in (value if isinstance(value, list) else (value,))]
 
 
+def _requires_grad(*values) -> bool:
+    return any(isinstance(t, torch.Tensor) and t.requires_grad for t in _flat(values))
+
+
+_any_requires_grad = getattr(torch._C, "_any_requires_grad", _requires_grad)  # torch 2.5 lacks it
+
+
 def _guard_written_memory(form: Form, overload: torch._ops.OpOverload):
     written = [i for i, name in enumerate(form.keywords()) if name in form.written]
     names = form.keywords()
@@ -204,7 +211,7 @@ def _differentiated(form: Form, overload: torch._ops.OpOverload, backend: str):
         return make_autograd_impl(overload, info)
 
     def kernel(keyset, *args, **kwargs):
-        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+        if torch.is_grad_enabled() and _any_requires_grad(*args):
             return with_gradient()(keyset, *args, **kwargs)
         with torch._C._AutoDispatchBelowAutograd():
             return overload.redispatch(keyset & _BELOW_AUTOGRAD, *args, **kwargs)
