@@ -1,28 +1,42 @@
-// Quantisers to 8-bit codes by tiles of 128 x 128, on CUDA: the codes, and in the same pass also
-// their transpose. One scale for the tensor, for each tile, or for each column.
-// Map      a thread block a tile: 16 units of 8 columns by 16 times 8 rows. A thread turns its 8 x
-// 8
-//          codes in registers; they cross the block through 16 KiB of shared memory and leave a
-//          second time by columns, 16 bytes a lane. Tiles go down 16 at a time, so that tiles that
-//          share sectors of q_t run together.
+// Quantisers to 8-bit codes by tiles, on CUDA: the codes, and in the same pass also their
+// transpose. One scale for the tensor, for each square of 128 x 128, or for each column.
+// Map      a thread block a tile: 128 x 128, or 256 rows of 64 columns where rows of q_t begin
+//          inside sectors. A thread turns its 8 x 8 codes in registers; they cross the block
+//          through 16 KiB of shared memory and leave a second time by columns, 16 bytes a lane.
+//          Tiles go down 16 at a time, so that tiles that share sectors of q_t run together.
 // Traffic  x, q and q_t once. x twice for a computed scale of the tensor or of columns: an amax
-// pass
-//          first, then tiles from the end, which the L2 still holds.
+//          pass first, then tiles from the end, which the L2 still holds.
 // Numerics as ops/common/quantize_rows.cuh: codes bit for bit those of the CPU.
 // Measured on an H200, share of a copy of the same bytes: 32768 x 16384 bf16 with a scale for the
-//          tensor 96 %, computed 101 % (two reads counted), tiles of 128 x 128 95 %, columns 93 %,
-//          computed columns without q_t 90 %; f32 103 %; 4608 x 3072 97 %; 32760 x 5120, where
-//          q_t's rows begin inside sectors, 80 %; 32765 x 5120, byte stores, 54 %.
+//          tensor 96 %, computed 101 % (two reads counted), squares 95 %, columns 93 %, computed
+//          columns without q_t 90 %; f32 103 %; 4608 x 3072 97 %; 32760 x 5120, where q_t's rows
+//          begin inside sectors, 88 % (80 % by squares); 32765 x 5120, byte stores, 54 %.
 #pragma once
 
 #include "ops/common/quantize_rows.cuh"
 
 namespace pestle::ops {
 
-inline constexpr int kTileSide = 128;
 inline constexpr int kTileThreads = 256;
-inline constexpr int kTileUnits = kTileSide / cuda::kUnit;  // across a tile
 inline constexpr unsigned kTilesDown = 16;
+
+// A thread has 8 rows of a unit. Square: 128 x 128; tall: 256 rows of 64 columns, whose columns are
+// longer pieces of q_t's rows.
+template <bool kTall>
+struct TileShape {
+  static constexpr int kUnits = kTall ? 8 : 16;  // across
+  static constexpr int kColumns = kUnits * cuda::kUnit;
+  static constexpr int kGroups = kTileThreads / kUnits;  // of 8 rows
+  static constexpr int kRows = kGroups * 8;
+
+  // Columns have kGroups places of 8 bytes in shared memory. Which one rows 8g..8g+7 have depends
+  // on the column's unit, so that neither the writers, who have different units, nor the readers
+  // share banks.
+  __device__ static int place(int column, int group) {
+    const int unit = column / cuda::kUnit;
+    return column * kGroups + (group ^ (kTall ? 2 * unit : unit));
+  }
+};
 
 struct TileCodes {
   RowMatrix m;
@@ -107,12 +121,7 @@ __device__ inline uint4 turn4(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
                     __byte_perm(ab_high, cd_high, 0x5410), __byte_perm(ab_high, cd_high, 0x7632));
 }
 
-// Column c of the tile has 16 places of 8 rows; rows 8g..8g+7 are at place g ^ (c / 8), so that
-// neither the writers, who have different columns, nor the readers share banks.
-__device__ inline int turned_place(int column, int row_group) {
-  return column * kTileUnits + (row_group ^ (column / cuda::kUnit));
-}
-
+template <bool kTall>
 __device__ inline void put_turned(uint2* turned, const uint2 (&codes)[8], int unit, int group) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -120,30 +129,33 @@ __device__ inline void put_turned(uint2* turned, const uint2 (&codes)[8], int un
     const uint4 top = turn4(word(0), word(1), word(2), word(3));
     const uint4 low = turn4(word(4), word(5), word(6), word(7));
     const int column = unit * cuda::kUnit + half * 4;
-    turned[turned_place(column, group)] = make_uint2(top.x, low.x);
-    turned[turned_place(column + 1, group)] = make_uint2(top.y, low.y);
-    turned[turned_place(column + 2, group)] = make_uint2(top.z, low.z);
-    turned[turned_place(column + 3, group)] = make_uint2(top.w, low.w);
+    turned[TileShape<kTall>::place(column, group)] = make_uint2(top.x, low.x);
+    turned[TileShape<kTall>::place(column + 1, group)] = make_uint2(top.y, low.y);
+    turned[TileShape<kTall>::place(column + 2, group)] = make_uint2(top.z, low.z);
+    turned[TileShape<kTall>::place(column + 3, group)] = make_uint2(top.w, low.w);
   }
 }
 
 // Kept in the L2: rows of q_t that are no multiple of 32 bytes share sectors with other tiles.
-template <class Word>
+template <bool kTall, class Word>
 __device__ inline void store_turned(const uint2* turned, uint8_t* to, int64_t row_bytes,
                                     int columns, int rows) {
-  constexpr int kBytes = sizeof(Word), kAcross = kTileSide / kBytes;
+  using Shape = TileShape<kTall>;
+  constexpr int kBytes = sizeof(Word), kAcross = Shape::kRows / kBytes;
 #pragma unroll 4
-  for (int i = threadIdx.x; i < kTileSide * kAcross; i += kTileThreads) {
+  for (int i = threadIdx.x; i < Shape::kColumns * kAcross; i += kTileThreads) {
     const int column = i / kAcross, row = i % kAcross * kBytes;
     if (column >= columns || row >= rows) continue;
     Word word;
     if constexpr (kBytes == 16) {
-      const int pair = turned_place(column, row / 8) / 2;
+      // The two places of 16 rows are neighbours, the other way round in odd units of square tiles.
+      const int pair = Shape::place(column, row / 8) / 2;
       const uint4 v = reinterpret_cast<const uint4*>(turned)[pair];
-      word = column / cuda::kUnit % 2 == 0 ? v : make_uint4(v.z, v.w, v.x, v.y);
+      const bool in_order = kTall || column / cuda::kUnit % 2 == 0;
+      word = in_order ? v : make_uint4(v.z, v.w, v.x, v.y);
     } else {
       word =
-          reinterpret_cast<const Word*>(turned + turned_place(column, row / 8))[row % 8 / kBytes];
+          reinterpret_cast<const Word*>(turned + Shape::place(column, row / 8))[row % 8 / kBytes];
     }
     *reinterpret_cast<Word*>(to + column * row_bytes + row) = word;
   }
@@ -202,15 +214,16 @@ __device__ void encode_tile(const TileCodes& t, const TileAt& tile, int unit, in
   }
 }
 
-template <class T, class Code, bool kColumns>
+template <class T, class Code, bool kColumns, bool kTall>
 __global__ void __launch_bounds__(kTileThreads, 2)
     quantize_tiles(const __grid_constant__ TileCodes t) {
-  __shared__ __align__(16) uint2 turned[kTileSide * kTileUnits];
+  using Shape = TileShape<kTall>;
+  __shared__ __align__(16) uint2 turned[Shape::kColumns * Shape::kGroups];
   const RowMatrix& m = t.m;
   const TileAt tile = tile_at(t, m.amax != nullptr ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-  const int unit_here = threadIdx.x % kTileUnits, group = threadIdx.x / kTileUnits;
-  const int unit = static_cast<int>(tile.across) * kTileUnits + unit_here;
-  const int64_t first_row = static_cast<int64_t>(tile.down) * kTileSide;
+  const int unit_here = threadIdx.x % Shape::kUnits, group = threadIdx.x / Shape::kUnits;
+  const int unit = static_cast<int>(tile.across) * Shape::kUnits + unit_here;
+  const int64_t first_row = static_cast<int64_t>(tile.down) * Shape::kRows;
   const int64_t row = first_row + group * 8;
   const int left = unit < m.units ? cuda::rows_left(m.rows, row, 8) : 0;
   uint2 codes[8] = {};
@@ -222,17 +235,17 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     q += m.q_row_bytes;
   }
   if (t.q_t == nullptr) return;
-  put_turned(turned, codes, unit_here, group);
+  put_turned<kTall>(turned, codes, unit_here, group);
   __syncthreads();
-  const int first_column = static_cast<int>(tile.across) * kTileSide;
-  const int columns = min(kTileSide, m.units * cuda::kUnit - first_column);
-  const int rows = cuda::rows_left(m.rows, first_row, kTileSide);
+  const int first_column = static_cast<int>(tile.across) * Shape::kColumns;
+  const int columns = min(Shape::kColumns, m.units * cuda::kUnit - first_column);
+  const int rows = cuda::rows_left(m.rows, first_row, Shape::kRows);
   uint8_t* to = t.q_t + first_column * t.q_t_row_bytes + first_row;
   switch (t.store_bytes) {
-    case 16: return store_turned<uint4>(turned, to, t.q_t_row_bytes, columns, rows);
-    case 8: return store_turned<uint2>(turned, to, t.q_t_row_bytes, columns, rows);
-    case 4: return store_turned<uint32_t>(turned, to, t.q_t_row_bytes, columns, rows);
-    default: return store_turned<uint8_t>(turned, to, t.q_t_row_bytes, columns, rows);
+    case 16: return store_turned<kTall, uint4>(turned, to, t.q_t_row_bytes, columns, rows);
+    case 8: return store_turned<kTall, uint2>(turned, to, t.q_t_row_bytes, columns, rows);
+    case 4: return store_turned<kTall, uint32_t>(turned, to, t.q_t_row_bytes, columns, rows);
+    default: return store_turned<kTall, uint8_t>(turned, to, t.q_t_row_bytes, columns, rows);
   }
 }
 
@@ -296,18 +309,36 @@ inline int aligned_bytes(const TensorView& q_t) {
   return bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : bits % 4 == 0 ? 4 : 1;
 }
 
+template <class T, class Code, bool kColumns, bool kTall>
+Status start_shape(const Call& call, const char* name, TileCodes t) {
+  using Shape = TileShape<kTall>;
+  t.tiles_down = static_cast<unsigned>(cuda::ceil_div(t.m.rows, Shape::kRows));
+  t.tiles_across = static_cast<unsigned>(cuda::ceil_div(t.m.units, Shape::kUnits));
+  t.group_tiles = cuda::FastDivisor(t.tiles_across * kTilesDown);
+  const cuda::Grid grid{static_cast<int64_t>(t.tiles_down) * t.tiles_across, kTileThreads};
+  return cuda::launch(call, name, grid, quantize_tiles<T, Code, kColumns, kTall>, t);
+}
+
+// Where rows of q_t begin inside sectors of 32 bytes, the ends of tiles' columns are written in
+// parts: the longer they are, the fewer.
+inline bool wants_tall(const QuantizeRows& b) {
+  return b.q_t != nullptr && !(square_tiles(b) && !whole_tensor(b)) && b.q_t->strides[0] % 32 != 0;
+}
+
 template <class T, class Code, bool kHasColumns>
 Status start_tiles(const Call& call, const char* name, const QuantizeRows& b, TileCodes t) {
-  const cuda::Grid grid{static_cast<int64_t>(t.tiles_down) * t.tiles_across, kTileThreads};
+  const bool tall = wants_tall(b);
   if constexpr (kHasColumns) {
     if (column_scales(b)) {
       auto* amax = static_cast<uint32_t*>(call.workspace);
       if (b.computes) PESTLE_TRY(start_column_amax<T>(call, b, amax));
       if (b.computes) t.m.amax = amax;
-      return cuda::launch(call, name, grid, quantize_tiles<T, Code, true>, t);
+      return tall ? start_shape<T, Code, true, true>(call, name, t)
+                  : start_shape<T, Code, true, false>(call, name, t);
     }
   }
-  return cuda::launch(call, name, grid, quantize_tiles<T, Code, false>, t);
+  return tall ? start_shape<T, Code, false, true>(call, name, t)
+              : start_shape<T, Code, false, false>(call, name, t);
 }
 
 template <class Code, bool kHasColumns>
@@ -316,8 +347,6 @@ Status run_quantize_tiles(const Call& call, const char* name, const QuantizeRows
   const bool pre_pass = b.computes && whole_tensor(b);
   auto* amax = static_cast<uint32_t*>(call.workspace);
   if (pre_pass) PESTLE_TRY(cuda::tensor_amax(call, b.x, amax));
-  const int64_t down = cuda::ceil_div(b.rows, kTileSide);
-  const int64_t across = cuda::ceil_div(b.columns, kTileSide);
   const TileCodes t{{b.x.as<char>(),
                      cuda::row_distance(b.x),
                      b.q.as<uint8_t>(),
@@ -334,9 +363,9 @@ Status run_quantize_tiles(const Call& call, const char* name, const QuantizeRows
                     b.q_t == nullptr ? 0 : b.q_t->strides[0],
                     b.q_t == nullptr ? 1 : aligned_bytes(*b.q_t),
                     whole_tensor(b),
-                    static_cast<unsigned>(down),
-                    static_cast<unsigned>(across),
-                    cuda::FastDivisor(static_cast<uint32_t>(across * kTilesDown))};
+                    0,
+                    0,
+                    {}};
   switch (b.x.dtype) {
     case DType::kBF16: return start_tiles<cuda::Bf16, Code, kHasColumns>(call, name, b, t);
     case DType::kF16: return start_tiles<cuda::F16, Code, kHasColumns>(call, name, b, t);
@@ -349,8 +378,8 @@ inline std::string refuse_quantize_tiles(const QuantizeRows& b) {
   if (!whole_tensor(b) && !square_tiles(b) && !column_scales(b)) {
     return "its tiles of 128 x 128 have several scales of this shape";
   }
-  if (cuda::ceil_div(b.rows, kTileSide) * cuda::ceil_div(b.columns, kTileSide) > INT_MAX) {
-    return "more than 2^31 tiles of 128 x 128";
+  if (cuda::ceil_div(b.rows, 128) * cuda::ceil_div(b.columns, 64) > INT_MAX) {
+    return "more than 2^31 tiles";
   }
   if (b.q_t != nullptr && b.rows > 1 && b.q_t->strides[1] != 1) {
     return "q_t has strides between its elements";
