@@ -14,6 +14,7 @@ the next run; its lines are in failed.jsonl.
 import argparse
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -27,6 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 AGAIN = 75  # the exit status that says: time is up, run the same command again
+WARMERS = 8  # processes; each holds one case's tensors
 SPARE = 40  # seconds that a step may go on after the time is up
 
 
@@ -202,14 +204,29 @@ def bench_steps(pestle, ops, options):
     command = [pestle, "bench", "--device", options.device, "--tags", options.tags_bench,
                "--seconds", str(options.seconds), *more]  # fmt: skip
     if options.peers:
-        script = next(p for p in (ROOT / "build/gpu/peers", ROOT / "bench/peers") if p.exists())
-        command += ["--with-peers", "--python", sys.executable,
-                    "--peers-script", script / "run_peers.py"]  # fmt: skip
+        command += ["--with-peers", "--python", sys.executable, "--peers-script", peers_script()]
     return [
         Step("bench", f"{op}.{options.tags_bench}", [*map(str, command), op])
         for op in ops
         if op in cases
     ]
+
+
+def peers_script():
+    places = (ROOT / "build/gpu/peers", ROOT / "bench/peers")
+    return str(next(place for place in places if place.exists()) / "run_peers.py")
+
+
+def warm_steps(pestle, ops, options):
+    """Peers compile at their first call: all cores do that while the checks run."""
+    command = [sys.executable, peers_script(), "--warm", "--pestle", str(pestle)]
+    command += ["--device", "cuda", "--tags", options.tags_bench]
+    command += ["--cases", str(data_file("bars_cuda.json"))]
+    steps = []
+    for i in range(min(WARMERS, len(ops))):
+        named = [word for op in ops[i::WARMERS] for word in ("--op", op)]
+        steps.append(Step("warm", f"{i}.{len(ops)}", [*command, *named], math.inf))
+    return steps
 
 
 def check_steps(pestle, ops, options, wants):
@@ -286,7 +303,8 @@ def main():
     if options.sanitizer:
         run.at_once(sanitizer_steps(pestle, ops, options))
     else:
-        run.at_once(check_steps(pestle, ops, options, wants))
+        warm = warm_steps(pestle, ops, options) if options.peers and wants("bench") else []
+        run.at_once([*warm, *check_steps(pestle, ops, options, wants)])
         run.alone(bench_steps(pestle, ops, options) if wants("bench") else [])
         if wants("host") and options.shard.startswith("1/"):
             command = [str(pestle), "bench", "--host-cost", "--device", options.device]

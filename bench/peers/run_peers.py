@@ -3,6 +3,7 @@
 
 usage: run_peers.py [--pestle build/bin/pestle] [--op OP]... [--out peers.jsonl]
        run_peers.py --serve     answers each case on standard input with its peers' times
+       run_peers.py --warm          runs each peer once, so that what it compiles is there later
        ... --device cuda        on a GPU, by device events
        ... --backends triton,cuda   the installed package's backends too
 
@@ -211,12 +212,29 @@ def serve(device):
         print(json.dumps(answer), file=answers, flush=True)
 
 
-def walk(arguments):
-    command = [arguments.pestle, "bench", "--list-cases", "--tags", "bar", *arguments.op]
+def cases_of(arguments):
+    command = [arguments.pestle, "bench", "--list-cases", "--tags", arguments.tags, *arguments.op]
+    command += ["--cases", arguments.cases] if arguments.cases else []
     cases = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return map(json.loads, cases.splitlines())
+
+
+def warm(arguments):
+    peers = Peers(arguments.device)
+    for case in cases_of(arguments):
+        peers.turn_to(case)
+        for library in LIBRARIES:
+            try:
+                for call, _ in peers.calls_of(library).values():
+                    call()
+            except Exception as error:
+                note(f"{library.NAME} fails on {case['op']} '{case['case']}': {str(error)[:200]}")
+
+
+def walk(arguments):
     peers = Peers(arguments.device)
     out = open(arguments.out, "w") if arguments.out else sys.stdout  # noqa: SIM115  (closed at exit)
-    for case in map(json.loads, cases.splitlines()):
+    for case in cases_of(arguments):
         copies = peers.times(case, ["torch_copy"], arguments.seconds)
         for result in [*copies, *peers.all_times(case, arguments.seconds)]:
             print(json.dumps(result), file=out, flush=True)
@@ -229,12 +247,18 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--serve", action="store_true")
+    parser.add_argument("--warm", action="store_true")
+    parser.add_argument("--tags", default="bar")
+    parser.add_argument("--cases", help="a file with more cases, such as bench/bars_cuda.json")
     parser.add_argument("--backends", default="")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     arguments = parser.parse_args()
     backend_peers.BACKENDS = tuple(filter(None, arguments.backends.split(",")))
     with torch.inference_mode():
-        serve(arguments.device) if arguments.serve else walk(arguments)
+        if arguments.serve:
+            serve(arguments.device)
+        else:
+            warm(arguments) if arguments.warm else walk(arguments)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 smoke cases, and the program that the harness talks to."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -119,3 +120,14 @@ def test_the_server_times_all_peers_or_those_that_are_named():
     assert [line["peer"] for line in answers[2]["peers"]] == ["torch_eager"]
     assert "runs on GPUs only" in answers[3]["error"]
     assert "quack is left out: runs on GPUs only" in notes
+
+
+def test_warming_up_runs_what_the_cases_ask_for():
+    pestle_program = Path(os.environ.get("PESTLE_BIN", ROOT / "build/bin/pestle"))
+    if not pestle_program.exists():
+        pytest.skip(f"needs {pestle_program}")
+    command = [sys.executable, PEERS / "run_peers.py", "--warm", "--pestle", pestle_program]
+    command += ["--op", "hadamard", "--tags", "smoke"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "fails" not in done.stderr
