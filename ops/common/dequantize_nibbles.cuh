@@ -1,7 +1,9 @@
 // Decoders of 4-bit codes, the even column low, with a scale of a few columns of a row, rotated
-// back if asked, on CUDA. An op gives its Format; maps and refusals are here. Maps     tiles    a
-// thread decodes 8 neighbouring codes in each of kRows rows
-//          rotated  a warp 1024 columns of a row, 16 neighbours a lane twice (hadamard.cuh)
+// back if asked, on CUDA. An op gives its Format; maps and refusals are here.
+// Maps     tiles    a thread decodes 8 neighbouring codes in each of kRows rows
+//          rotated  groups up to 256: a warp 2048 columns of a row, 64 neighbours a lane, one pass
+//                   through shared memory (hadamard_lanes.cuh); of 1024: a warp 1024 columns, 16
+//                   neighbours a lane twice (hadamard.cuh)
 //          any      a thread block 1024 columns of a row in shared memory; any strides
 // Traffic  codes and scales once, out once.
 #pragma once
@@ -11,14 +13,19 @@
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tensor_amax.h"
 #include "ops/common/hadamard.cuh"
+#include "ops/common/hadamard_lanes.cuh"
 
 namespace pestle::ops {
 
 // What a Format has:
-//   void start(): by all threads of a block, before the others
+//   State start(): what a thread keeps
 //   Context context(row, column): what 8 codes from `column` on, a multiple of 8, share
-//   void values(word, context, v): eight codes, the first in the lowest nibble
-//   float value(code, row, column): one, any strides
+//   static constexpr int kContextUnits: how many such units share one, if they begin at a multiple
+//   void values(word, context, state, v): eight codes, the first in the lowest nibble; by whole
+//     warps
+//   static float factor(context): what they are multiplied by last; static Context scaled(context,
+//     by): with that factor times a power of two
+//   void start_any(), float value(code, row, column): one, any strides
 
 struct NibbleMatrix {
   const char* q;
@@ -43,10 +50,10 @@ struct NibbleCall {
 #ifdef __CUDACC__
 
 template <class T, class Format, int kRows>
-__global__ void __launch_bounds__(384) nibble_tiles(NibbleMatrix m, Format format) {
-  format.start();
+__global__ void __launch_bounds__(384)
+    nibble_tiles(const NibbleMatrix m, const __grid_constant__ Format format) {
   const cuda::TilePlace place = cuda::tile_place(m.pieces, kRows, blockIdx.x);
-  if (place.unit >= m.units) return;
+  const bool inside = place.unit < m.units;
   const int rows = cuda::rows_left(m.rows, place.row, kRows);
   const char* q = m.q + place.row * m.q_row_bytes + place.unit * 4;
   char* out = m.out + place.row * m.out_row_bytes + place.unit * (cuda::kUnit * T::kBytes);
@@ -54,17 +61,20 @@ __global__ void __launch_bounds__(384) nibble_tiles(NibbleMatrix m, Format forma
   typename Format::Context contexts[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    if (r >= rows) continue;
+    words[r] = 0;
+    contexts[r] = {};
+    if (r >= rows || !inside) continue;
     words[r] = __ldg(reinterpret_cast<const uint32_t*>(q));
     contexts[r] = format.context(place.row + r, place.unit * cuda::kUnit);
     q += m.q_row_bytes;
   }
+  const typename Format::State state = format.start();
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     if (r >= rows) continue;
     float v[cuda::kUnit];
-    format.values(words[r], contexts[r], v);
-    T::store(out, v);
+    format.values(words[r], contexts[r], state, v);
+    if (inside) T::store(out, v);
     out += m.out_row_bytes;
   }
 }
@@ -79,9 +89,10 @@ __device__ inline void store_eight(char* out, const float* v) {
 }
 
 template <class Format, int kN>
-__global__ void __launch_bounds__(32 * kNibbleWarps) nibble_rotated(NibbleMatrix m, Format format) {
+__global__ void __launch_bounds__(32 * kNibbleWarps)
+    nibble_rotated(const NibbleMatrix m, const __grid_constant__ Format format) {
   __shared__ __align__(16) float shared[kNibbleWarps][kRotateFloats];
-  format.start();
+  const typename Format::State state = format.start();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int64_t task = static_cast<int64_t>(blockIdx.x) * kNibbleWarps + warp;
   if (task >= m.tasks) return;
@@ -101,11 +112,10 @@ __global__ void __launch_bounds__(32 * kNibbleWarps) nibble_rotated(NibbleMatrix
     const int first = piece + c * kChunk + lane * kLaneRun;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float y[cuda::kUnit] = {};
-      if (first < m.columns) {
-        format.values(half == 0 ? words[c].x : words[c].y,
-                      format.context(row, first + half * cuda::kUnit), y);
-      }
+      float y[cuda::kUnit];
+      typename Format::Context context{};
+      if (first < m.columns) context = format.context(row, first + half * cuda::kUnit);
+      format.values(half == 0 ? words[c].x : words[c].y, context, state, y);
       for (int i = 0; i < cuda::kUnit; ++i) v[c][8 * half + i] = y[i];
     }
   }
@@ -130,11 +140,87 @@ __global__ void __launch_bounds__(32 * kNibbleWarps) nibble_rotated(NibbleMatrix
   }
 }
 
+// One uniform choice of the code below. kCalm: every factor is 0 or lies in [2^-100, 2^100]: the
+// norm may go into it, no NaN comes out, and no zero is -0.
+template <class T, class Format, int kN, bool kCalm>
+__device__ inline void decode_and_rotate(const Format& format, const typename Format::State& state,
+                                         const uint2 (&words)[4],
+                                         const typename Format::Context (&contexts)[8],
+                                         float4* shared, char* out, int left) {
+  constexpr float kNorm = kHadamardNorm<kN>;
+  float v[kLongRun];
+#pragma unroll
+  for (int u = 0; u < 8; ++u) {
+    typename Format::Context context = contexts[u / Format::kContextUnits * Format::kContextUnits];
+    if (kCalm) context = Format::scaled(context, kNorm);
+    float y[cuda::kUnit];
+    format.values(u % 2 == 0 ? words[u / 2].x : words[u / 2].y, context, state, y);
+#pragma unroll
+    for (int i = 0; i < cuda::kUnit; ++i) v[8 * u + i] = y[i];
+  }
+  rotate_long_runs<kN, kCalm>(v, shared);
+#pragma unroll
+  for (int u = 0; u < 8; ++u) {
+    const int offset = long_run_offset(threadIdx.x % 32, u);
+    float y[cuda::kUnit];
+#pragma unroll
+    for (int i = 0; i < cuda::kUnit; ++i) y[i] = kCalm ? v[8 * u + i] : v[8 * u + i] * kNorm;
+    if (offset >= left) continue;
+    if (kCalm)
+      T::put(out + offset * T::kBytes, T::pack_numbers(y));
+    else
+      T::store(out + offset * T::kBytes, y);
+  }
+}
+
+inline constexpr int kRunWarps = 4;  // of a thread block: 16 KiB of shared memory
+
+template <class T, class Format, int kN>
+__global__ void __launch_bounds__(32 * kRunWarps, 4)
+    nibble_rotated_lanes(const NibbleMatrix m, const __grid_constant__ Format format) {
+  __shared__ __align__(128) float4 shared[kRunWarps][kLongQuads];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int64_t task = static_cast<int64_t>(blockIdx.x) * kRunWarps + warp;
+  if (task >= m.tasks) return;
+  const auto row = static_cast<int64_t>(m.pieces.divide(static_cast<uint32_t>(task)));
+  const auto piece = static_cast<int>(task - row * m.pieces.divisor) * kLongPiece;
+  const int first = piece + lane * kLongRun;
+  const int left = static_cast<int>(m.columns) - piece;
+  const char* q = m.q + row * m.q_row_bytes + first / 2;
+  uint2 words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const bool inside = first + 16 * i < m.columns;
+    words[i] = inside ? __ldg(reinterpret_cast<const uint2*>(q) + i) : make_uint2(0, 0);
+  }
+  typename Format::Context contexts[8] = {};
+  bool calm = true;
+#pragma unroll
+  for (int u = 0; u < 8; u += Format::kContextUnits) {
+    const int column = first + u * cuda::kUnit;
+    // Scales of 64 columns and more are looked up once.
+    if (u > 0 && format.is_wide())
+      contexts[u] = contexts[0];
+    else if (column < m.columns)
+      contexts[u] = format.context(row, column);
+    const uint32_t factor = __float_as_uint(Format::factor(contexts[u]));
+    constexpr uint32_t kLeast = (127u - 100u) << 23, kMost = (127u + 100u) << 23;
+    calm = calm && (factor == 0 || factor - kLeast <= kMost - kLeast);
+  }
+  const typename Format::State state = format.start();
+  char* out = m.out + row * m.out_row_bytes + static_cast<int64_t>(piece) * T::kBytes;
+  if (__all_sync(0xFFFFFFFFu, calm))
+    decode_and_rotate<T, Format, kN, true>(format, state, words, contexts, shared[warp], out, left);
+  else
+    decode_and_rotate<T, Format, kN, false>(format, state, words, contexts, shared[warp], out,
+                                            left);
+}
+
 template <class Format>
 __global__ void __launch_bounds__(kAnyThreads)
     nibble_any(cuda::AnyTensor q, cuda::AnyTensor out, int hadamard, Format format) {
   __shared__ float v[kAnyColumns];
-  format.start();
+  format.start_any();
   const int64_t columns = out.shape[1];
   const int64_t pieces = (columns + kAnyColumns - 1) / kAnyColumns;
   const int64_t row = blockIdx.x / pieces;
@@ -151,10 +237,31 @@ __global__ void __launch_bounds__(kAnyThreads)
 
 // The number in each nibble of a word, less `minus`: 2^23 + n as bits, then one exact difference.
 __device__ inline void nibble_numbers(uint32_t word, float minus, float (&v)[cuda::kUnit]) {
+  const uint32_t even = word & 0x0F0F0F0Fu, odd = word >> 4 & 0x0F0F0F0Fu;
 #pragma unroll
   for (int i = 0; i < cuda::kUnit; ++i) {
-    v[i] = __uint_as_float((word >> (4 * i) & 0xFu) | 0x4B000000u) - (8388608.0f + minus);
+    const uint32_t bits =
+        __byte_perm(i % 2 == 0 ? even : odd, 0x4B000000u, 0x7540u | static_cast<unsigned>(i / 2));
+    v[i] = __uint_as_float(bits) - (8388608.0f + minus);
   }
+}
+
+template <class T, class Format>
+Status run_nibbles_rotated(const Call& call, const char* name, const NibbleCall& b, NibbleMatrix m,
+                           const Format& format) {
+  return with_hadamard(b.hadamard, [&](auto n) {
+    constexpr bool kLong = n <= kLongestGroup;
+    const int64_t pieces = cuda::ceil_div(m.columns, kLong ? kLongPiece : 2 * kChunk);
+    constexpr int kWarps = kLong ? kRunWarps : kNibbleWarps;
+    m.pieces = cuda::FastDivisor(static_cast<uint32_t>(pieces));
+    m.tasks = m.rows * pieces;
+    const cuda::Grid grid{cuda::ceil_div(m.tasks, kWarps), 32 * kWarps};
+    if constexpr (kLong) {
+      return cuda::launch(call, name, grid, nibble_rotated_lanes<T, Format, n>, m, format);
+    } else {
+      return cuda::launch(call, name, grid, nibble_rotated<Format, n>, m, format);
+    }
+  });
 }
 
 template <class Format>
@@ -163,25 +270,23 @@ Status run_nibbles(const Call& call, const char* name, const NibbleCall& b, cons
   const int64_t rows = b.out.shape[0], columns = b.out.shape[1];
   const int64_t units = columns / cuda::kUnit;
   const cuda::Tiles tiles = cuda::Tiles::over(rows, units);
-  NibbleMatrix m{b.q.as<char>(),
-                 cuda::row_distance(b.q),
-                 b.out.as<char>(),
-                 cuda::row_distance(b.out),
-                 rows,
-                 columns,
-                 static_cast<int>(units),
-                 tiles.column_blocks,
-                 0,
-                 b.out.dtype,
-                 dtype_bytes(b.out.dtype)};
+  const NibbleMatrix m{b.q.as<char>(),
+                       cuda::row_distance(b.q),
+                       b.out.as<char>(),
+                       cuda::row_distance(b.out),
+                       rows,
+                       columns,
+                       static_cast<int>(units),
+                       tiles.column_blocks,
+                       0,
+                       b.out.dtype,
+                       dtype_bytes(b.out.dtype)};
   if (b.hadamard > 0) {
-    const int64_t pieces = cuda::ceil_div(columns, 2 * kChunk);
-    m.pieces = cuda::FastDivisor(static_cast<uint32_t>(pieces));
-    m.tasks = rows * pieces;
-    const cuda::Grid grid{cuda::ceil_div(m.tasks, kNibbleWarps), 32 * kNibbleWarps};
-    return with_hadamard(b.hadamard, [&](auto n) {
-      return cuda::launch(call, name, grid, nibble_rotated<Format, n>, m, format);
-    });
+    switch (b.out.dtype) {
+      case DType::kBF16: return run_nibbles_rotated<cuda::Bf16>(call, name, b, m, format);
+      case DType::kF16: return run_nibbles_rotated<cuda::F16>(call, name, b, m, format);
+      default: return run_nibbles_rotated<cuda::F32>(call, name, b, m, format);
+    }
   }
   const cuda::Grid grid{tiles.blocks(kRows), tiles.threads};
   switch (b.out.dtype) {

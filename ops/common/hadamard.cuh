@@ -46,12 +46,16 @@ __device__ inline void rotate_shared(float* v, int count, int n) {
   __syncthreads();
 }
 
+// kAnyZero: signs of zeros may differ from the rule's, which saves one addition of 11: b - a is
+// taken as -(a - b). They do so only where an operand is -0.
+template <bool kAnyZero = false>
 __device__ inline void butterfly(float& a, float& b, float& c, float& d) {
   const float sum = a + b;
+  const float difference = a - b;
   const float v0 = (sum + c) - d;
   const float v1 = (sum - c) + d;
-  const float v2 = ((a - b) + c) + d;
-  const float v3 = ((b - a) + c) + d;
+  const float v2 = (difference + c) + d;
+  const float v3 = (kAnyZero ? c - difference : (b - a) + c) + d;
   a = v0;
   b = v1;
   c = v2;
@@ -59,13 +63,15 @@ __device__ inline void butterfly(float& a, float& b, float& c, float& d) {
 }
 
 // Stages of distance kStep and 4 * kStep among 16 values, the second if kBoth.
-template <bool kBoth>
+template <bool kBoth, bool kAnyZero = false>
 __device__ inline void butterflies(float (&v)[kLaneRun]) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) butterfly(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+  for (int i = 0; i < 4; ++i) {
+    butterfly<kAnyZero>(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+  }
   if constexpr (kBoth) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) butterfly(v[i], v[i + 4], v[i + 8], v[i + 12]);
+    for (int i = 0; i < 4; ++i) butterfly<kAnyZero>(v[i], v[i + 4], v[i + 8], v[i + 12]);
   }
 }
 
@@ -136,12 +142,12 @@ __device__ inline void butterfly_lanes(float& first, float& second) {
 
 // Rotates chunks of neighbours in place. The result is strided (see above) for kN >= 64 and not
 // yet multiplied by the norm.
-template <int kN>
+template <int kN, bool kAnyZero = false>
 __device__ inline void warp_rotate(float (&v)[kRotateChunks<kN>][kLaneRun], float* shared) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int c = 0; c < kRotateChunks<kN>; ++c) {
-    butterflies<kN >= 16>(v[c]);
+    butterflies<(kN >= 16), kAnyZero>(v[c]);
     if constexpr (kN >= 64) {
       __syncwarp();
       put_run(shared, lane, v[c]);
@@ -149,9 +155,11 @@ __device__ inline void warp_rotate(float (&v)[kRotateChunks<kN>][kLaneRun], floa
       get_strided<kN>(shared, lane, v[c]);
       if constexpr (kN == 64) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) butterfly(v[c][i], v[c][i + 4], v[c][i + 8], v[c][i + 12]);
+        for (int i = 0; i < 4; ++i) {
+          butterfly<kAnyZero>(v[c][i], v[c][i + 4], v[c][i + 8], v[c][i + 12]);
+        }
       } else {
-        butterflies<true>(v[c]);
+        butterflies<true, kAnyZero>(v[c]);
       }
     }
   }
@@ -224,16 +232,16 @@ __device__ inline void load_runs(DType dtype, const char* x, const bool (&inside
 }
 
 // Rotates two chunks of neighbours; strided as above, without the norm.
-template <int kN>
+template <int kN, bool kAnyZero = false>
 __device__ inline void rotate_runs(float (&v)[2][kLaneRun], float* shared) {
   if constexpr (kRotateChunks<kN> == 2) {
-    warp_rotate<kN>(v, shared);
+    warp_rotate<kN, kAnyZero>(v, shared);
   } else {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       float one[1][kLaneRun];
       for (int i = 0; i < kLaneRun; ++i) one[0][i] = v[c][i];
-      warp_rotate<kN>(one, shared);
+      warp_rotate<kN, kAnyZero>(one, shared);
       for (int i = 0; i < kLaneRun; ++i) v[c][i] = one[0][i];
     }
   }

@@ -1,13 +1,23 @@
-// Quantisers to INT8 that rotate first, on CUDA: ops/common/hadamard.cuh, then codes.
-// Map      a thread block a row, a warp 1024 columns of it, which stay in registers between the
-//          rotation, the row's amax and the codes. One scale of the whole tensor that is not
-//          given takes two launches, amax and codes.
-// Traffic  x once and q once; x twice for one computed scale. Groups of 64 and more pass once
-//          through shared memory; codes are turned back to neighbours by shuffles.
-// Numerics exact: rotated f32 values, not rounded in between, then as quantize_rows.cuh.
+// Quantisers to INT8 that rotate first, on CUDA, then codes.
+// Map      long   groups up to 256: a thread block a row, a warp 2048 columns of it, 64 neighbours
+// a
+//                 lane (hadamard_lanes.cuh)
+//          short  groups of 1024: a warp 1024 columns, 16 neighbours a lane twice (hadamard.cuh)
+//          The row stays in registers between the rotation, its amax and the codes. One scale of
+//          the whole tensor that is not given takes two launches, amax and codes.
+// Traffic  x once and q once; x twice for one computed scale. x passes once through shared memory
+// as
+//          it is, and once as f32.
+// Numerics exact: rotated f32 values, not rounded in between, then as quantize_rows.cuh. The norm,
+// a
+//          power of two, goes into the divisor; signs of zeros do not matter to codes.
+// Measured 32768 x 16384 bf16 by row, groups of 256, on an H200: 551 us, 2.93 TB/s, 74 % of the
+// copy;
+//          63 % of issue slots busy, 24 % occupancy (127 registers).
 #pragma once
 
 #include "ops/common/hadamard.cuh"
+#include "ops/common/hadamard_lanes.cuh"
 #include "ops/common/quantize_rows.cuh"
 
 namespace pestle::ops {
@@ -31,6 +41,7 @@ struct RotatedRows {
   int scale_step;      // from a row's scale to the next: 0 or 1
   float* scale_out;
   uint32_t* amax;
+  RandomRounding rounding;
 };
 
 #ifdef __CUDACC__
@@ -91,6 +102,96 @@ __device__ inline void store_codes(char* q, bool inside, const uint32_t (&words)
   }
 }
 
+// The scale of this thread block's row, from the largest magnitude of the thread's values; false:
+// there is nothing more to do.
+__device__ inline bool scale_of_row(const RotatedRows& m, uint32_t largest, float& scale) {
+  const int64_t row = blockIdx.x;
+  if (m.mode == RotatedScale::kGiven) {
+    scale = __ldg(m.scale + row * m.scale_step);
+    return true;
+  }
+  if (m.mode == RotatedScale::kFromAmax) {
+    scale = Int8Code::scale(*m.amax);
+    if (row == 0 && threadIdx.x == 0) *m.scale_out = scale;
+    return true;
+  }
+  const uint32_t all = block_max(largest);
+  if (m.mode == RotatedScale::kAmaxOnly) {
+    if (threadIdx.x == 0) atomicMax(m.amax, all);
+    return false;
+  }
+  scale = Int8Code::scale(all);
+  if (threadIdx.x == 0) m.scale_out[row] = scale;
+  return true;
+}
+
+struct RotatedUnit {
+  float v[cuda::kUnit];
+};
+// Out of line: at the ends of rows, and under scales that were given.
+__device__ __noinline__ inline uint2 rotated_codes(RotatedUnit unit, cuda::Divider by) {
+  float y[cuda::kUnit];
+#pragma unroll
+  for (int i = 0; i < cuda::kUnit; ++i) y[i] = by.shortly(unit.v[i]);
+  return Int8Code::plain_codes<false>(y);
+}
+// By IEEE division, at random if asked: NaN and Inf included.
+__device__ __noinline__ inline uint2 rotated_codes_slowly(RotatedUnit unit, float norm, float scale,
+                                                          RandomRounding rounding,
+                                                          uint64_t element) {
+#pragma unroll
+  for (int i = 0; i < cuda::kUnit; ++i) unit.v[i] *= norm;
+  return encode_slowly<cuda::F32, Int8Code>(cuda::F32::pack_numbers(unit.v), scale, rounding,
+                                            element);
+}
+
+template <int kN>
+__global__ void __launch_bounds__(32 * kLongWarps, 2) quantize_rotated_long(RotatedRows m) {
+  extern __shared__ __align__(16) float shared[];
+  constexpr float kNorm = kHadamardNorm<kN>;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int64_t row = blockIdx.x;
+  const int piece = warp * kLongPiece;
+  const int left = static_cast<int>(m.columns) - piece;
+  float v[kLongRun];
+  float* mine = shared + warp * (kLongPiece / 2);
+  load_long_runs(m.x_dtype, m.x + row * m.x_row_bytes + static_cast<int64_t>(piece) * m.x_bytes,
+                 left, reinterpret_cast<char*>(mine), v);
+  rotate_long_runs<kN, true>(v, reinterpret_cast<float4*>(mine));
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < kLongRun; ++i) largest = max_or_nan(largest, fabsf(v[i]));
+  float scale = 0;
+  if (!scale_of_row(m, formats::abs_bits(largest * kNorm), scale)) return;
+  const cuda::Divider by = cuda::Divider::by(scale * (1 / kNorm));
+  const bool is_short = by.is_short(largest) && !m.rounding.stochastic;
+  const bool is_bounded = m.mode != RotatedScale::kGiven;
+  char* q = m.q + row * m.q_row_bytes + piece;
+  if (is_short && is_bounded && left >= kLongPiece) {
+#pragma unroll
+    for (int u = 0; u < kLongRun / cuda::kUnit; ++u) {
+      float y[cuda::kUnit];
+#pragma unroll
+      for (int i = 0; i < cuda::kUnit; ++i) y[i] = by.shortly(v[8 * u + i]);
+      cuda::store8(q + long_run_offset(lane, u), Int8Code::plain_codes<true>(y));
+    }
+    return;
+  }
+#pragma unroll
+  for (int u = 0; u < kLongRun / cuda::kUnit; ++u) {
+    const int offset = long_run_offset(lane, u);
+    if (offset >= left) continue;
+    RotatedUnit unit;
+#pragma unroll
+    for (int i = 0; i < cuda::kUnit; ++i) unit.v[i] = v[8 * u + i];
+    cuda::store8(
+        q + offset,
+        is_short ? rotated_codes(unit, by)
+                 : rotated_codes_slowly(unit, kNorm, scale, m.rounding,
+                                        static_cast<uint64_t>(row * m.columns + piece + offset)));
+  }
+}
+
 template <int kN>
 __global__ void __launch_bounds__(32 * kRotatedWarps, 2) quantize_rotated(RotatedRows m) {
   extern __shared__ __align__(16) float shared[];
@@ -100,7 +201,7 @@ __global__ void __launch_bounds__(32 * kRotatedWarps, 2) quantize_rotated(Rotate
   const bool inside[2] = {first < m.columns, first + kChunk < m.columns};
   float v[2][kLaneRun];
   load_runs(m.x_dtype, m.x + row * m.x_row_bytes + first * m.x_bytes, inside, v);
-  rotate_runs<kN>(v, shared + warp * kRotateFloats);
+  rotate_runs<kN, true>(v, shared + warp * kRotateFloats);
   const float norm = formats::hadamard_norm(kN);
   uint32_t largest = 0;
 #pragma unroll
@@ -111,20 +212,7 @@ __global__ void __launch_bounds__(32 * kRotatedWarps, 2) quantize_rotated(Rotate
     }
   }
   float scale = 0;
-  if (m.mode == RotatedScale::kGiven) {
-    scale = __ldg(m.scale + row * m.scale_step);
-  } else if (m.mode == RotatedScale::kFromAmax) {
-    scale = Int8Code::scale(*m.amax);
-    if (row == 0 && threadIdx.x == 0) *m.scale_out = scale;
-  } else {
-    const uint32_t all = block_max(largest);
-    if (m.mode == RotatedScale::kAmaxOnly) {
-      if (threadIdx.x == 0) atomicMax(m.amax, all);
-      return;
-    }
-    scale = Int8Code::scale(all);
-    if (threadIdx.x == 0) m.scale_out[row] = scale;
-  }
+  if (!scale_of_row(m, largest, scale)) return;
   const cuda::Divider by = cuda::Divider::by(scale);
   const bool is_short = by.is_short(__uint_as_float(largest));
   char* q = m.q + row * m.q_row_bytes + warp * kRotatedPiece;
@@ -150,11 +238,20 @@ inline Status run_quantize_rotated(const Call& call, const char* name, const Qua
                 b.computes ? nullptr : b.scale.as<float>(),
                 whole_tensor(b) ? 0 : 1,
                 b.computes ? b.scale.as<float>() : nullptr,
-                static_cast<uint32_t*>(call.workspace)};
-  const auto warps = static_cast<int>(cuda::ceil_div(b.columns, kRotatedPiece));
-  const cuda::Grid grid{b.rows, 32 * warps,
-                        static_cast<size_t>(warps) * kRotateFloats * sizeof(float)};
-  const auto start = [&](auto n) { return cuda::launch(call, name, grid, quantize_rotated<n>, m); };
+                static_cast<uint32_t*>(call.workspace),
+                b.rounding};
+  const auto start = [&](auto n) {
+    constexpr bool kLong = n <= kLongestGroup;
+    const auto warps =
+        static_cast<int>(cuda::ceil_div(b.columns, kLong ? kLongPiece : kRotatedPiece));
+    const size_t each = kLong ? kLongQuads * sizeof(float4) : kRotateFloats * sizeof(float);
+    const cuda::Grid grid{b.rows, 32 * warps, static_cast<size_t>(warps) * each};
+    if constexpr (kLong) {
+      return cuda::launch(call, name, grid, quantize_rotated_long<n>, m);
+    } else {
+      return cuda::launch(call, name, grid, quantize_rotated<n>, m);
+    }
+  };
   if (b.computes && whole_tensor(b)) {
     PESTLE_TRY(cuda::clear(call, m.amax, 4));
     m.mode = RotatedScale::kAmaxOnly;
@@ -168,7 +265,9 @@ inline std::string refuse_quantize_rotated(const QuantizeRows& b) {
   if (b.q_t != nullptr) return "it gives no transposed codes";
   if (b.hadamard == 0) return "nothing is rotated";
   if (b.rows == 0 || b.columns == 0) return "the tensor is empty";
-  if (b.rounding.stochastic) return "it rounds to nearest only";
+  if (b.rounding.stochastic && b.hadamard > kLongestGroup) {
+    return "groups of 1024 are rounded to nearest only";
+  }
   if (b.columns % kLaneRun != 0) return "K is no multiple of 16";
   if (b.columns > kRotatedWarps * kRotatedPiece) {
     return "rows of more than " + std::to_string(kRotatedWarps * kRotatedPiece) + " elements";

@@ -38,6 +38,8 @@ inline constexpr Case cases[] = {
     {"M=9 K=64 out=f16", kEdge, Dist::kZeros},
     {"M=9 K=80 out=f32 scale_layout=plain", kEdge, Dist::kSubnormal},
     {"M=16384 K=32768", kBar},
+    {"M=32760 K=5120", kBar},
+    {"M=65536 K=8192", kBar},
     {"M=65537 K=65552", kHuge},
 };
 

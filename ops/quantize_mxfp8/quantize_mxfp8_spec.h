@@ -48,6 +48,8 @@ inline constexpr Case cases[] = {
     {"M=9 K=96 x=f32 scale_layout=plain", kEdge, Dist::kSubnormal},
     {"M=9 K=96 x=f16 rounding=stochastic q=e5m2", kEdge, Dist::kSubnormal},
     {"M=16384 K=32768", kBar},
+    {"M=32760 K=5120", kBar},
+    {"M=65536 K=8192", kBar},
     {"M=65537 K=65568", kHuge},
 };
 

@@ -5,8 +5,8 @@
 // Traffic  x once (twice with the amax of the whole tensor), q and scales once.
 // Numerics docs/formats/nvfp4.md; the block's scale by IEEE divisions, the codes' quotients by
 //          device/divide.cuh where that is exact, else by IEEE division, block by block.
-// Measured 16384 x 32768 bf16: H200: 3.2 TB/s with the global scale given, 78 % of the copy;
-//          3.6 TB/s, 85 %, with it computed (two reads). Bound by instructions: quantize_nvfp4.md.
+// Measured 16384 x 32768 bf16 on an H200: 4.09 TB/s with the global scale given, 100 % of the copy;
+//          3.90 TB/s, 91 %, with it computed (two reads).
 #include "backends/cuda/device/block_scales.cuh"
 #include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/device/e2m1.cuh"
@@ -33,7 +33,8 @@ constexpr int kScaleLayout = arg_index(spec, "scale_layout");
 constexpr int kRounding = arg_index(spec, "rounding");
 constexpr int kSeed = arg_index(spec, "seed");
 
-constexpr int kRows = 2;
+template <class T>
+constexpr int kRowsOf = T::kBytes == 2 ? 4 : 2;
 
 // f32 bits of 2^-40 and 2^40: amax between them keeps every quotient in range.
 constexpr uint32_t kSmallest = (127u - 40u) << 23;
@@ -77,23 +78,13 @@ __device__ uint8_t block_scale(uint32_t amax, float g, float reciprocal) {
   return static_cast<uint8_t>(fp8_pair<formats::E4m3>(t > 448.0f ? 448.0f : t, 0.0f));
 }
 
-__device__ __noinline__ uint8_t slow_block_scale(uint32_t amax, float g) {
-  return formats::nvfp4_block_scale(amax, g);
-}
-
-// Where a block lies among all, for its random bits: computed only where they are drawn.
-struct BlockIndex {
-  int64_t row;
-  int unit;
-  int blocks;  // of a row
-};
-
-// Codes of a block by the scalar rule.
+// A block by the scalar rule: its two words of codes and its scale. `block`: its number among all.
 template <class T>
-__device__ __noinline__ uint2 slow_codes(typename T::Raw first, typename T::Raw second,
-                                         float factor, bool stochastic, uint64_t seed,
-                                         BlockIndex index) {
-  const auto block = static_cast<uint64_t>(index.row * index.blocks + index.unit);
+__device__ __noinline__ uint3 slow_block(typename T::Raw first, typename T::Raw second, float g,
+                                         bool stochastic, uint64_t seed, uint64_t block) {
+  const uint8_t scale = formats::nvfp4_block_scale(max(T::amax(first), T::amax(second)), g);
+  const float factor = formats::nvfp4_factor(scale, g);
+  if (scale == 0 || factor == 0.0f) return make_uint3(0, 0, scale);
   uint32_t words[2];
 #pragma unroll 1
   for (int half = 0; half < 2; ++half) {
@@ -110,82 +101,140 @@ __device__ __noinline__ uint2 slow_codes(typename T::Raw first, typename T::Raw 
     }
     (half == 0 ? words[0] : words[1]) = word;
   }
+  return make_uint3(words[0], words[1], scale);
+}
+
+// Is no product of `factor` and a tie of E2M1, an odd number up to 7 times a power of two, within 4
+// ulps of a number of T? Then |x| / factor and |x| times the reciprocal lie on the same side of all
+// ties: they are within 1.5 * 2^-23 of one another.
+template <class T>
+__device__ bool has_no_ties(float factor) {
+  if constexpr (T::kBytes == 4) {
+    return false;
+  } else {
+    constexpr uint32_t kLost = std::is_same_v<T, Bf16> ? 0xFFF8u : 0x1FF8u;  // but for 8 ulps
+    const auto is_far = [](float v) { return ((__float_as_uint(v) + 4) & kLost) != 0; };
+    return is_far(factor) & is_far(factor * 3.0f) & is_far(factor * 5.0f) & is_far(factor * 7.0f);
+  }
+}
+
+// Codes of a block of quotients in range.
+template <class T>
+__device__ uint2 fast_codes(const typename T::Raw (&raw)[2], uint32_t amax, const Divider& by) {
+  const bool multiplies = __uint_as_float(amax) * by.reciprocal < 6.75f && has_no_ties<T>(by.scale);
+  const E2m1Factors factors = E2m1Factors::of(multiplies ? by.reciprocal : 1.0f);
+  uint32_t words[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float x[kUnit];
+    T::to_f32(raw[half], x);
+    float v[kUnit];
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) v[i] = x[i];
+    if (!multiplies) {
+#pragma unroll
+      for (int i = 0; i < kUnit; ++i) v[i] = fminf(fabsf(by.shortly(x[i])), 6.0f);
+    }
+    words[half] = e2m1_words(v, factors, x);
+  }
   return make_uint2(words[0], words[1]);
 }
 
-template <class T>
-__device__ uint32_t fast_codes(const typename T::Raw& raw, const Divider& by) {
-  float x[kUnit];
-  float v[kUnit];
-  T::to_f32(raw, x);
-  for (int i = 0; i < kUnit; ++i) v[i] = by.shortly(x[i]);
-  return e2m1_codes(v, x);
+// This thread's blocks in a column of rows.
+struct Column {
+  const char* x;
+  uint8_t* q;
+  uint8_t* scale;
+  int x_rows, q_rows, scale_rows;  // that exist
+};
+
+template <class T, int kRows>
+__device__ void quantize_quickly(const Matrix& m, bool high_first, const Column& c, float g,
+                                 const typename T::Raw (&raw)[kRows][2],
+                                 const uint32_t (&amax)[kRows]) {
+  const float reciprocal = short_reciprocal(g);
+  uint8_t code[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    code[r] = r < c.q_rows ? block_scale(amax[r], g, reciprocal) : 0;
+  }
+  m.scales.store<1, kRows>(c.scale, c.scale_rows, code);
+  uint8_t* q = c.q;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r, q += m.q_row_bytes) {
+    // The code as the upper bits of an f32 is its value * 2^-120.
+    const float s = __uint_as_float(static_cast<uint32_t>(code[r]) << 20) * 0x1p120f;
+    uint2 words = fast_codes<T>(raw[r], amax[r], Divider::by(s * g));
+    if (code[r] == 0) words = make_uint2(0, 0);
+    if (high_first) words = make_uint2(swap_all_nibbles(words.x), swap_all_nibbles(words.y));
+    if (r < c.q_rows) store8(q, words);
+  }
+}
+
+template <class T, int kRows>
+__device__ void quantize_slowly(const Matrix& m, const Rule& rule, const TilePlace& place,
+                                const Column& c, float g, const typename T::Raw (&raw)[kRows][2]) {
+  uint8_t code[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    code[r] = 0;
+    if (r >= c.q_rows) continue;
+    const auto block = static_cast<uint64_t>((place.row + r) * m.blocks + place.unit);
+    const uint3 done = slow_block<T>(raw[r][0], raw[r][1], g, rule.stochastic, rule.seed, block);
+    uint2 words = make_uint2(done.x, done.y);
+    code[r] = static_cast<uint8_t>(done.z);
+    if (rule.high_first) words = make_uint2(swap_all_nibbles(words.x), swap_all_nibbles(words.y));
+    store8(c.q + r * m.q_row_bytes, words);
+  }
+  m.scales.store<1, kRows>(c.scale, c.scale_rows, code);
 }
 
 // kWhole: every block and row of the thread block exists.
 template <class T, bool kWhole>
-__device__ void quantize_tile(const Matrix& m, const Rule& rule, const TilePlace& place, float g) {
+__device__ void quantize_tile(const Matrix& m, const Rule& rule, const TilePlace& place) {
+  constexpr int kRows = kRowsOf<T>;
   const auto rows_of = [&](int64_t rows, bool in_column) {
     if constexpr (kWhole) return kRows;
     return in_column ? rows_left(rows, place.row, kRows) : 0;
   };
-  const int x_rows = rows_of(m.x_rows, place.unit < m.blocks);
-  const int q_rows = rows_of(m.q_rows, place.unit < m.blocks);
-  const int scale_rows = rows_of(m.scales.padded_rows, place.unit < m.scales.padded_columns);
-  const char* x = m.x + place.row * m.x_row_bytes + place.unit * (2 * kUnit * T::kBytes);
-  uint8_t* q = m.q + place.row * m.q_row_bytes + place.unit * kUnit;
-  uint8_t* scale = m.scales.at(place.row, place.unit);
+  const Column c{m.x + place.row * m.x_row_bytes + place.unit * (2 * kUnit * T::kBytes),
+                 m.q + place.row * m.q_row_bytes + place.unit * kUnit,
+                 m.scales.at(place.row, place.unit),
+                 rows_of(m.x_rows, place.unit < m.blocks),
+                 rows_of(m.q_rows, place.unit < m.blocks),
+                 rows_of(m.scales.padded_rows, place.unit < m.scales.padded_columns)};
   typename T::Raw raw[kRows][2];
+  const char* x = c.x;
 #pragma unroll
   for (int r = 0; r < kRows; ++r, x += m.x_row_bytes) {
-    raw[r][0] = r < x_rows ? T::load(x) : T::zero();
-    raw[r][1] = r < x_rows ? T::load(x + kUnit * T::kBytes) : T::zero();
+    raw[r][0] = r < c.x_rows ? T::load(x) : T::zero();
+    raw[r][1] = r < c.x_rows ? T::load(x + kUnit * T::kBytes) : T::zero();
   }
-  const bool plain_g = g >= 0x1p-40f && g <= 0x1p40f;
-  const float reciprocal = short_reciprocal(g);
+  const float g = rule.global_scale();  // after the loads of x: nothing waits for it before
+  // NaN, Inf and odd sizes go by the scalar rule, which is rare; a block of zeros does not. The
+  // scales are stored by whole warps, so all lanes take the same way.
+  bool plain = g >= 0x1p-40f && g <= 0x1p40f && !rule.stochastic;
   uint32_t amax[kRows];
-  uint8_t code[kRows];
-  bool plain[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     amax[r] = max(T::amax(raw[r][0]), T::amax(raw[r][1]));
-    // NaN, Inf and odd sizes go by the scalar rule, which is rare.
-    plain[r] = plain_g && amax[r] - kSmallest <= kLargest - kSmallest;
-    code[r] = plain[r] ? block_scale(amax[r], g, reciprocal) : slow_block_scale(amax[r], g);
-    if (r >= q_rows) code[r] = 0;
+    plain = plain && (amax[r] - kSmallest <= kLargest - kSmallest || amax[r] == 0);
   }
-  m.scales.store<1, kRows>(scale, scale_rows, code);
-#pragma unroll
-  for (int r = 0; r < kRows; ++r, q += m.q_row_bytes) {
-    if (r >= q_rows) continue;
-    uint2 words = make_uint2(0, 0);
-    const float factor = e4m3_value(code[r]) * g;
-    if (code[r] != 0 && factor != 0.0f) {
-      const Divider by = Divider::by(factor);
-      const bool fast = plain[r] && !rule.stochastic && by.is_short(__uint_as_float(amax[r]));
-      if (fast) {
-        words = make_uint2(fast_codes<T>(raw[r][0], by), fast_codes<T>(raw[r][1], by));
-      } else {
-        words = slow_codes<T>(raw[r][0], raw[r][1], factor, rule.stochastic, rule.seed,
-                              {place.row + r, place.unit, m.blocks});
-      }
-      if (rule.high_first) {
-        words = make_uint2(swap_all_nibbles(words.x), swap_all_nibbles(words.y));
-      }
-    }
-    store8(q, words);
-  }
+  if (__all_sync(0xFFFFFFFFu, plain))
+    quantize_quickly<T, kRows>(m, rule.high_first, c, g, raw, amax);
+  else
+    quantize_slowly<T, kRows>(m, rule, place, c, g, raw);
 }
 
 template <class T>
-__global__ void __launch_bounds__(384, 3) tile_kernel(Matrix m, Rule rule) {
+__global__ void __launch_bounds__(384, 2) tile_kernel(Matrix m, Rule rule) {
+  constexpr int kRows = kRowsOf<T>;
   const TilePlace place = tile_place(m.column_blocks, kRows, blockIdx.x);
-  rule.store_global_scale();
-  const float g = rule.global_scale();
   if (is_whole(place, m.x_rows, m.blocks, kRows))
-    quantize_tile<T, true>(m, rule, place, g);
+    quantize_tile<T, true>(m, rule, place);
   else
-    quantize_tile<T, false>(m, rule, place, g);
+    quantize_tile<T, false>(m, rule, place);
+  rule.store_global_scale();
 }
 
 // A thread a block of 16 of the padded matrix, padding of the scales included.
@@ -240,6 +289,7 @@ template <class T>
 Status run_tiles(const Call& call, const Rule& rule) {
   const TensorView& x = call.tensor(kX);
   const TensorView& q = call.tensor(kQ);
+  constexpr int kRows = kRowsOf<T>;
   const int64_t blocks = q.shape[1] * 2 / kBlock;
   const Tiles tiles = Tiles::over(scale_rows(call), scale_columns(call));
   const Matrix matrix{x.as<char>(),

@@ -54,6 +54,8 @@ inline constexpr Case cases[] = {
     {"M=9 K=80 x=f16 rounding=stochastic", kEdge, Dist::kSubnormal},
     {"M=16384 K=32768", kBar},
     {"M=16384 K=32768 global_scale=f32 global_scale_out=none", kBar},
+    {"M=32760 K=5120 global_scale=f32 global_scale_out=none", kBar},
+    {"M=65536 K=8192 global_scale=f32 global_scale_out=none", kBar},
     {"M=65537 K=65552 global_scale=f32 global_scale_out=none", kHuge},
 };
 

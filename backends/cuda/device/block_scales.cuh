@@ -52,7 +52,19 @@ struct ScaleBytes {
       }
       return;
     }
-    if constexpr (kLanes == 1) {
+    if constexpr (kLanes == 1 && kRows == 4) {
+      // Four columns' words of four rows to four rows' words of four columns, one a lane.
+      const unsigned column = threadIdx.x % 4;
+      uint32_t word = static_cast<uint32_t>(codes[0]) | static_cast<uint32_t>(codes[1]) << 8 |
+                      static_cast<uint32_t>(codes[2]) << 16 | static_cast<uint32_t>(codes[3]) << 24;
+      const uint32_t beside = __shfl_xor_sync(0xFFFFFFFFu, word, 1);
+      word = __byte_perm(word, beside, column % 2 == 0 ? 0x6240 : 0x3715);
+      const uint32_t across = __shfl_xor_sync(0xFFFFFFFFu, word, 2);
+      word = __byte_perm(word, across, column < 2 ? 0x5410 : 0x3276);
+      if (static_cast<int>(column) < rows) {
+        *reinterpret_cast<uint32_t*>(to + column * row_step() - column) = word;
+      }
+    } else if constexpr (kLanes == 1) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) store_four<1>(to + r * row_step(), r < rows, codes[r]);
     } else {

@@ -43,6 +43,35 @@ __device__ inline uint32_t e2m1_codes(const float (&quotients)[kUnit], const flo
   return word | sign_nibbles(x);
 }
 
+// What |x| is multiplied by for the three counts below: 2, 1 and 1/2 times 1 / scale.
+struct E2m1Factors {
+  float halves, ones, twos;
+
+  __device__ static E2m1Factors of(float reciprocal) {
+    return {reciprocal * 2.0f, reciprocal, reciprocal * 0.5f};
+  }
+};
+
+// The E2M1 code of |x| * reciprocal < 7 as the low bits of 1.5 * 2^23 + code: the least of three
+// counts, halves, ones from 2 and twos from 4 on, each the one rounding of an exact product. The
+// rule's code therefore where the product is the quotient, or no tie is near.
+__device__ inline uint32_t e2m1_count(float x, const E2m1Factors& by) {
+  const float abs = fabsf(x);
+  const uint32_t halves = __float_as_uint(__fmaf_rn(abs, by.halves, 0x1.8p23f));
+  const uint32_t ones = __float_as_uint(__fmaf_rn(abs, by.ones, 0x1.8p23f + 2.0f));
+  const uint32_t twos = __float_as_uint(__fmaf_rn(abs, by.twos, 0x1.8p23f + 4.0f));
+  return min(min(halves, ones), twos);
+}
+
+// Codes of eight magnitudes |values| * by, with the signs of `x`.
+__device__ inline uint32_t e2m1_words(const float (&values)[kUnit], const E2m1Factors& by,
+                                      const float (&x)[kUnit]) {
+  uint32_t word = 0u - 0x3F400000u;  // 0x4B400000 of each count, shifted and added up
+#pragma unroll
+  for (int i = 0; i < kUnit; ++i) word += e2m1_count(values[i], by) << (4 * i);
+  return word | sign_nibbles(x);
+}
+
 // Values * 2^-14 of eight codes: a code's bits are those of an f16 with a smaller exponent.
 inline constexpr float kE2m1Unit = 0x1p14f;
 __device__ inline void e2m1_values(uint32_t word, float (&v)[kUnit]) {

@@ -50,6 +50,19 @@ struct Bf16 {
         max_u16x2(max_u16x2(raw.v.x & m, raw.v.y & m), max_u16x2(raw.v.z & m, raw.v.w & m));
     return max(a << 16, a & 0xFFFF0000u);
   }
+  // No NaN among them.
+  __device__ static Raw pack_numbers(const float (&v)[kUnit]) {
+    uint32_t w[4];
+    for (int i = 0; i < 4; ++i) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
+      w[i] = *reinterpret_cast<const uint32_t*>(&pair);
+    }
+    return {make_uint4(w[0], w[1], w[2], w[3])};
+  }
+  __device__ static Raw all_nan() {
+    constexpr uint32_t kTwo = 0x10001u * formats::kBf16Nan;
+    return {make_uint4(kTwo, kTwo, kTwo, kTwo)};
+  }
   __device__ static Raw pack(const float (&v)[kUnit]) {
     uint32_t w[4];
     for (int i = 0; i < 4; ++i) {
@@ -91,6 +104,18 @@ struct F16 {
     const float2 two = pair(a);
     return max(formats::abs_bits(two.x), formats::abs_bits(two.y));
   }
+  __device__ static Raw pack_numbers(const float (&v)[kUnit]) {
+    uint32_t w[4];
+    for (int i = 0; i < 4; ++i) {
+      const __half2 pair = __floats2half2_rn(v[2 * i], v[2 * i + 1]);
+      w[i] = *reinterpret_cast<const uint32_t*>(&pair);
+    }
+    return {make_uint4(w[0], w[1], w[2], w[3])};
+  }
+  __device__ static Raw all_nan() {
+    constexpr uint32_t kTwo = 0x10001u * formats::kF16Nan;
+    return {make_uint4(kTwo, kTwo, kTwo, kTwo)};
+  }
   __device__ static Raw pack(const float (&v)[kUnit]) {
     uint32_t w[4];
     for (int i = 0; i < 4; ++i) {
@@ -129,6 +154,15 @@ struct F32 {
     uint32_t largest = 0;
     for (int i = 0; i < kUnit; ++i) largest = max(largest, w[i] & 0x7FFFFFFFu);
     return largest;
+  }
+  __device__ static Raw pack_numbers(const float (&v)[kUnit]) {
+    uint32_t w[8];
+    for (int i = 0; i < kUnit; ++i) w[i] = __float_as_uint(v[i]);
+    return {make_uint4(w[0], w[1], w[2], w[3]), make_uint4(w[4], w[5], w[6], w[7])};
+  }
+  __device__ static Raw all_nan() {
+    constexpr uint32_t kOne = formats::kF32Nan;
+    return {make_uint4(kOne, kOne, kOne, kOne), make_uint4(kOne, kOne, kOne, kOne)};
   }
   __device__ static Raw pack(const float (&v)[kUnit]) {
     uint32_t w[8];
