@@ -4,7 +4,7 @@
 // Traffic  logits and d_logits once; three numbers a row.
 // Numerics f32: d_loss * (e^(logit - lse) - (1 - s) * [class is the target] - s / N), in this
 //          order.
-// Measured H200, bf16 [8192, 128256]: 1,189 us, 89 % of a copy.
+// Measured H200, bf16 [8192, 128256]: 1,123 us, 94 % of a copy; [16384, 32000]: 556 us, 95 %.
 #include "ops/common/softmax_rows.cuh"
 #include "ops/cross_entropy_backward/cross_entropy_backward_spec.h"
 
@@ -60,15 +60,24 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(Job job) {
   }
   const int64_t here = target - place.first * kUnit;  // the target among the block's elements
   const Access to(job.d_logits, place);
+  if (is_ignored) {
+    const float v[kUnit] = {};
+#pragma unroll
+    for (int c = 0; c < kRowChunks; ++c) to.store(c, v);
+    return;
+  }
 #pragma unroll
   for (int c = 0; c < kRowChunks; ++c) {
     float v[kUnit];
     Access::values(raw[c], v);
-    for (int i = 0; i < kUnit; ++i) {
-      float p = softmax_device::exp_of(v[i] - lse);
-      if (x.element(c, i) == here) p -= job.own;
-      v[i] = is_ignored ? 0.0f : d_loss * (p - job.shared);
+    for (int i = 0; i < kUnit; ++i) v[i] = softmax_device::exp_of(v[i] - lse);
+    // Where 8 elements are neighbours, few threads have the target's.
+    if (!Access::kNeighbours || x.element(c, 0) == (here & ~int64_t{kUnit - 1})) {
+      for (int i = 0; i < kUnit; ++i) {
+        if (x.element(c, i) == here) v[i] -= job.own;
+      }
     }
+    for (int i = 0; i < kUnit; ++i) v[i] = d_loss * (v[i] - job.shared);
     to.store(c, v);
   }
 }

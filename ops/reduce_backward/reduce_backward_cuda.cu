@@ -1,9 +1,14 @@
 // reduce_backward on CUDA.
-// Map      amax, amin, prod: a block a set learns what its gradients depend on; then 1,024 elements
-//          of a row of x a block, one at a time a thread. Any strides, dtypes and offsets.
-// Traffic  x and d_x once; amax, amin and prod read x twice
+// Map      units: x dense, as rows of neighbours that are reduced or kept as one; a thread takes
+//          four units of 8 elements, a block 8,192 elements. any: 1,024 elements of a row of x a
+//          block, one at a time a thread; any strides, dtypes and offsets. Before both for amax,
+//          amin, prod: a block a set learns what its gradients depend on.
+// Traffic  units: x once (sum and mean: not at all), d_x once; amax, amin and prod read x twice
 // Numerics f32; quotients of norm and prod in float64; one rounding
-// Measured not yet run on a GPU
+// Measured bf16 16384 x 8192 on an H200: mean 82.7 us (x is not read: 166 % of a copy that reads
+// it),
+//          logsumexp 145.9 us, 3.68 TB/s (94 %). any: 3.0 ms (5 %).
+#include "backends/cuda/device/tiles.h"
 #include "ops/common/reduce_layout.cuh"
 #include "ops/common/reduce_sets.h"
 #include "ops/reduce_backward/reduce_backward_rule.h"
@@ -95,36 +100,258 @@ __global__ void __launch_bounds__(kReduceThreads) apply(const __grid_constant__ 
   }
 }
 
+// ---- dense tensors ----
+
+enum Way { kOfSet, kQuotient, kExponential, kLearnt };
+
+Way way_of(int64_t op) {
+  if (needs_facts(op)) return kLearnt;
+  return op == kNorm ? kQuotient : op == kLogsumexp ? kExponential : kOfSet;
+}
+
+// x as rows that are reduced as a whole, or whose elements belong to neighbouring sets; the other
+// dimensions, those of one kind that follow one another as one.
+struct Rows {
+  int rank = 0;
+  int64_t size[kMaxRank];
+  int64_t set_step[kMaxRank];  // sets from one to the next; 0: reduced
+  int64_t length = 1;
+  bool reduced = true;
+
+  Rows(const TensorView& x, int64_t dims) {
+    int64_t sets = 1;
+    bool kinds[kMaxRank] = {};
+    for (int d = x.rank - 1; d >= 0; --d) {
+      if (x.shape[d] == 1) continue;
+      const bool goes = (dims >> d & 1) != 0;
+      if (rank > 0 && kinds[rank - 1] == goes) {
+        size[rank - 1] *= x.shape[d];
+      } else {
+        size[rank] = x.shape[d];
+        set_step[rank] = goes ? 0 : sets;
+        kinds[rank++] = goes;
+      }
+      if (!goes) sets *= x.shape[d];
+    }
+    if (rank == 0) return;
+    length = size[0];
+    reduced = kinds[0];
+  }
+};
+
+struct UnitJob {
+  const char* x;
+  const char* d_out;
+  const char* y;
+  char* d_x;
+  const Facts* facts;
+  DType g_dtype, y_dtype;
+  uint32_t units;  // of x
+  FastDivisor row_units;
+  int rank;  // of rows
+  FastDivisor size[kMaxRank];
+  int64_t set_step[kMaxRank];
+  bool reduced;  // rows are
+  int op;
+  int64_t count;
+
+  explicit UnitJob(const Rows& rows) {
+    row_units = FastDivisor(static_cast<uint32_t>(rows.length / kUnit));
+    rank = std::max(0, rows.rank - 1);
+    for (int d = 0; d < rank; ++d) {
+      size[d] = FastDivisor(static_cast<uint32_t>(rows.size[d + 1]));
+      set_step[d] = rows.set_step[d + 1];
+    }
+    reduced = rows.reduced;
+  }
+#ifdef __CUDACC__
+  // The set of a unit's elements, or of its first one.
+  __device__ int64_t set_of(uint32_t unit) const {
+    uint32_t rest = row_units.divide(unit);
+    int64_t set = reduced ? 0 : int64_t{unit - rest * row_units.divisor} * kUnit;
+    for (int d = 0; d < rank; ++d) {
+      const uint32_t next = size[d].divide(rest);
+      set += (rest - next * size[d].divisor) * set_step[d];
+      rest = next;
+    }
+    return set;
+  }
+#endif
+};
+
+// One value for all elements of a unit, or one for each.
+__device__ inline void load_of_sets(const char* p, DType dtype, int64_t set, bool one,
+                                    float (&v)[kUnit]) {
+  if (one) {
+    float value;
+    switch (dtype) {
+      case DType::kBF16:
+        value = formats::f32_from_bf16(__ldg(reinterpret_cast<const uint16_t*>(p) + set));
+        break;
+      case DType::kF16:
+        value = __half2float(__ldg(reinterpret_cast<const __half*>(p) + set));
+        break;
+      default: value = __ldg(reinterpret_cast<const float*>(p) + set);
+    }
+    for (float& each : v) each = value;
+  } else if (dtype == DType::kF32) {
+    F32::to_f32(F32::load(p + set * 4), v);
+  } else if (dtype == DType::kBF16) {
+    Bf16::to_f32(Bf16::load(p + set * 2), v);
+  } else {
+    F16::to_f32(F16::load(p + set * 2), v);
+  }
+}
+
+// x becomes d_x.
+template <int kWay>
+__device__ inline void gradients_of_unit(const UnitJob& job, int64_t set, float (&x)[kUnit]) {
+  float g[kUnit];
+  load_of_sets(job.d_out, job.g_dtype, set, job.reduced, g);
+  if constexpr (kWay == kOfSet) {
+    if (job.reduced) {
+      const float one = gradient(job.op, 0, 0, g[0], Facts{}, job.count);
+      for (float& each : x) each = one;
+    } else {
+      for (int i = 0; i < kUnit; ++i) x[i] = gradient(job.op, 0, 0, g[i], Facts{}, job.count);
+    }
+  } else if constexpr (kWay == kLearnt) {
+    Facts facts = job.facts[set];
+    for (int i = 0; i < kUnit; ++i) {
+      if (!job.reduced) facts = job.facts[set + i];
+      x[i] = gradient(job.op, x[i], 0, g[i], facts, job.count);
+    }
+  } else {
+    float y[kUnit];
+    load_of_sets(job.y, job.y_dtype, set, job.reduced, y);
+    if constexpr (kWay == kExponential) {
+      for (int i = 0; i < kUnit; ++i) x[i] = g[i] * expf(x[i] - y[i]);
+    } else {
+      double by = double{g[0]} / double{y[0]};
+      for (int i = 0; i < kUnit; ++i) {
+        if (!job.reduced) by = double{g[i]} / double{y[i]};
+        x[i] = y[i] == 0 ? 0 : static_cast<float>(double{x[i]} * by);
+      }
+    }
+  }
+}
+
+template <class T, int kWay>
+__global__ void __launch_bounds__(kReduceThreads) units(const __grid_constant__ UnitJob job) {
+  constexpr int kBytes = kUnit * T::kBytes;
+  const uint32_t first = blockIdx.x * (kBatch * kReduceThreads) + threadIdx.x;
+  typename T::Raw raw[kBatch];
+  if constexpr (kWay != kOfSet) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const uint32_t unit = min(first + i * kReduceThreads, job.units - 1);
+      raw[i] = T::load(job.x + int64_t{unit} * kBytes);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kBatch; ++i) {
+    const uint32_t unit = first + i * kReduceThreads;
+    if (unit >= job.units) return;
+    float v[kUnit];
+    if constexpr (kWay != kOfSet) T::to_f32(raw[i], v);
+    gradients_of_unit<kWay>(job, job.set_of(unit), v);
+    T::store(job.d_x + int64_t{unit} * kBytes, v);
+  }
+}
+
+template <class T>
+Status start_units(const Call& call, const UnitJob& job) {
+  const Grid grid{ceil_div(job.units, kBatch * kReduceThreads), kReduceThreads};
+  const char* name = "reduce_backward";
+  switch (way_of(job.op)) {
+    case kOfSet: return launch(call, name, grid, units<T, kOfSet>, job);
+    case kQuotient: return launch(call, name, grid, units<T, kQuotient>, job);
+    case kExponential: return launch(call, name, grid, units<T, kExponential>, job);
+    default: return launch(call, name, grid, units<T, kLearnt>, job);
+  }
+}
+
+// ---- host ----
+
+Status learn_facts(const Call& call) {
+  const TensorView& x = call.tensor(kX);
+  const auto op = static_cast<int>(call.integer(kOpArg));
+  if (!needs_facts(op)) return {};
+  Reduction r(ReducePlan(x, call.tensor(kY), call.integer(kDims), call.integer(kKeepdim) != 0));
+  r.mode = op;
+  return launch(call, "reduce_backward", {r.outs, kReduceThreads}, learn, r, AnyTensor(x),
+                static_cast<Facts*>(call.workspace));
+}
+
 Status run(const Call& call) {
   const TensorView& x = call.tensor(kX);
-  if (numel(x) == 0) return {};
-  const bool keepdim = call.integer(kKeepdim) != 0;
-  const auto op = static_cast<int>(call.integer(kOpArg));
-  auto* facts = static_cast<Facts*>(call.workspace);
-  if (needs_facts(op)) {
-    Reduction r(ReducePlan(x, call.tensor(kY), call.integer(kDims), keepdim));
-    r.mode = op;
-    PESTLE_TRY(
-        launch(call, "reduce_backward", {r.outs, kReduceThreads}, learn, r, AnyTensor(x), facts));
+  PESTLE_TRY(learn_facts(call));
+  UnitJob job(Rows(x, call.integer(kDims)));
+  job.x = x.as<char>();
+  job.d_out = call.tensor(kDOut).as<char>();
+  job.y = call.tensor(kY).as<char>();
+  job.d_x = call.tensor(kDX).as<char>();
+  job.facts = static_cast<const Facts*>(call.workspace);
+  job.g_dtype = call.tensor(kDOut).dtype;
+  job.y_dtype = call.tensor(kY).dtype;
+  job.units = static_cast<uint32_t>(numel(x) / kUnit);
+  job.op = static_cast<int>(call.integer(kOpArg));
+  job.count = numel(x) / numel(call.tensor(kY));
+  switch (x.dtype) {
+    case DType::kBF16: return start_units<Bf16>(call, job);
+    case DType::kF16: return start_units<F16>(call, job);
+    default: return start_units<F32>(call, job);
   }
+}
+
+std::string refuses(const Call& call, const Machine&) {
+  const TensorView& x = call.tensor(kX);
+  if (numel(x) == 0) return "x is empty";
+  if (numel(x) / kUnit >= int64_t{1} << 31) return "2^34 elements or more";
+  const Rows rows(x, call.integer(kDims));
+  if (rows.length % kUnit != 0) return "the last dimensions are no multiple of 8";
+  for (int index : {kDOut, kX, kY, kDX}) {
+    const TensorView& t = call.tensor(index);
+    const char* name = spec.args[static_cast<size_t>(index)].name;
+    if (!is_contiguous_from(t, 0)) return std::string(name) + " has gaps";
+    const bool by_units = index == kX || index == kDX || !rows.reduced;
+    const int bytes = by_units ? 16 : dtype_bytes(t.dtype);
+    if (reinterpret_cast<uintptr_t>(t.data) % static_cast<unsigned>(bytes) != 0) {
+      return std::string(name) + " does not start at a multiple of " + std::to_string(bytes) +
+             " bytes";
+    }
+  }
+  return {};
+}
+
+Status run_any(const Call& call) {
+  const TensorView& x = call.tensor(kX);
+  if (numel(x) == 0) return {};
+  PESTLE_TRY(learn_facts(call));
   const Job job{AnyTensor(x),
                 AnyTensor(call.tensor(kDX)),
                 AnyTensor(call.tensor(kDOut)),
                 AnyTensor(call.tensor(kY)),
                 ReduceSets(x, call.tensor(kDX), call.tensor(kDOut), call.tensor(kY),
-                           call.integer(kDims), keepdim),
-                facts,
-                op,
+                           call.integer(kDims), call.integer(kKeepdim) != 0),
+                static_cast<const Facts*>(call.workspace),
+                static_cast<int>(call.integer(kOpArg)),
                 x.rank == 0 ? 1 : x.shape[x.rank - 1]};
   const int64_t blocks = numel(x) / job.length * ceil_div(job.length, kPiece);
-  return launch(call, "reduce_backward", {blocks, kReduceThreads}, apply, job);
+  return launch(call, "reduce_backward_any", {blocks, kReduceThreads}, apply, job);
 }
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/reduce_backward",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
+     .refuses = refuses,
      .run = run,
+     .workspace = "16 * numel(y)"},
+    {.id = "cuda/reduce_backward_any",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .run = run_any,
      .workspace = "16 * numel(y)"},
 };
 
