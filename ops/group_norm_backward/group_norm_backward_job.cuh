@@ -1,0 +1,41 @@
+// What the kernels of dense groups are told: groups are cut into pieces of one channel, a warp
+// each.
+#pragma once
+
+#include "backends/cuda/device/any_tensor.cuh"
+
+namespace pestle::ops::group_norm_backward {
+
+using namespace pestle::cuda;
+
+constexpr int kPieceUnits = 128;  // at most: four units of 8 elements a lane
+constexpr int kMostWarps = 16;    // of a block
+constexpr int kMostBlocks = 16;   // of a cluster
+
+struct HeldJob {
+  const char* x;
+  const char* d_out;
+  char* d_x;
+  int64_t x_stride[2], d_out_stride[2], d_x_stride[2];  // of samples and channels, bytes
+  AnyTensor weight, bias;
+  float2* sums;  // of pieces: of d, and of d * y
+  int groups, group_channels;
+  int channel_units, channel_pieces;  // of a plane
+  int piece_units;                    // of all pieces but a channel's last
+  int pieces, block_pieces;           // of a group, of a block of it
+  int cluster;
+  int join;  // lanes that join the warps' parts: a power of two
+  float eps, count;
+  bool silu;
+};
+
+__device__ inline void copy_ahead(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+__device__ inline void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+}  // namespace pestle::ops::group_norm_backward
