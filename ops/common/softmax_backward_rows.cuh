@@ -2,6 +2,9 @@
 // multiplication an element. Rows as in softmax_rows.cuh: held in registers, or read twice.
 #pragma once
 
+#include <atomic>
+#include <optional>
+
 #include "ops/common/softmax_rows.cuh"
 
 namespace pestle::ops {
@@ -47,6 +50,10 @@ __device__ void to_gradient(float (&d_out)[kUnit], const float (&out)[kUnit], fl
 
 template <class T>
 constexpr int kBackwardThreads = T::kBytes == 2 ? 512 : 128;
+
+// Rows of 16-bit elements are faster as they are, in two blocks a multiprocessor.
+template <class T>
+constexpr bool kUsesRing = T::kBytes == 4;
 
 // Two rows of 16-bit elements take half the registers of two rows of f32.
 template <class Access>
@@ -132,7 +139,277 @@ __global__ void __launch_bounds__(kRowThreads, 2) long_backward_kernel(SoftmaxBa
   }
 }
 
+// ---- rows in the shared memory of a cluster's blocks ----
+
+constexpr int kRingUnits = 4;  // of a thread, of a row
+constexpr int kRingMost = 8;   // units of a thread in shared memory
+
+struct RingJob {
+  RowTensor d_out, out, d_x;
+  int64_t rows;
+  int units, block_units;  // of 8 elements: of a row, of a block's part of it
+  int cluster, ring;       // ring: units of a thread in shared memory
+  float scale;
+};
+
+struct RingParts {
+  float of_warps[2][kRowThreads / 32 * 16];  // by parity of the row
+  uint64_t arrived[2];
+};
+
+__device__ inline void copy_ahead(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until all but `pending` groups are there.
+__device__ inline void wait_copies(int pending) {
+  switch (pending) {
+    case 1: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
+    case 2: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
+    case 3: asm volatile("cp.async.wait_group 3;" ::: "memory"); break;
+    case 4: asm volatile("cp.async.wait_group 4;" ::: "memory"); break;
+    default: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
+  }
+}
+// Barriers that count the bytes that arrive from other blocks.
+__device__ inline uint32_t shared_at(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+__device__ inline void begin_barrier(uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(barrier)) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+__device__ inline void expect_bytes(uint64_t* barrier, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(barrier)),
+               "r"(bytes)
+               : "memory");
+#endif
+}
+__device__ inline void wait_bytes(uint64_t* barrier, uint32_t phase) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra.uni over;\n"
+      "bra.uni again;\n"
+      "over:\n}" ::"r"(shared_at(barrier)),
+      "r"(phase)
+      : "memory");
+#endif
+}
+// To block `rank`'s copy of `own`, counted by its copy of `barrier`. Unlike a cluster barrier this
+// waits for no store to memory.
+__device__ inline void tell_block(float* own, uint64_t* barrier, unsigned rank, float v) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t to, counted;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_at(own)), "r"(rank));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(counted)
+               : "r"(shared_at(barrier)), "r"(rank));
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to),
+      "f"(v), "r"(counted)
+      : "memory");
+#endif
+}
+
+// A thread's unit is of 16 bytes, or of two times 16 that are as far apart as units are: lanes side
+// by side ask for whole sectors.
+template <class T>
+struct Ring {
+  static constexpr int kWords = kUnit * T::kBytes / 16;
+  static constexpr int kThreadBytes = 2 * kWords * 16;  // of a unit of both tensors
+
+  const RingJob& p;
+  uint32_t first, step, end;  // slots of this thread in shared memory, and bytes between them
+  uint32_t load_slot, slot;
+  int word0;         // this thread's first 16 bytes of the row
+  int count;         // of 16 bytes, from there to the end of the block's part
+  int64_t load_row;  // the next unit to load
+  int load_unit = 0;
+
+  __device__ Ring(const RingJob& job, uint4* memory, int rank, int64_t row) : p(job) {
+    first = slot = load_slot = shared_at(memory + threadIdx.x);
+    step = blockDim.x * kThreadBytes;
+    end = first + p.ring * step;
+    word0 = rank * p.block_units * kWords + threadIdx.x;
+    const int units = min(p.block_units, p.units - rank * p.block_units);
+    count = units * kWords - static_cast<int>(threadIdx.x);
+    load_row = row;
+  }
+  __device__ int word(int i, int k) const {
+    return (i * kWords + k) * static_cast<int>(blockDim.x);
+  }
+  __device__ bool has(int i, int k = 0) const { return word(i, k) < count; }
+  __device__ int64_t offset(int i, int k) const { return int64_t{word0 + word(i, k)} * 16; }
+  // The next unit of this thread's rows, which are `stride` apart.
+  __device__ void load_next(int64_t stride) {
+    if (load_row < p.rows) {
+      const char* d_out = p.d_out.any.data + load_row * p.d_out.distance;
+      const char* out = p.out.any.data + load_row * p.out.distance;
+#pragma unroll
+      for (int k = 0; k < kWords; ++k) {
+        if (!has(load_unit, k)) continue;
+        copy_ahead(load_slot + k * blockDim.x * 16, d_out + offset(load_unit, k));
+        copy_ahead(load_slot + (kWords + k) * blockDim.x * 16, out + offset(load_unit, k));
+      }
+    }
+    end_copies();
+    load_slot += step;
+    if (load_slot == end) load_slot = first;
+    if (++load_unit == kRingUnits) {
+      load_unit = 0;
+      load_row += stride;
+    }
+  }
+  // 0 past the row's end. Copies over it wait for what was read.
+  __device__ void read(int i, typename T::Raw& d_out, typename T::Raw& out) const {
+    uint4 raw[2 * kWords];
+#pragma unroll
+    for (int k = 0; k < 2 * kWords; ++k) {
+      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(raw[k].x), "=r"(raw[k].y), "=r"(raw[k].z), "=r"(raw[k].w)
+                   : "r"(slot + k * blockDim.x * 16)
+                   : "memory");
+      if (!has(i, k % kWords)) raw[k] = make_uint4(0, 0, 0, 0);
+    }
+    if constexpr (kWords == 2) {
+      d_out = {raw[0], raw[1]};
+      out = {raw[2], raw[3]};
+    } else {
+      d_out = {raw[0]};
+      out = {raw[1]};
+    }
+  }
+  __device__ void advance() {
+    slot += step;
+    if (slot == end) slot = first;
+  }
+  __device__ void store(char* row, int i, const float (&v)[kUnit]) const {
+    const auto raw = T::pack(v);
+    if constexpr (kWords == 2) {
+      if (has(i, 0)) store16(row + offset(i, 0), raw.low);
+      if (has(i, 1)) store16(row + offset(i, 1), raw.high);
+    } else {
+      if (has(i)) store16(row + offset(i, 0), raw.v);
+    }
+  }
+};
+
+// Clusters stay and go through rows, a row at a time in registers; units of the next rows load
+// where its own were read.
+template <class T, SoftmaxKind kKind>
+__global__ void __launch_bounds__(kRowThreads, 1)
+    ring_backward_kernel(const __grid_constant__ RingJob p) {
+  extern __shared__ uint4 memory[];
+  __shared__ RingParts parts;
+  if (threadIdx.x == 0) {
+    begin_barrier(&parts.arrived[0]);
+    begin_barrier(&parts.arrived[1]);
+  }
+  cluster_arrive();
+  const int rank = blockIdx.x % p.cluster;
+  const int64_t stride = gridDim.x / p.cluster;
+  int64_t row = blockIdx.x / p.cluster;
+  Ring<T> ring(p, memory, rank, row);
+  for (int i = 0; i < p.ring; ++i) ring.load_next(stride);
+  const int warps = blockDim.x / 32;
+  const int lane = threadIdx.x % 32;
+  cluster_wait();
+  uint32_t phases = 0;
+  for (int parity = 0; row < p.rows; row += stride, parity ^= 1) {
+    wait_copies(p.ring - kRingUnits);
+    typename T::Raw raw[2][kRingUnits];
+#pragma unroll
+    for (int i = 0; i < kRingUnits; ++i) {
+      ring.read(i, raw[0][i], raw[1][i]);
+      ring.advance();
+    }
+    float sums[2] = {};
+#pragma unroll
+    for (int i = 0; i < kRingUnits; ++i) {
+      float g[kUnit], y[kUnit];
+      T::to_f32(raw[0][i], g);
+      T::to_f32(raw[1][i], y);
+      add_terms<kKind>(g, y, sums);
+      ring.load_next(stride);  // over what this thread has read
+    }
+    float sum = sum_over_lanes(sums[0] + sums[1], 32);
+    if (threadIdx.x == 0) expect_bytes(&parts.arrived[parity], warps * p.cluster * 4);
+    if (lane < p.cluster) {
+      tell_block(&parts.of_warps[parity][rank * warps + threadIdx.x / 32], &parts.arrived[parity],
+                 static_cast<unsigned>(lane), sum);
+    }
+    wait_bytes(&parts.arrived[parity], phases >> parity & 1);
+    phases ^= 1u << parity;
+    sum = 0;
+    for (int i = lane; i < warps * p.cluster; i += 32) sum += parts.of_warps[parity][i];
+    sum = sum_over_lanes(sum, 32);
+    char* to = p.d_x.any.data + row * p.d_x.distance;
+#pragma unroll
+    for (int i = 0; i < kRingUnits; ++i) {
+      float g[kUnit], y[kUnit];
+      T::to_f32(raw[0][i], g);
+      T::to_f32(raw[1][i], y);
+      to_gradient<kKind>(g, y, sum, p.scale);
+      ring.store(to, i, g);
+    }
+  }
+}
+
 }  // namespace softmax_device
+
+// Shared memory beyond 48 KB must be asked for, once a kernel and device.
+template <class T, SoftmaxKind kKind>
+Status allow_ring(int device, int64_t memory) {
+  static std::atomic<uint64_t> done{0};
+  const uint64_t bit = uint64_t{1} << (device & 63);
+  if ((done.load(std::memory_order_relaxed) & bit) != 0) return {};
+  PESTLE_ON_DEVICE(device);
+  PESTLE_CUDA_TRY(cudaFuncSetAttribute(softmax_device::ring_backward_kernel<T, kKind>,
+                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       static_cast<int>(memory)));
+  done.fetch_or(bit, std::memory_order_relaxed);
+  return {};
+}
+
+// Clusters with rings, where they take the rows.
+template <SoftmaxKind kKind, class T>
+std::optional<Status> start_softmax_ring(const Call& call, const char* name,
+                                         const SoftmaxBackwardJob& job, int most_blocks) {
+  using namespace softmax_device;
+  RingJob ring;
+  const int64_t units = ceil_div(job.out.count, kUnit);
+  ring.d_out = job.d_out;
+  ring.out = job.out;
+  ring.d_x = job.d_x;
+  ring.rows = job.groups.rows;
+  ring.units = static_cast<int>(units);
+  ring.scale = job.scale;
+  for (ring.cluster = 2; ring.cluster < most_blocks;) {
+    if (units <= int64_t{kRingUnits} * kRowThreads * ring.cluster) break;
+    ring.cluster *= 2;
+  }
+  ring.block_units = static_cast<int>(ceil_div(units, ring.cluster));
+  const int threads = static_cast<int>(ceil_div(ceil_div(ring.block_units, kRingUnits), 32) * 32);
+  if (ring.cluster > most_blocks || threads > kRowThreads) return std::nullopt;
+  const int device = device_index(call);
+  const int cc = machine_for({DeviceType::kCuda, device}).compute_capability;
+  if (cc != 90 && cc != 100 && cc != 103) return std::nullopt;  // smaller shared memory
+  constexpr int64_t kMemory = 227 * 1024 - static_cast<int64_t>(sizeof(RingParts));
+  const int64_t slot = int64_t{threads} * Ring<T>::kThreadBytes;
+  ring.ring = static_cast<int>(std::min<int64_t>(kRingMost, kMemory / slot));
+  // What an H200 runs at once: its multiprocessors come in groups of 14 to 18.
+  const int clusters = ring.cluster == 2 ? 66 : ring.cluster == 4 ? 30 : ring.cluster == 8 ? 14 : 7;
+  const int64_t blocks = std::min<int64_t>(ring.rows, clusters) * ring.cluster;
+  PESTLE_TRY((allow_ring<T, kKind>(device, kMemory)));
+  return launch(call, name, {blocks, threads, static_cast<size_t>(ring.ring * slot), ring.cluster},
+                ring_backward_kernel<T, kKind>, ring);
+}
 
 template <SoftmaxKind kKind, class T>
 Status start_softmax_backward(const Call& call, const char* name, SoftmaxBackwardJob& job,
@@ -150,6 +427,9 @@ Status start_softmax_backward(const Call& call, const char* name, SoftmaxBackwar
     job.groups =
         apart ? RowGroups::one_thread(rows, units) : RowGroups::looping(rows, units, most_blocks);
     return start(long_backward_kernel<Elements<T>, kKind>);
+  }
+  if (kUsesRing<T> && most_blocks > 1 && units > kRowBlockUnits) {
+    if (auto status = start_softmax_ring<kKind, T>(call, name, job, most_blocks)) return *status;
   }
   // Small blocks first: several on a multiprocessor overlap their loads and stores.
   for (int threads : {kBackwardThreads<T>, kRowThreads}) {
