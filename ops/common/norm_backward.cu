@@ -1,319 +1,25 @@
 // Gradients of rms_norm, layer_norm, adaln and rms_adaln on CUDA.
-// Map      runs: a team of threads (row_team.cuh) goes through a run of rows, one row at a time in
-//          registers, the next one's loads in flight, and keeps its columns' sums over rows in
-//          registers; a second kernel adds up the runs' sums in a fixed order. any: a block a row
-//          for d_x, then a block 32 columns of all rows (of a group) for the sums.
+// Map      rows: norm_backward_rows.cuh; a second kernel adds up the runs' sums in a fixed order.
+//          any: a block a row for d_x, then a block 32 columns of all rows (of a group) for the
+//          sums.
 // Traffic  x and d_out (and residuals) once, d_x once; 4 bytes of sums a column, array and run.
-// Numerics f32; statistics from x again, in the forward's order. docs: norm_backward.h
-// Measured H200: rms 32768 x 4096: bf16 2.79 TB/s (71 % of the copy), f32 3.75 (95 %); bf16 2048 x
-//          65536 1.07 (27 %); with bias, scale or gate 15-46 %. norm_rows.md
-#include "backends/cuda/device/any_tensor.cuh"
-#include "backends/cuda/device/row_team.cuh"
-#include "backends/cuda/device/tiles.h"
+// Numerics f32; statistics from x again. docs: norm_backward.h
+// Measured H200, share of the copy: bf16 32760 x 5120 95-96 % (3.8 TB/s), with residual and gate
+//          75-88 %; rms 4096 to 262144 86-89 %, f32 92 %; 4608 x 3072 60-68 %. norm_backward.md
+#include <atomic>
+
+#include "backends/cuda/early_launch.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tensor_amax.h"
-#include "ops/common/norm_backward.h"
+#include "core/machine.h"
+#include "ops/common/norm_backward_rows.cuh"
+#include "ops/common/norm_backward_sums.cuh"
 
 namespace pestle::ops {
 namespace {
 
 using namespace pestle::cuda;
-
-enum Array { kWeightSum, kBiasSum, kGateSum, kScaleSum, kArrays };  // d_shift shares kBiasSum
-
-struct Side {
-  char* data = nullptr;
-  int64_t row_bytes = 0;
-  DType dtype = DType::kNone;
-
-  Side() = default;
-  explicit Side(const TensorView& t) {
-    if (t.data == nullptr) return;
-    data = t.as<char>();
-    row_bytes = t.rank == 1 ? 0 : row_distance(t);
-    dtype = t.dtype;
-  }
-  __device__ char* row(int64_t r) const { return data + r * row_bytes; }
-};
-
-struct GradientJob {
-  TeamShape shape;
-  RowRuns runs;
-  FastDivisor rows_of_group;
-  Side x, d_out, residual, d_residual_out, d_x, d_residual;
-  Side gate, weight, scale;       // of any dtype
-  Side d_gate, d_scale, d_shift;  // written by runs that hold whole groups
-  float* sums;                    // of runs: kArrays rows of K floats each
-  int64_t columns;
-  float eps, count;
-  bool subtract_mean;
-};
-
-// A unit of a tensor whose dtype only the launch knows.
-__device__ inline void load_unit(const Side& t, const char* row, int unit, float (&v)[kUnit]) {
-  if (t.dtype == DType::kF32) {
-    F32::to_f32(F32::load(row + unit * 32), v);
-  } else if (t.dtype == DType::kBF16) {
-    Bf16::to_f32(Bf16::load(row + unit * 16), v);
-  } else {
-    F16::to_f32(F16::load(row + unit * 16), v);
-  }
-}
-__device__ inline void store_unit(const Side& t, char* row, int unit, const float (&v)[kUnit]) {
-  if (t.dtype == DType::kF32) {
-    F32::store(row + unit * 32, v);
-  } else if (t.dtype == DType::kBF16) {
-    Bf16::store(row + unit * 16, v);
-  } else {
-    F16::store(row + unit * 16, v);
-  }
-}
-
-// kSums: arrays that are kept: weight; and bias; and (4) gate, scale, with residuals.
-template <class T, int kUnits, int kSums>
-struct Gradients {
-  static constexpr bool kGeneral = kSums == 4;
-  using Raw = typename T::Raw;
-
-  const GradientJob& p;
-  const Team& team;
-  int64_t row = 0;
-  int64_t group = 0;
-  float sums[kSums][kUnits][kUnit] = {};
-  Raw x[kUnits], g[kUnits];
-
-  __device__ Gradients(const GradientJob& job, const Team& t) : p(job), team(t) {}
-
-  __device__ int offset(int i) const { return team.near_unit(i) * (kUnit * T::kBytes); }
-  __device__ void load(int64_t r, Raw (&to_x)[kUnits], Raw (&to_g)[kUnits]) const {
-    const char* x_row = p.x.row(r);
-    const char* g_row = p.d_out.row(r);
-#pragma unroll
-    for (int i = 0; i < kUnits; ++i) {
-      to_x[i] = T::load(x_row + offset(i));
-      to_g[i] = T::load(g_row + offset(i));
-    }
-  }
-  __device__ void sum_at(int i, float (&s)[kUnit]) const {
-    T::to_f32(x[i], s);
-    if constexpr (kGeneral) {
-      float w[kUnit];
-      if (p.gate.data != nullptr) {
-        load_unit(p.gate, p.gate.row(group), team.near_unit(i), w);
-        for (int j = 0; j < kUnit; ++j) s[j] *= w[j];
-      }
-      if (p.residual.data != nullptr) {
-        T::to_f32(T::load(p.residual.row(row) + offset(i)), w);
-        for (int j = 0; j < kUnit; ++j) s[j] += w[j];
-      }
-    }
-  }
-  // d_out * (1 + scale), and that times weight; `w` is weight.
-  __device__ void gradients_at(int i, float (&g1)[kUnit], float (&g2)[kUnit],
-                               float (&w)[kUnit]) const {
-    T::to_f32(g[i], g1);
-    if constexpr (kGeneral) {
-      if (p.scale.data != nullptr) {
-        load_unit(p.scale, p.scale.row(group), team.near_unit(i), w);
-        for (int j = 0; j < kUnit; ++j) g1[j] *= 1.0f + w[j];
-      }
-    }
-    if (p.weight.data != nullptr) {
-      load_unit(p.weight, p.weight.data, team.near_unit(i), w);
-      for (int j = 0; j < kUnit; ++j) g2[j] = g1[j] * w[j];
-    } else {
-      for (int j = 0; j < kUnit; ++j) {
-        w[j] = 1;
-        g2[j] = g1[j];
-      }
-    }
-  }
-  // add(s, g2) over the units that exist.
-  template <class Add>
-  __device__ void for_pairs(Add add) const {
-#pragma unroll
-    for (int i = 0; i < kUnits; ++i) {
-      float s[kUnit], g1[kUnit], g2[kUnit], w[kUnit];
-      sum_at(i, s);
-      gradients_at(i, g1, g2, w);
-      if (!team.has(i)) continue;
-      for (int j = 0; j < kUnit; ++j) add(s[j], g2[j]);
-    }
-  }
-
-  // mean, rstd, mean(g2), mean(g2 * y).
-  __device__ float4 statistics(TeamParts<8>& parts, int slot) const {
-    float mean = 0, m1 = 0;
-    if (p.subtract_mean) {
-      float v[2] = {0, 0};
-      for_pairs([&](float s, float g2) {
-        v[0] += s;
-        v[1] += g2;
-      });
-      team.sums(parts, slot, v);
-      mean = v[0] / p.count;
-      m1 = v[1] / p.count;
-    }
-    float v[2] = {0, 0};
-    for_pairs([&](float s, float g2) {
-      const float d = s - mean;
-      v[0] = __fmaf_rn(d, d, v[0]);
-      v[1] = __fmaf_rn(g2, d, v[1]);
-    });
-    team.sums(parts, slot + 2, v);
-    const float rstd = __frsqrt_rn(v[0] / p.count + p.eps);
-    return make_float4(mean, rstd, m1, v[1] * rstd / p.count);
-  }
-
-  __device__ void finish_row(const float4& of) {
-#pragma unroll
-    for (int i = 0; i < kUnits; ++i) {
-      float y[kUnit], g1[kUnit], d[kUnit], w[kUnit];
-      sum_at(i, y);
-      gradients_at(i, g1, d, w);
-      for (int j = 0; j < kUnit; ++j) {
-        y[j] = (y[j] - of.x) * of.y;
-        d[j] = of.y * (__fmaf_rn(-y[j], of.w, d[j]) - of.z);
-        sums[kWeightSum][i][j] = __fmaf_rn(g1[j], y[j], sums[kWeightSum][i][j]);
-      }
-      if constexpr (kSums == 2) {
-        for (int j = 0; j < kUnit; ++j) sums[kBiasSum][i][j] += g1[j];
-      }
-      if constexpr (kGeneral) add_general(i, y, g1, w, d);
-      if (team.has(i)) T::store(p.d_x.row(row) + team.unit(i) * (kUnit * T::kBytes), d);
-    }
-  }
-  // d: d_s without d_residual_out, becomes d_x.
-  __device__ void add_general(int i, const float (&y)[kUnit], const float (&g1)[kUnit],
-                              const float (&w)[kUnit], float (&d)[kUnit]) {
-    float own[kUnit];
-    if (p.scale.data != nullptr) {
-      T::to_f32(g[i], own);
-      for (int j = 0; j < kUnit; ++j) {
-        sums[kScaleSum][i][j] = __fmaf_rn(own[j], y[j] * w[j], sums[kScaleSum][i][j]);
-        sums[kBiasSum][i][j] += own[j];
-      }
-    } else {
-      for (int j = 0; j < kUnit; ++j) sums[kBiasSum][i][j] += g1[j];
-    }
-    if (p.d_residual_out.data != nullptr) {
-      T::to_f32(T::load(p.d_residual_out.row(row) + offset(i)), own);
-      for (int j = 0; j < kUnit; ++j) d[j] += own[j];
-    }
-    if (p.d_residual.data != nullptr && team.has(i)) {
-      T::store(p.d_residual.row(row) + team.unit(i) * (kUnit * T::kBytes), d);
-    }
-    if (p.gate.data == nullptr) return;
-    T::to_f32(x[i], own);
-    for (int j = 0; j < kUnit; ++j) {
-      sums[kGateSum][i][j] = __fmaf_rn(d[j], own[j], sums[kGateSum][i][j]);
-    }
-    load_unit(p.gate, p.gate.row(group), team.near_unit(i), own);
-    for (int j = 0; j < kUnit; ++j) d[j] *= own[j];
-  }
-
-  __device__ void end_group() {
-    if constexpr (kGeneral) {
-      flush(p.d_gate, kGateSum);
-      flush(p.d_scale, kScaleSum);
-      flush(p.d_shift, kBiasSum);
-    }
-  }
-  __device__ void flush(const Side& to, int array) {
-    if (to.data == nullptr) return;
-#pragma unroll
-    for (int i = 0; i < kUnits; ++i) {
-      // `array` is a constant after inlining.
-      if (team.has(i)) store_unit(to, to.row(group), team.unit(i), sums[array][i]);
-      for (int j = 0; j < kUnit; ++j) sums[array][i][j] = 0;
-    }
-  }
-  __device__ void end_run(int64_t run) const {
-#pragma unroll
-    for (int a = 0; a < kSums; ++a) {
-      float* to = p.sums + (run * kArrays + a) * p.columns;
-#pragma unroll
-      for (int i = 0; i < kUnits; ++i) {
-        if (!team.has(i)) continue;
-        auto* at = reinterpret_cast<float4*>(to + team.unit(i) * kUnit);
-        const auto& v = sums[a][i];
-        at[0] = make_float4(v[0], v[1], v[2], v[3]);
-        at[1] = make_float4(v[4], v[5], v[6], v[7]);
-      }
-    }
-  }
-};
-
-template <class T, int kUnits, int kSums>
-__global__ void __launch_bounds__(kTeamThreads, 1)
-    runs_kernel(const __grid_constant__ GradientJob p) {
-  __shared__ TeamParts<8> parts;
-  const Team team(p.shape);
-  Gradients<T, kUnits, kSums> own(p, team);
-  const int64_t run = blockIdx.x / p.shape.cluster;
-  const int64_t end = p.runs.end(run);
-  const bool whole_groups = !p.runs.splits_groups();
-  own.row = p.runs.begin(run);
-  typename T::Raw next_x[kUnits], next_g[kUnits];
-  own.load(own.row, next_x, next_g);
-  team.begin_joins();
-  for (int slot = 0; own.row < end; ++own.row, slot ^= 4) {
-#pragma unroll
-    for (int i = 0; i < kUnits; ++i) {
-      own.x[i] = next_x[i];
-      own.g[i] = next_g[i];
-    }
-    if (own.row + 1 < end) own.load(own.row + 1, next_x, next_g);
-    own.group = p.rows_of_group.divide(static_cast<uint32_t>(own.row));
-    own.finish_row(own.statistics(parts, slot));
-    const uint32_t next = p.rows_of_group.divide(static_cast<uint32_t>(own.row + 1));
-    if (whole_groups && next != own.group) own.end_group();
-  }
-  own.end_run(run);
-}
-
-// One array's sums: of all runs, or of each group's.
-struct SumJob {
-  const float* from = nullptr;  // of run 0
-  AnyTensor to;
-  int64_t first_block = 0;
-  int64_t groups = 1;
-  int64_t runs = 0;      // of a group
-  int64_t run_step = 0;  // floats from one run to the next
-};
-struct SumJobs {
-  SumJob job[kArrays];
-  int count = 0;
-  int64_t columns = 0;
-  int64_t blocks = 0;
-};
-
-constexpr int kSumColumns = 32;
-constexpr int kSumLanes = 32;
-
-__global__ void __launch_bounds__(kSumColumns* kSumLanes)
-    sum_runs_kernel(const __grid_constant__ SumJobs jobs) {
-  __shared__ float parts[kSumLanes][kSumColumns + 1];
-  int which = 0;
-  while (which + 1 < jobs.count && blockIdx.x >= jobs.job[which + 1].first_block) ++which;
-  const SumJob& job = jobs.job[which];
-  const int64_t tiles = (jobs.columns + kSumColumns - 1) / kSumColumns;
-  const int64_t block = blockIdx.x - job.first_block;
-  const int64_t group = block / tiles;
-  const int column = threadIdx.x % kSumColumns;
-  const int lane = threadIdx.x / kSumColumns;
-  const int64_t j = block % tiles * kSumColumns + column;
-  float sum = 0;
-  if (j < jobs.columns) {
-    const float* from = job.from + group * job.runs * job.run_step + j;
-    for (int64_t run = lane; run < job.runs; run += kSumLanes) sum += from[run * job.run_step];
-  }
-  parts[lane][column] = sum;
-  __syncthreads();
-  if (lane != 0 || j >= jobs.columns) return;
-  for (int i = 1; i < kSumLanes; ++i) sum += parts[i][column];
-  job.to.store(job.to.at(group, j), sum);
-}
+using namespace norm_gradients;
 
 // ---- any ----
 
@@ -435,38 +141,121 @@ __global__ void __launch_bounds__(256)
 
 // ---- host ----
 
-bool is_general(const NormBackward& b) {
+int kind_of(const NormBackward& b) {
   const NormRows& n = b.forward;
-  return n.gate.data != nullptr || n.residual.data != nullptr || n.scale.data != nullptr;
+  if (n.gate.data != nullptr || n.residual.data != nullptr) return kResiduals;
+  return n.scale.data != nullptr || n.subtract_mean || b.d_bias.data != nullptr ? kSums : kProducts;
 }
 
-// Units a thread holds: what registers have room for.
-int units_of_thread(const NormBackward& b) {
-  const bool sums = b.d_bias.data != nullptr || is_general(b);
-  return b.forward.x.dtype == DType::kF32 || sums ? 2 : 4;
+// Shared memory of a block, beside what the kernel declares itself.
+int64_t ring_bytes(int compute_capability) {
+  const int64_t all = [&] {
+    switch (compute_capability) {
+      case 80:
+      case 87: return int64_t{163};
+      case 90:
+      case 100:
+      case 103: return int64_t{227};
+      default: return int64_t{99};
+    }
+  }();
+  return all * 1024 - static_cast<int64_t>(sizeof(Parts)) - 64;
 }
 
-template <class T, int kUnits, int kSums>
-Status start_runs(const Call& call, const char* name, const GradientJob& job) {
-  const TeamShape& s = job.shape;
-  return launch(call, name, {job.runs.runs * s.cluster, s.threads, 0, s.cluster},
-                runs_kernel<T, kUnits, kSums>, job);
+// What a kernel has of a row; no lanes: it does not fit.
+TeamPlan plan_for(int64_t units, int units_of_thread, int thread_bytes, int most_threads,
+                  const Machine& machine) {
+  TeamPlan plan;
+  const int64_t memory = ring_bytes(machine.compute_capability);
+  const int most_blocks = largest_cluster(machine.compute_capability);
+  plan.units = static_cast<int>(units);
+  // Two teams a block if small clusters allow it: one works while the other waits for its sums.
+  for (int teams = 2; teams > 0; --teams) {
+    for (plan.cluster = 1; plan.cluster <= most_blocks; plan.cluster *= 2) {
+      const int64_t each = int64_t{plan.cluster} * units_of_thread;
+      const int64_t lanes = ceil_div(ceil_div(plan.units, each), 32) * 32;
+      const int64_t most = std::min(most_threads / lanes, memory / (3 * lanes * thread_bytes));
+      if (most < teams || (teams > 1 && plan.cluster > 2)) continue;
+      plan.lanes = static_cast<int>(lanes);
+      plan.teams = static_cast<int>(most);
+      plan.stages = static_cast<int>(
+          std::min<int64_t>(kMostStages, memory / (int64_t{plan.threads()} * thread_bytes)));
+      plan.whole = plan.units == plan.cluster * plan.lanes * units_of_thread;
+      return plan;
+    }
+  }
+  plan.lanes = 0;
+  return plan;
+}
+
+template <class T, int kKind>
+TeamPlan plan_of(const NormBackward& b, const Machine& machine) {
+  using Limit = Limits<T, kKind>;
+  return plan_for(b.forward.columns() / Limit::kWide, Limit::kUnits, Limit::kThreadBytes,
+                  Limit::kThreads, machine);
+}
+template <class T>
+TeamPlan plan_of(const NormBackward& b, const Machine& machine) {
+  switch (kind_of(b)) {
+    case kProducts: return plan_of<T, kProducts>(b, machine);
+    case kSums: return plan_of<T, kSums>(b, machine);
+    default: return plan_of<T, kResiduals>(b, machine);
+  }
+}
+TeamPlan plan_of(const NormBackward& b, const Machine& machine) {
+  return b.forward.x.dtype == DType::kF32 ? plan_of<F32>(b, machine) : plan_of<Bf16>(b, machine);
+}
+
+// Shared memory beyond 48 KB must be asked for, once a kernel and device.
+template <class T, int kKind>
+Status start_runs(const Call& call, const char* name, const GradientJob& job, int64_t memory) {
+  const TeamPlan& plan = job.plan;
+  const auto kernel = gradients_kernel<T, kKind>;
+  static std::atomic<uint64_t> done{0};
+  const uint64_t bit = uint64_t{1} << (device_index(call) & 63);
+  if ((done.load(std::memory_order_relaxed) & bit) == 0) {
+    PESTLE_ON_DEVICE(device_index(call));
+    PESTLE_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(memory)));
+    done.fetch_or(bit, std::memory_order_relaxed);
+  }
+  const auto bytes = static_cast<size_t>(plan.stages) * static_cast<size_t>(plan.threads()) *
+                     Limits<T, kKind>::kThreadBytes;
+  return launch(call, name, {job.runs.runs * plan.cluster, plan.threads(), bytes, plan.cluster},
+                kernel, job);
 }
 
 template <class T>
-Status start_any_sums(const Call& call, const char* name, const NormBackward& b,
-                      const GradientJob& job) {
-  if (is_general(b)) return start_runs<T, 2, 4>(call, name, job);
-  if (b.d_bias.data != nullptr) return start_runs<T, 2, 2>(call, name, job);
-  if constexpr (T::kBytes == 4) return start_runs<T, 2, 1>(call, name, job);
-  return start_runs < T, T::kBytes == 4 ? 2 : 4, 1 > (call, name, job);
+Status start_kind(const Call& call, const char* name, const NormBackward& b, const GradientJob& job,
+                  int64_t memory) {
+  switch (kind_of(b)) {
+    case kProducts: return start_runs<T, kProducts>(call, name, job, memory);
+    case kSums: return start_runs<T, kSums>(call, name, job, memory);
+    default: return start_runs<T, kResiduals>(call, name, job, memory);
+  }
+}
+
+// The second kernel as the first one's multiprocessors are set up: all memory shared, no L1.
+Status keep_carveout(const Call& call) {
+  static std::atomic<uint64_t> done{0};
+  const uint64_t bit = uint64_t{1} << (device_index(call) & 63);
+  if ((done.load(std::memory_order_relaxed) & bit) != 0) return {};
+  PESTLE_ON_DEVICE(device_index(call));
+  PESTLE_CUDA_TRY(cudaFuncSetAttribute(sum_runs_kernel,
+                                       cudaFuncAttributePreferredSharedMemoryCarveout,
+                                       cudaSharedmemCarveoutMaxShared));
+  done.fetch_or(bit, std::memory_order_relaxed);
+  return {};
 }
 
 Status add_up_runs(const Call& call, const char* name, const NormBackward& b,
                    const GradientJob& from) {
   SumJobs jobs;
   jobs.columns = from.columns;
-  const int64_t tiles = ceil_div(from.columns, kSumColumns);
+  const int64_t runs =
+      from.runs.splits_groups() ? from.runs.runs_of_group : from.runs.runs;  // at least
+  while (jobs.lanes < 32 && 4 * jobs.lanes < runs) jobs.lanes *= 2;
+  jobs.tiles = ceil_div(from.columns, int64_t{kSumThreads} / jobs.lanes * 4);
   const auto add = [&](const TensorView& to, Array array, bool of_groups) {
     if (to.data == nullptr || (of_groups && !from.runs.splits_groups())) return;
     SumJob& job = jobs.job[jobs.count++];
@@ -476,28 +265,37 @@ Status add_up_runs(const Call& call, const char* name, const NormBackward& b,
     job.groups = of_groups ? from.runs.groups : 1;
     job.runs = of_groups ? from.runs.runs_of_group : from.runs.runs;
     job.run_step = kArrays * from.columns;
-    jobs.blocks += tiles * job.groups;
+    jobs.blocks += jobs.tiles * job.groups;
   };
   add(b.d_weight, kWeightSum, false);
   add(b.d_bias, kBiasSum, false);
   add(b.d_gate, kGateSum, true);
   add(b.d_scale, kScaleSum, true);
   add(b.d_shift, kBiasSum, true);
-  return launch(call, name, {jobs.blocks, kSumColumns * kSumLanes}, sum_runs_kernel, jobs);
+  PESTLE_TRY(keep_carveout(call));
+  return launch_early(call, name, {jobs.blocks, kSumThreads}, sum_runs_kernel, jobs);
+}
+
+// Runs of one wave on an H200, 132 multiprocessors in groups of 14 to 18; the same everywhere,
+// since it orders the additions. One cluster more than fits at once would double the time.
+int64_t runs_of_wave(int cluster) {
+  switch (cluster) {
+    case 1: return 132;
+    case 2: return 66;
+    case 4: return 30;
+    case 8: return 14;
+    default: return 7;
+  }
 }
 
 }  // namespace
 
 Status norm_backward_cuda(const Call& call, const char* name, const NormBackward& b) {
   const NormRows& n = b.forward;
-  const int units = units_of_thread(b);
-  const int64_t k = n.columns();
+  const Machine machine = machine_for({DeviceType::kCuda, device_index(call)});
   GradientJob job;
-  job.shape = TeamShape::looping(k / kUnit, kMostBlocksOfTeam, units);
-  // One wave of teams on 132 multiprocessors; the same everywhere, since it orders the additions.
-  const int64_t wave = std::max<int64_t>(8, std::min<int64_t>(2112, int64_t{2162688} / k));
-  job.runs =
-      RowRuns::over(n.rows(), b.groups(), units == 4 ? wave : std::max<int64_t>(8, wave / 2), 8);
+  job.plan = plan_of(b, machine);
+  job.runs = RowRuns::over(n.rows(), b.groups(), runs_of_wave(job.plan.cluster), job.plan.teams);
   job.rows_of_group = FastDivisor(static_cast<uint32_t>(job.runs.group_rows));
   job.x = Side(n.x);
   job.d_out = Side(b.d_out);
@@ -512,14 +310,16 @@ Status norm_backward_cuda(const Call& call, const char* name, const NormBackward
   job.d_scale = Side(b.d_scale);
   job.d_shift = Side(b.d_shift);
   job.sums = static_cast<float*>(call.workspace);
-  job.columns = k;
+  job.columns = n.columns();
   job.eps = n.eps;
-  job.count = static_cast<float>(k);
+  job.count = static_cast<float>(n.columns());
   job.subtract_mean = n.subtract_mean;
+  job.keeps_weight = b.d_weight.data != nullptr;
+  const int64_t memory = ring_bytes(machine.compute_capability);
   switch (n.x.dtype) {
-    case DType::kBF16: PESTLE_TRY(start_any_sums<Bf16>(call, name, b, job)); break;
-    case DType::kF16: PESTLE_TRY(start_any_sums<F16>(call, name, b, job)); break;
-    default: PESTLE_TRY(start_any_sums<F32>(call, name, b, job)); break;
+    case DType::kBF16: PESTLE_TRY(start_kind<Bf16>(call, name, b, job, memory)); break;
+    case DType::kF16: PESTLE_TRY(start_kind<F16>(call, name, b, job, memory)); break;
+    default: PESTLE_TRY(start_kind<F32>(call, name, b, job, memory)); break;
   }
   return add_up_runs(call, name, b, job);
 }
@@ -564,10 +364,8 @@ std::string refuse_norm_backward_cuda(const NormBackward& b, const Machine& mach
   if (n.rows() == 0 || n.columns() == 0) return "the tensor is empty";
   if (n.columns() % kUnit != 0) return "K is no multiple of 8";
   if (n.rows() >= int64_t{1} << 31) return "2^31 rows or more";
-  const bool clusters = machine.compute_capability >= 90;
-  const int64_t longest =
-      int64_t{units_of_thread(b)} * kTeamThreads * kUnit * (clusters ? kMostBlocksOfTeam : 1);
-  if (n.columns() > longest) return "rows of more than " + std::to_string(longest) + " elements";
+  if (n.scale.data != nullptr && b.d_bias.data != nullptr) return "scale and bias together";
+  if (plan_of(b, machine).lanes == 0) return "rows of more elements than the kernel holds";
   const struct {
     const char* name;
     const TensorView& tensor;

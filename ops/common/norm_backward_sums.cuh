@@ -1,0 +1,77 @@
+// The second kernel of norm_backward.cu: adds up the sums that runs of rows left, in a fixed order.
+#pragma once
+
+#include "ops/common/norm_backward_job.cuh"
+
+namespace pestle::ops::norm_gradients {
+
+#ifdef __CUDACC__
+
+// One array's sums: of all runs, or of each group's.
+struct SumJob {
+  const float* from = nullptr;  // of run 0
+  AnyTensor to;
+  int64_t first_block = 0;
+  int64_t groups = 1;
+  int64_t runs = 0;      // of a group
+  int64_t run_step = 0;  // floats from one run to the next
+};
+struct SumJobs {
+  SumJob job[kArrays];
+  int count = 0;
+  int lanes = 1;  // threads that share columns
+  int64_t columns = 0;
+  int64_t tiles = 0;  // of a row
+  int64_t blocks = 0;
+};
+
+inline constexpr int kSumThreads = 256;
+
+__device__ inline void store_sum(const AnyTensor& t, int64_t row, int64_t j, float v) {
+  char* p = t.at(row, j);
+  if (reinterpret_cast<uintptr_t>(p) % t.bytes != 0) {
+    t.store(p, v);
+  } else if (t.dtype == DType::kF32) {
+    *reinterpret_cast<uint32_t*>(p) = v != v ? formats::kF32Nan : __float_as_uint(v);
+  } else {
+    *reinterpret_cast<uint16_t*>(p) =
+        t.dtype == DType::kBF16 ? formats::bf16_from_f32(v) : formats::f16_from_f32(v);
+  }
+}
+
+// Four columns a thread; lanes take runs in turns.
+__global__ void __launch_bounds__(kSumThreads)
+    sum_runs_kernel(const __grid_constant__ SumJobs jobs) {
+  __shared__ float4 parts[kSumThreads];
+  wait_previous_kernel();
+  int which = 0;
+  while (which + 1 < jobs.count && blockIdx.x >= jobs.job[which + 1].first_block) ++which;
+  const SumJob& job = jobs.job[which];
+  const int64_t block = blockIdx.x - job.first_block;
+  const int64_t group = block / jobs.tiles;
+  const int wide = kSumThreads / jobs.lanes;
+  const int lane = threadIdx.x / wide;
+  const int64_t j = ((block - group * jobs.tiles) * wide + threadIdx.x % wide) * 4;
+  float4 sum = make_float4(0, 0, 0, 0);
+  const auto add = [&](const float4& v) {
+    sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
+  };
+  if (j < jobs.columns) {
+    const float* from = job.from + (group * job.runs + lane) * job.run_step + j;
+#pragma unroll 4
+    for (int64_t run = lane; run < job.runs; run += jobs.lanes) {
+      add(*reinterpret_cast<const float4*>(from));
+      from += jobs.lanes * job.run_step;
+    }
+  }
+  parts[threadIdx.x] = sum;
+  __syncthreads();
+  if (lane != 0 || j >= jobs.columns) return;
+  for (int i = 1; i < jobs.lanes; ++i) add(parts[i * wide + threadIdx.x]);
+  const float v[4] = {sum.x, sum.y, sum.z, sum.w};
+  for (int i = 0; i < 4; ++i) store_sum(job.to, group, j + i, v[i]);
+}
+
+#endif
+
+}  // namespace pestle::ops::norm_gradients
