@@ -132,6 +132,7 @@ Status allow_memory(int device, size_t bytes) {
   static std::atomic<uint64_t> done{0};
   const uint64_t bit = uint64_t{1} << (device & 63);
   if (done.load(std::memory_order_relaxed) & bit) return {};
+  PESTLE_ON_DEVICE(device);
   PESTLE_CUDA_TRY(cudaFuncSetAttribute(
       hopper_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
   done.fetch_or(bit, std::memory_order_relaxed);
