@@ -173,11 +173,12 @@ def data_file(name):
 
 def cases_of(pestle, tags, more=()):
     """By op: its cases with one of the tags."""
-    listed = subprocess.run(
-        [pestle, "bench", "--list-cases", "--tags", tags, *more], capture_output=True, text=True
-    ).stdout
+    command = [pestle, "bench", "--list-cases", "--tags", tags, *more]
+    listed = subprocess.run(command, capture_output=True, text=True)
+    if listed.returncode != 0:
+        sys.exit(f"gpu.sh: {listed.stderr.strip()}")
     found = {}
-    for row in map(json.loads, listed.splitlines()):
+    for row in map(json.loads, listed.stdout.splitlines()):
         found.setdefault(row["op"], []).append(row)
     return found
 
