@@ -1,12 +1,13 @@
 // quantize_mxfp8 and quantize_mxfp4 on CUDA: blocks of 32 with an E8M0 scale.
-// Map      _tiles: four neighbouring threads share a block, 8 elements each, in each of kRows rows;
-//          the scales' padding is part of the grid. _any: a thread a block, any strides and
-//          offsets.
+// Map      _tiles: neighbouring threads share a block, four with 8 elements each (8-bit codes) or
+// two
+//          with 16 (4-bit codes), in each of kRows rows; the scales' padding is part of the grid.
+//          _any: a thread a block, any strides and offsets.
 // Traffic  x, q and scales once.
 // Numerics docs/formats/mx.md. The scale is a power of two: one exact-or-rounded product an
 // element.
-// Measured 16384 x 32768 bf16 on an H200: mxfp8 4.32 TB/s, above the copy's rate; mxfp4 3.54 TB/s,
-//          86 % of the copy.
+// Measured 16384 x 32768 bf16 on an H200: mxfp8 4.32 TB/s, mxfp4 4.31 TB/s: both above the copy's
+//          rate.
 #pragma once
 
 #include "backends/cuda/device/block_scales.cuh"
@@ -77,69 +78,94 @@ __device__ inline uint8_t mx_scale_code(uint32_t amax) {
                                  : static_cast<uint8_t>(max(up - F::kMaxExponent, 0));
 }
 
+// Units of a thread in a row, and its rows.
+template <class F>
+inline constexpr int kMxUnits = kMxCodeBits<F> == 4 ? 2 : 1;
+template <class T, class F>
+inline constexpr int kMxRows = kMxUnits<F> == 2 && T::kBytes == 4 ? 2 : 4;
+
+// Codes of a unit of a block with this scale and amax.
+template <class T, class F>
+__device__ inline uint2 mx_unit_codes(const typename T::Raw& raw, uint32_t amax, uint8_t e,
+                                      const MxRounding& rounding, int64_t row, int units,
+                                      int unit) {
+  // e = 0: 2^127 twice overflows. Zeros are +0 whatever their sign was.
+  if (rounding.stochastic || amax >= formats::kF32Inf || e == 0) {
+    if (amax == 0) return make_uint2(0, 0);
+    const auto index = static_cast<uint64_t>(row * units + unit);
+    return mx_slow_unit<T, F>(raw, e, rounding, index * cuda::kUnit);
+  }
+  float x[cuda::kUnit];
+  T::to_f32(raw, x);
+  // A finite amax has e <= 253, so this is normal. Products with it are exact.
+  const float inverse = __uint_as_float(static_cast<uint32_t>(254 - e) << 23);
+  if constexpr (kMxCodeBits<F> == 4) {
+    return make_uint2(cuda::e2m1_words(x, cuda::E2m1Factors::of(inverse), x), 0);
+  } else {
+    for (int i = 0; i < cuda::kUnit; ++i) x[i] *= inverse;
+    return cuda::fp8_codes<F>(x);
+  }
+}
+
 // kWhole: every unit and row of the block exists.
 template <class T, class F, int kRows, bool kWhole>
 __device__ void quantize_mx_tile(const MxMatrix& m, const MxRounding& rounding,
                                  const cuda::TilePlace& place) {
+  constexpr int kUnits = kMxUnits<F>, kLanes = 4 / kUnits;
   constexpr int kCodeBytes = cuda::kUnit * kMxCodeBits<F> / 8;
+  const int unit = place.unit * kUnits;
   const auto rows_of = [&](int64_t rows, bool in_column) {
     if constexpr (kWhole) return kRows;
     return in_column ? cuda::rows_left(rows, place.row, kRows) : 0;
   };
-  const int x_rows = rows_of(m.x_rows, place.unit < m.units);
-  const int q_rows = rows_of(m.q_rows, place.unit < m.units);
-  const int scale_rows = rows_of(m.scales.padded_rows, place.unit / 4 < m.scales.padded_columns);
-  const char* x = m.x + place.row * m.x_row_bytes + place.unit * (cuda::kUnit * T::kBytes);
-  char* q = m.q + place.row * m.q_row_bytes + place.unit * kCodeBytes;
-  uint8_t* scale = m.scales.at(place.row, place.unit / 4);
-  typename T::Raw raw[kRows];
+  const int x_rows = rows_of(m.x_rows, unit < m.units);
+  const int q_rows = rows_of(m.q_rows, unit < m.units);
+  const int scale_rows = rows_of(m.scales.padded_rows, unit / 4 < m.scales.padded_columns);
+  const char* x = m.x + place.row * m.x_row_bytes + unit * (cuda::kUnit * T::kBytes);
+  char* q = m.q + place.row * m.q_row_bytes + unit * kCodeBytes;
+  uint8_t* scale = m.scales.at(place.row, unit / 4);
+  typename T::Raw raw[kRows][kUnits];
 #pragma unroll
   for (int r = 0; r < kRows; ++r, x += m.x_row_bytes) {
-    raw[r] = r < x_rows ? T::load(x) : T::zero();
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      raw[r][u] = r < x_rows ? T::load(x + u * (cuda::kUnit * T::kBytes)) : T::zero();
+    }
   }
   uint32_t amax[kRows];
   uint8_t e[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    amax[r] = T::amax(raw[r]);
-    amax[r] = max(amax[r], __shfl_xor_sync(0xFFFFFFFFu, amax[r], 1));
-    amax[r] = max(amax[r], __shfl_xor_sync(0xFFFFFFFFu, amax[r], 2));
+    amax[r] = T::amax(raw[r][0]);
+    if constexpr (kUnits == 2) amax[r] = max(amax[r], T::amax(raw[r][1]));
+#pragma unroll
+    for (int step = 1; step < kLanes; step *= 2) {
+      amax[r] = max(amax[r], __shfl_xor_sync(0xFFFFFFFFu, amax[r], step));
+    }
     e[r] = r < q_rows ? mx_scale_code<F>(amax[r]) : 0;
   }
-  m.scales.template store<4, kRows>(scale, scale_rows, e);
+  m.scales.template store<kLanes, kRows>(scale, scale_rows, e);
 #pragma unroll
   for (int r = 0; r < kRows; ++r, q += m.q_row_bytes) {
     if (r >= q_rows) continue;
-    uint2 codes = make_uint2(0, 0);
-    // Zeros are +0 whatever their sign was; e = 0 otherwise: 2^127 twice overflows.
-    if (rounding.stochastic || amax[r] >= formats::kF32Inf || e[r] == 0) {
-      const auto unit = static_cast<uint64_t>((place.row + r) * m.units + place.unit);
-      if (amax[r] != 0) codes = mx_slow_unit<T, F>(raw[r], e[r], rounding, unit * cuda::kUnit);
-    } else {
-      float x_values[cuda::kUnit];
-      T::to_f32(raw[r], x_values);
-      // A finite amax has e <= 253, so this is normal. Products with it are exact.
-      const float inverse = __uint_as_float(static_cast<uint32_t>(254 - e[r]) << 23);
-      if constexpr (kMxCodeBits<F> == 4) {
-        codes.x = cuda::e2m1_words(x_values, cuda::E2m1Factors::of(inverse), x_values);
-      } else {
-        float v[cuda::kUnit];
-        for (int i = 0; i < cuda::kUnit; ++i) v[i] = x_values[i] * inverse;
-        codes = cuda::fp8_codes<F>(v);
+    uint2 codes =
+        mx_unit_codes<T, F>(raw[r][0], amax[r], e[r], rounding, place.row + r, m.units, unit);
+    if constexpr (kUnits == 2) {
+      codes.y =
+          mx_unit_codes<T, F>(raw[r][1], amax[r], e[r], rounding, place.row + r, m.units, unit + 1)
+              .x;
+      if (rounding.high_first) {
+        codes = make_uint2(cuda::swap_all_nibbles(codes.x), cuda::swap_all_nibbles(codes.y));
       }
     }
-    if (kMxCodeBits<F> == 4 && rounding.high_first) codes.x = cuda::swap_all_nibbles(codes.x);
-    if constexpr (kCodeBytes == 4)
-      cuda::store4(q, codes.x);
-    else
-      cuda::store8(q, codes);
+    cuda::store8(q, codes);
   }
 }
 
 template <class T, class F, int kRows>
-__global__ void __launch_bounds__(384) quantize_mx_tiles(MxMatrix m, MxRounding rounding) {
+__global__ void __launch_bounds__(384, 2) quantize_mx_tiles(MxMatrix m, MxRounding rounding) {
   const cuda::TilePlace place = cuda::tile_place(m.column_blocks, kRows, blockIdx.x);
-  if (cuda::is_whole(place, m.x_rows, m.units, kRows))
+  if (cuda::is_whole(place, m.x_rows, m.units / kMxUnits<F>, kRows))
     quantize_mx_tile<T, F, kRows, true>(m, rounding, place);
   else
     quantize_mx_tile<T, F, kRows, false>(m, rounding, place);
@@ -190,12 +216,12 @@ struct QuantizeMx {
   MxRounding rounding;
 };
 
-template <class F>
-Status run_quantize_mx_tiles(const Call& call, const char* name, const QuantizeMx& b) {
-  constexpr int kRows = 4;
+template <class T, class F>
+Status start_quantize_mx_tiles(const Call& call, const char* name, const QuantizeMx& b) {
+  constexpr int kRows = kMxRows<T, F>;
   const int64_t units = b.q.shape[1] * (8 / kMxCodeBits<F>) / cuda::kUnit;
   const int64_t covered = std::max(units, b.scale.shape[1] * 4);
-  const cuda::Tiles tiles = cuda::Tiles::over(b.scale.shape[0], covered);
+  const cuda::Tiles tiles = cuda::Tiles::over(b.scale.shape[0], covered / kMxUnits<F>);
   const MxMatrix matrix{b.x.as<char>(),
                         cuda::row_distance(b.x),
                         b.x.shape[0],
@@ -205,17 +231,16 @@ Status run_quantize_mx_tiles(const Call& call, const char* name, const QuantizeM
                         static_cast<int>(units),
                         tiles.column_blocks,
                         cuda::ScaleBytes(b.scale, units / 4, b.swizzled)};
-  const cuda::Grid grid{tiles.blocks(kRows), tiles.threads};
+  return cuda::launch(call, name, {tiles.blocks(kRows), tiles.threads},
+                      quantize_mx_tiles<T, F, kRows>, matrix, b.rounding);
+}
+
+template <class F>
+Status run_quantize_mx_tiles(const Call& call, const char* name, const QuantizeMx& b) {
   switch (b.x.dtype) {
-    case DType::kBF16:
-      return cuda::launch(call, name, grid, quantize_mx_tiles<cuda::Bf16, F, kRows>, matrix,
-                          b.rounding);
-    case DType::kF16:
-      return cuda::launch(call, name, grid, quantize_mx_tiles<cuda::F16, F, kRows>, matrix,
-                          b.rounding);
-    default:
-      return cuda::launch(call, name, grid, quantize_mx_tiles<cuda::F32, F, kRows>, matrix,
-                          b.rounding);
+    case DType::kBF16: return start_quantize_mx_tiles<cuda::Bf16, F>(call, name, b);
+    case DType::kF16: return start_quantize_mx_tiles<cuda::F16, F>(call, name, b);
+    default: return start_quantize_mx_tiles<cuda::F32, F>(call, name, b);
   }
 }
 
@@ -230,10 +255,10 @@ Status run_quantize_mx_any(const Call& call, const char* name, const QuantizeMx&
                       columns);
 }
 
-inline std::string refuse_quantize_mx_tiles(const QuantizeMx& b, int code_bits) {
+inline std::string refuse_quantize_mx_tiles(const QuantizeMx& b) {
   if (b.x.shape[1] % formats::kMxBlock != 0) return "K is no multiple of 32: padding in a block";
   if (std::string why = cuda::refuse_unaligned("x", b.x); !why.empty()) return why;
-  if (std::string why = cuda::refuse_unaligned("q", b.q, code_bits); !why.empty()) return why;
+  if (std::string why = cuda::refuse_unaligned("q", b.q, 8); !why.empty()) return why;
   return cuda::refuse_scale_strides("scale_out", b.scale, b.swizzled);
 }
 

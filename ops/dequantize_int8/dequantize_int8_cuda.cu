@@ -1,4 +1,6 @@
-// dequantize_int8 on CUDA: ops/common/dequantize_rows.cuh with these codes and scales.
+// dequantize_int8 on CUDA: ops/common/dequantize_rows.cuh with these codes and scales; rotated
+// back, ops/common/dequantize_rotated.cuh.
+#include "ops/common/dequantize_rotated.cuh"
 #include "ops/common/dequantize_rows.cuh"
 #include "ops/common/int8_scale_grid.h"
 #include "ops/dequantize_int8/dequantize_int8_spec.h"
@@ -41,12 +43,24 @@ std::string refuses(const Call& call, const Machine&) {
   return refuse_quantize_rows(rows_of(call));
 }
 
+Status run_rotated(const Call& call) {
+  return run_dequantize_rotated<Int8Values>(call, "dequantize_int8_rotated", rows_of(call));
+}
+std::string refuses_rotated(const Call& call, const Machine&) {
+  return refuse_dequantize_rotated(rows_of(call));
+}
+
 constexpr Impl kImpls[] = {
     {.id = "cuda/dequantize_int8",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
      .refuses = refuses,
      .run = run},
+    {.id = "cuda/dequantize_int8_rotated",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_rotated,
+     .run = run_rotated},
     {.id = "cuda/dequantize_int8_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

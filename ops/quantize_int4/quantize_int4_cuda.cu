@@ -2,8 +2,9 @@
 // Map      groups  a thread 16 neighbouring columns in each of kRows rows; group_size / 16
 //                  neighbouring threads share a scale
 //          row     one group a row: a thread block the row, which stays in registers
-//          rotated a warp 1024 columns of a row, rotated (hadamard.cuh), then four units of 8
-//                  neighbours a lane; one group a row: a thread block the row
+//          rotated one group a row: a thread block the row, 64 neighbours a lane
+//                  (hadamard_lanes.cuh); else, and by groups of 1024, a warp 1024 columns
+//                  (hadamard.cuh), then four units of 8 neighbours a lane
 //          any     a thread block 1024 columns of a row in shared memory, one pass for the ends of
 //                  every group, one for the codes; any strides and groups
 // Traffic  x once, q and scales once; _any reads x twice.
@@ -11,7 +12,7 @@
 //          where the group's ends lie between 2^-50 and 2^60, else by the scalar rule, a unit at a
 //          time.
 // Measured 32768 x 16384 bf16 on an H200: groups of 32, 64, 128 at 105, 103, 102 % of the copy,
-//          with zero points 96 %; rotated by 256 in the two passes of hadamard.cuh 50 %.
+//          with zero points 96 %; rotated by 256, one group a row, 63 %.
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/device/tiles.h"
@@ -71,6 +72,7 @@ struct Job {
   int64_t tasks;       // rotated: warps
   int group_lanes;     // a power of two, or 0: the row is one group
   int group_shift;     // from a lane's columns to their group
+  bool wide_q;         // rows of codes at multiples of 16 bytes
 
   __device__ ScalePlace scales_at(int64_t row, int group) const {
     return {scale + row * scale_row_bytes + group * 4,
@@ -175,6 +177,73 @@ __device__ void load_rotated(const Job& job, const char* x, int left, float* sha
   for (int c = 0; c < 2; ++c) {
 #pragma unroll
     for (int i = 0; i < kLaneRun; ++i) v[c][i] *= norm;
+  }
+}
+
+// Word i of lane j of four neighbours to word j of lane i.
+__device__ void transpose_words(uint32_t (&w)[4]) {
+  const bool odd = threadIdx.x % 2 != 0, upper = threadIdx.x % 4 >= 2;
+  const auto swap = [](uint32_t& a, uint32_t& b, bool second, int distance) {
+    const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, second ? a : b, distance);
+    (second ? a : b) = other;
+  };
+  swap(w[0], w[1], odd, 1);
+  swap(w[2], w[3], odd, 1);
+  swap(w[0], w[2], upper, 2);
+  swap(w[1], w[3], upper, 2);
+}
+
+// One group a row, rotated by groups up to 256: 64 neighbours a lane (hadamard_lanes.cuh).
+template <bool kAsymmetric, int kN>
+__global__ void __launch_bounds__(32 * kLongWarps, 2) rotated_row_kernel(Job job) {
+  extern __shared__ __align__(16) float shared[];
+  constexpr float kNorm = kHadamardNorm<kN>;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int64_t row = blockIdx.x;
+  const int piece = warp * kLongPiece;
+  const int left = job.units * kUnit - piece;
+  float v[kLongRun];
+  float* mine = shared + warp * (kLongPiece / 2);
+  load_long_runs(job.x_dtype,
+                 job.x + row * job.x_row_bytes + static_cast<int64_t>(piece) * job.x_bytes, left,
+                 reinterpret_cast<char*>(mine), v);
+  rotate_long_runs<kN, true>(v, reinterpret_cast<float4*>(mine));
+  auto ends = Ends<kAsymmetric>::of_rotated(v, kNorm);
+  ends.join_block();
+  const GroupScale g = ends.scale();
+  if (threadIdx.x == 0) job.scales_at(row, 0).store(g);
+  char* q = job.q + row * job.q_row_bytes + piece / 2;
+  if (g.is_short && !job.rounding.stochastic && job.wide_q) {
+    const Divider by = Divider::by(g.scale * (1 / kNorm));
+#pragma unroll
+    for (int four = 0; four < 2; ++four) {
+      uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float unit[kUnit];
+#pragma unroll
+        for (int k = 0; k < kUnit; ++k) unit[k] = v[(4 * four + i) * kUnit + k];
+        words[i] = short_codes<kAsymmetric>(unit, by, g.zero);
+      }
+      transpose_words(words);
+      // 32 columns; a row may end in their middle.
+      const int offset = lane / 4 * 256 + four * 128 + lane % 4 * 32;
+      if (offset + 32 <= left)
+        store16(q + offset / 2, make_uint4(words[0], words[1], words[2], words[3]));
+      else if (offset < left)
+        store8(q + offset / 2, make_uint2(words[0], words[1]));
+    }
+    return;
+  }
+#pragma unroll
+  for (int u = 0; u < kLongRun / kUnit; ++u) {
+    const int offset = long_run_offset(lane, u);
+    if (offset >= left) continue;
+    float unit[kUnit];
+#pragma unroll
+    for (int k = 0; k < kUnit; ++k) unit[k] = v[u * kUnit + k] * kNorm;
+    store4(q + offset / 2, unit_codes_out_of_line<kAsymmetric>(
+                               unit, g, job.rounding, row, job.units, (piece + offset) / kUnit));
   }
 }
 
@@ -358,6 +427,7 @@ Job job_of(const Call& call) {
   }
   job.rows = x.shape[0];
   job.units = static_cast<int>(x.shape[1] / kUnit);
+  job.wide_q = refuse_unaligned("q", call.tensor(kQ), 16).empty();
   job.rounding = {call.integer(kRounding) == 1, static_cast<uint64_t>(call.integer(kSeed))};
   job.group_lanes = group_lanes(call);
   while ((2 << job.group_shift) <= job.group_lanes) ++job.group_shift;
@@ -366,6 +436,14 @@ Job job_of(const Call& call) {
 
 template <bool kAsymmetric>
 Status run_rotated(const Call& call, Job job, int hadamard) {
+  if (job.group_lanes == 0 && hadamard <= kLongestGroup) {
+    const auto warps = static_cast<int>(ceil_div(job.units, kLongPiece / kUnit));
+    const Grid grid{job.rows, 32 * warps, static_cast<size_t>(warps) * kLongQuads * sizeof(float4)};
+    return with_hadamard(hadamard, [&](auto n) {
+      constexpr int kN = n <= kLongestGroup ? static_cast<int>(n) : kLongestGroup;
+      return launch(call, spec.name, grid, rotated_row_kernel<kAsymmetric, kN>, job);
+    });
+  }
   const int64_t pieces = ceil_div(job.units, kPiece / kUnit);
   job.tasks = job.rows * pieces;
   job.pieces = FastDivisor(static_cast<uint32_t>(pieces));

@@ -29,7 +29,7 @@ Status run_any(const Call& call) {
   return run_quantize_mx_any<formats::E2m1>(call, "quantize_mxfp4_any", blocks_of(call));
 }
 std::string refuses(const Call& call, const Machine&) {
-  return refuse_quantize_mx_tiles(blocks_of(call), 4);
+  return refuse_quantize_mx_tiles(blocks_of(call));
 }
 
 constexpr Impl kImpls[] = {

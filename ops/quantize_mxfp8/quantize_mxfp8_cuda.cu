@@ -32,7 +32,7 @@ Status run_any(const Call& call) {
   });
 }
 std::string refuses(const Call& call, const Machine&) {
-  return refuse_quantize_mx_tiles(blocks_of(call), 8);
+  return refuse_quantize_mx_tiles(blocks_of(call));
 }
 
 constexpr Impl kImpls[] = {

@@ -43,7 +43,7 @@ struct ScaleBytes {
   // are neighbours across threads, the first of a warp a multiple of 4. Called by whole warps.
   template <int kLanes, int kRows>
   __device__ void store(uint8_t* to, int rows, const uint8_t (&codes)[kRows]) const {
-    static_assert(kLanes == 1 || kLanes == kRows, "each lane of a column stores a row");
+    static_assert(kLanes == 1 || kLanes == kRows || (kLanes == 2 && kRows == 4));
     const int lane = threadIdx.x % (4 * kLanes);
     if (!wide) {
 #pragma unroll
@@ -52,16 +52,16 @@ struct ScaleBytes {
       }
       return;
     }
-    if constexpr (kLanes == 1 && kRows == 4) {
+    if constexpr (kLanes <= 2 && kRows == 4) {
       // Four columns' words of four rows to four rows' words of four columns, one a lane.
-      const unsigned column = threadIdx.x % 4;
+      const unsigned column = threadIdx.x / kLanes % 4;
       uint32_t word = static_cast<uint32_t>(codes[0]) | static_cast<uint32_t>(codes[1]) << 8 |
                       static_cast<uint32_t>(codes[2]) << 16 | static_cast<uint32_t>(codes[3]) << 24;
-      const uint32_t beside = __shfl_xor_sync(0xFFFFFFFFu, word, 1);
+      const uint32_t beside = __shfl_xor_sync(0xFFFFFFFFu, word, kLanes);
       word = __byte_perm(word, beside, column % 2 == 0 ? 0x6240 : 0x3715);
-      const uint32_t across = __shfl_xor_sync(0xFFFFFFFFu, word, 2);
+      const uint32_t across = __shfl_xor_sync(0xFFFFFFFFu, word, 2 * kLanes);
       word = __byte_perm(word, across, column < 2 ? 0x5410 : 0x3276);
-      if (static_cast<int>(column) < rows) {
+      if (static_cast<int>(column) < rows && threadIdx.x % kLanes == 0) {
         *reinterpret_cast<uint32_t*>(to + column * row_step() - column) = word;
       }
     } else if constexpr (kLanes == 1) {
