@@ -13,7 +13,7 @@ import numpy as np
 import pestle
 import pestle_ctypes
 import torch
-from pestle import _contract, list_ops
+from pestle import _backends, _contract, _python_ops, list_ops
 from pestle._contract import DTYPES, Op
 from pestle._forms import Form, all_forms, forms_of
 from pestle._library import contracts
@@ -204,6 +204,16 @@ def forms_with_a_case() -> list[Form]:
         (n, f.outputs) for n, case in all_cases() if (f := make(_contract.op(n), case).form())
     }
     return [form for form in all_forms() if (form.op, form.outputs) in called]
+
+
+def refusal(backend: str, op: str, case: dict) -> str:
+    """Why a Python backend's implementation does not take a case; "" if it does."""
+    implementation = _backends.implementation(backend, op)
+    if implementation.refuses is None:
+        return ""
+    made = make(_contract.op(op), case)
+    form = made.form()
+    return _python_ops.refusal(form, implementation, *made.arguments(form))
 
 
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)

@@ -26,7 +26,10 @@ needs_gpu = pytest.mark.skipif(not GPU, reason="no GPU")
 
 _backends.load("triton")
 OPS = _backends.implementations("triton")
-CASES = [(op, case) for op, case in cases.all_cases() if op in OPS]
+ASKED = [
+    (op, case, cases.refusal("triton", op, case)) for op, case in cases.all_cases() if op in OPS
+]
+CASES = [(op, case) for op, case, refusal in ASKED if not refusal]
 every_case = pytest.mark.parametrize(("op", "case"), CASES, ids=cases.case_id)
 
 
@@ -40,6 +43,14 @@ def run(case: cases.Case, kind: str = "functional", **replaced) -> dict[str, tor
         return {}
     outputs = result if isinstance(result, tuple) else (result,)
     return dict(zip(form.outputs, outputs, strict=True))
+
+
+@pytest.mark.parametrize(("op", "case", "why"), [a for a in ASKED if a[2]], ids=cases.case_id)
+def test_refusals_say_why(op, case, why):
+    """What this backend does not have, of ops that it has: few cases, and no others."""
+    assert "activations=row" in why
+    with pytest.raises(pestle.NoCapableBackendError, match=re.escape(why)):
+        run(cases.make(_contract.op(op), case))
 
 
 def by_library(case: cases.Case) -> dict[str, torch.Tensor]:
