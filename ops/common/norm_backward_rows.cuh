@@ -30,6 +30,7 @@ struct RowFacts {
 struct Parts {
   float4 of_warps[2][kMostWarps * kMostBlocks];  // by parity of the row
   uint64_t arrived[2][kMostTeams];
+  float first_gates[kUnit];  // of the row's first 8 elements
 };
 
 template <class T, int kKind>
@@ -185,8 +186,7 @@ struct Gradients {
       values_of<T>(b.x[k], s);
       if constexpr (kGeneral) {
         if (p.gate.data != nullptr) {
-          load_columns(p.gate, p.gate.row(group), k, more);
-          for (int j = 0; j < kWide; ++j) s[j] *= more[j];
+          for (int j = 0; j < kWide; ++j) s[j] *= parts.first_gates[k * kWide + j];
         }
         if (p.residual.data != nullptr) {
           values_of<T>(b.residual[k], more);
@@ -431,6 +431,14 @@ struct Gradients {
         }
       }
     }
+    if (!kGeneral || p.gate.data == nullptr) return;
+    __syncthreads();
+    if (threadIdx.x < kUnit / kWide) {
+      float v[kWide];
+      load_columns(p.gate, p.gate.row(group), static_cast<int>(threadIdx.x), v);
+      for (int j = 0; j < kWide; ++j) parts.first_gates[threadIdx.x * kWide + j] = v[j];
+    }
+    __syncthreads();
   }
   // The first team's v becomes the sum of all teams'.
   __device__ void add_teams(float (&v)[kUnits][kWide]) const {

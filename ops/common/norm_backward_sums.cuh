@@ -52,22 +52,32 @@ __global__ void __launch_bounds__(kSumThreads)
   const int wide = kSumThreads / jobs.lanes;
   const int lane = threadIdx.x / wide;
   const int64_t j = ((block - group * jobs.tiles) * wide + threadIdx.x % wide) * 4;
-  float4 sum = make_float4(0, 0, 0, 0);
-  const auto add = [&](const float4& v) {
-    sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
+  const auto plus = [](const float4& a, const float4& b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
   };
+  float4 sum = make_float4(0, 0, 0, 0);
   if (j < jobs.columns) {
-    const float* from = job.from + (group * job.runs + lane) * job.run_step + j;
-#pragma unroll 4
-    for (int64_t run = lane; run < job.runs; run += jobs.lanes) {
-      add(*reinterpret_cast<const float4*>(from));
-      from += jobs.lanes * job.run_step;
+    constexpr int kAtOnce = 5;
+    const float* from = job.from + group * job.runs * job.run_step + j;
+    for (int64_t run = lane; run < job.runs; run += kAtOnce * jobs.lanes) {
+      float4 v[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int64_t one = run + i * jobs.lanes;
+        v[i] = one < job.runs ? *reinterpret_cast<const float4*>(from + one * job.run_step)
+                              : make_float4(0, 0, 0, 0);
+      }
+      sum = plus(sum, plus(plus(v[0], v[1]), plus(plus(v[2], v[3]), v[4])));
     }
   }
   parts[threadIdx.x] = sum;
-  __syncthreads();
+  for (int half = jobs.lanes / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (lane >= half) continue;
+    sum = plus(sum, parts[threadIdx.x + half * wide]);
+    parts[threadIdx.x] = sum;
+  }
   if (lane != 0 || j >= jobs.columns) return;
-  for (int i = 1; i < jobs.lanes; ++i) add(parts[i * wide + threadIdx.x]);
   const float v[4] = {sum.x, sum.y, sum.z, sum.w};
   for (int i = 0; i < 4; ++i) store_sum(job.to, group, j + i, v[i]);
 }

@@ -404,7 +404,7 @@ std::optional<Status> start_softmax_ring(const Call& call, const char* name,
   const int64_t slot = int64_t{threads} * Ring<T>::kThreadBytes;
   ring.ring = static_cast<int>(std::min<int64_t>(kRingMost, kMemory / slot));
   // What an H200 runs at once: its multiprocessors come in groups of 14 to 18.
-  const int clusters = ring.cluster == 2 ? 66 : ring.cluster == 4 ? 30 : ring.cluster == 8 ? 14 : 7;
+  const int clusters = ring.cluster == 2 ? 66 : ring.cluster == 4 ? 30 : ring.cluster == 8 ? 15 : 7;
   const int64_t blocks = std::min<int64_t>(ring.rows, clusters) * ring.cluster;
   PESTLE_TRY((allow_ring<T, kKind>(device, kMemory)));
   return launch(call, name, {blocks, threads, static_cast<size_t>(ring.ring * slot), ring.cluster},

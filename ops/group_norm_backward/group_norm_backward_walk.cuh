@@ -69,6 +69,17 @@ __device__ inline void tell_block(float4* own, uint64_t* barrier, unsigned rank,
 #endif
 }
 
+// By whole words where it lies so.
+__device__ inline float parameter(const AnyTensor& t, int64_t index) {
+  const char* p = t.data + index * t.strides[0];
+  if (reinterpret_cast<uintptr_t>(p) % t.bytes != 0) return t.load(p);
+  switch (t.dtype) {
+    case DType::kBF16: return formats::f32_from_bf16(__ldg(reinterpret_cast<const uint16_t*>(p)));
+    case DType::kF16: return __half2float(__ldg(reinterpret_cast<const __half*>(p)));
+    default: return __ldg(reinterpret_cast<const float*>(p));
+  }
+}
+
 // A warp has the same piece of every group that its cluster goes through; the next group's comes
 // into shared memory while this one's is in registers.
 template <class T>
@@ -85,6 +96,7 @@ struct Walk {
   int channel, first, units;
   int64_t own_offset[3];  // of this lane's first unit, of x, d_out, d_x
   float count;            // elements of the warp
+  float one_by_count;     // 1 / those of the group
   uint32_t phase = 0;
 
   __device__ Walk(const HeldJob& job, WalkParts& own, uint4* memory) : p(job), parts(own) {
@@ -99,6 +111,7 @@ struct Walk {
     first = (piece - channel * p.channel_pieces) * p.piece_units;
     units = works ? min(p.piece_units, p.channel_units - first) : 0;
     count = static_cast<float>(units * kUnit);
+    one_by_count = 1.0f / p.count;
     const int64_t inside = (int64_t{first} * kWords + lane) * 16;
     own_offset[0] = channel * p.x_stride[1] + inside;
     own_offset[1] = channel * p.d_out_stride[1] + inside;
@@ -108,11 +121,13 @@ struct Walk {
   // A unit's 16 bytes number k: of f32 the halves of the piece, so that lanes side by side ask for
   // whole sectors.
   __device__ int64_t word(int i, int k) const { return int64_t{i * 32 + k * units} * 16; }
-  __device__ int64_t base(const int64_t (&stride)[2], int64_t number) const {
-    const int64_t sample = number / p.groups;
-    return sample * stride[0] + (number - sample * p.groups) * p.group_channels * stride[1];
+  // Where a group begins. Divisions of 32 bits: those of 64 take some hundred instructions.
+  __device__ int64_t base(const int64_t (&stride)[2], uint32_t number) const {
+    const uint32_t sample = number / static_cast<uint32_t>(p.groups);
+    const uint32_t group = number - sample * static_cast<uint32_t>(p.groups);
+    return sample * stride[0] + int64_t{group} * p.group_channels * stride[1];
   }
-  __device__ void copy(int64_t number) const {
+  __device__ void copy(uint32_t number) const {
     const char* x = p.x + base(p.x_stride, number) + own_offset[0];
     const char* d_out = p.d_out + base(p.d_out_stride, number) + own_offset[1];
 #pragma unroll
@@ -199,17 +214,17 @@ struct Walk {
     for (int i = lane; i < warps * p.cluster; i += 32) {
       all = __fmaf_rn(parts.statistics[i].x, parts.statistics[i].z, all);
     }
-    const float middle = add_lanes(all) / p.count;
+    const float middle = add_lanes(all) * one_by_count;
     for (int i = lane; i < warps * p.cluster; i += 32) {
       const float4 v = parts.statistics[i];
       const float away = v.x - middle;
       none += __fmaf_rn(away * v.z, away, v.y);
     }
-    return make_float2(middle, __frsqrt_rn(add_lanes(none) / p.count + p.eps));
+    return make_float2(middle, __frsqrt_rn(__fmaf_rn(add_lanes(none), one_by_count, p.eps)));
   }
   // The gradients behind weight and bias; the group's means of them times weight, and times y, too.
   __device__ float2 gradients(const Raw (&x)[kUnits], const Raw (&g)[kUnits], const float2& of,
-                              const float2& wb, int64_t number, float (&d)[kUnits][kUnit]) {
+                              const float2& wb, uint32_t number, float (&d)[kUnits][kUnit]) {
     float sum = 0, products = 0;
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
@@ -232,7 +247,8 @@ struct Walk {
     }
     add_lanes(sum, products);
     if (lane == 0 && works) {
-      p.sums[number * p.pieces + rank * p.block_pieces + warp] = make_float2(sum, products);
+      p.sums[int64_t{number} * p.pieces + rank * p.block_pieces + warp] =
+          make_float2(sum, products);
     }
     exchange(parts.sums, 1,
              works ? make_float4(sum * wb.x, products * wb.x, 0, 0) : make_float4(0, 0, 0, 0));
@@ -242,10 +258,10 @@ struct Walk {
       m2 += parts.sums[i].y;
     }
     add_lanes(m1, m2);
-    return make_float2(m1 / p.count, m2 / p.count);
+    return make_float2(m1 * one_by_count, m2 * one_by_count);
   }
   __device__ void finish(const Raw (&x)[kUnits], const float2& of, const float2& means, float w,
-                         int64_t number, float (&d)[kUnits][kUnit]) const {
+                         uint32_t number, float (&d)[kUnits][kUnit]) const {
     char* to = p.d_x + base(p.d_x_stride, number) + own_offset[2];
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
@@ -265,11 +281,12 @@ struct Walk {
       }
     }
   }
-  __device__ void group(int64_t number, int64_t next, int64_t end) {
+  __device__ void group(uint32_t number, uint32_t next, uint32_t end) {
     float2 wb = make_float2(1, 0);
-    const int64_t at = number % p.groups * p.group_channels + channel;
-    if (works && p.weight.data != nullptr) wb.x = p.weight.load(p.weight.element_at(at));
-    if (works && p.bias.data != nullptr) wb.y = p.bias.load(p.bias.element_at(at));
+    const int64_t at =
+        int64_t{number % static_cast<uint32_t>(p.groups)} * p.group_channels + channel;
+    if (works && p.weight.data != nullptr) wb.x = parameter(p.weight, at);
+    if (works && p.bias.data != nullptr) wb.y = parameter(p.bias, at);
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     Raw x[kUnits], g[kUnits];
 #pragma unroll
@@ -290,7 +307,7 @@ struct Walk {
 template <class T>
 // Registers for two blocks of ten warps.
 __global__ void __launch_bounds__(640, 1)
-    walk_kernel(const __grid_constant__ HeldJob p, int64_t groups) {
+    walk_kernel(const __grid_constant__ HeldJob p, uint32_t groups) {
   extern __shared__ uint4 memory[];
   __shared__ WalkParts parts;
   Walk<T> own(p, parts, memory);
@@ -298,8 +315,8 @@ __global__ void __launch_bounds__(640, 1)
     if (threadIdx.x < 2) begin_barrier(&parts.arrived[threadIdx.x]);
     cluster_arrive();
   }
-  const int64_t step = gridDim.x / p.cluster;
-  int64_t number = blockIdx.x / p.cluster;
+  const uint32_t step = gridDim.x / p.cluster;
+  uint32_t number = blockIdx.x / p.cluster;
   own.copy(number);
   end_copies();
   if (p.cluster > 1) cluster_wait();
