@@ -1,8 +1,8 @@
-// apply_rope on CUDA: ops/common/rope.cuh without a norm.
-// Measured [1,24,4608,128], [1,24,32760,128], [1,12,32760,128] bf16 on an H200: 21.8, 126.9, 69.5
-// us, 86, 88, 89 % of the copy; the last with cos and sin, split: 60.3 us, 96 %.
+// apply_rope on CUDA: ops/common/rope_heads.cuh without a norm.
+// Measured [1,24,4608,128], [1,24,32760,128], [1,12,32760,128] bf16 on an H200: 17.8, 112.5, 62.2
+// us, 101, 100, 100 % of the copy; the last with cos and sin, split: 59.3 us, 98 %.
 #include "ops/apply_rope/apply_rope_spec.h"
-#include "ops/common/rope.cuh"
+#include "ops/common/rope_heads.cuh"
 
 namespace pestle::ops::apply_rope {
 namespace {
@@ -16,15 +16,15 @@ constexpr int kOut2 = arg_index(spec, "out2");
 
 template <class T>
 Status start(const Call& call, const RopeJob& job, int64_t blocks) {
-  const Grid grid{blocks, rope_threads(job)};
-  if (job.table.split) return launch(call, "apply_rope", grid, rope_units<T, true, false>, job);
-  return launch(call, "apply_rope", grid, rope_units<T, false, false>, job);
+  if (job.table.split) return launch_rope<T, true, false>(call, "apply_rope", job, blocks);
+  return launch_rope<T, false, false>(call, "apply_rope", job, blocks);
 }
 
 Status run(const Call& call) {
   const TensorView& x = call.tensor(kX);
   RopeJob job{};
-  rope_shape(job, rotations_of<spec>(call), x.shape[3], false);
+  rope_shape(job, rotations_of<spec>(call), x.shape[3], false, kRopeBlockThreads);
+  rope_share(job, x, 132 * 8);
   job.first_blocks = rope_blocks(job, 0, rope_operand(x, call.tensor(kOut), nullptr));
   int64_t blocks = job.first_blocks;
   if (call.has(kX2)) {
@@ -50,7 +50,7 @@ Status run_any(const Call& call) {
 
 std::string refuses(const Call& call, const Machine&) {
   const TensorView& x = call.tensor(kX);
-  if (std::string why = refuse_rope(rotations_of<spec>(call), x.shape[3], kRopeThreads);
+  if (std::string why = refuse_rope(rotations_of<spec>(call), x.shape[3], kRopeBlockThreads);
       !why.empty()) {
     return why;
   }

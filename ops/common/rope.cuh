@@ -1,14 +1,6 @@
-// Rotary position embedding on CUDA, of heads as they are or normalised first by their root mean
-// square (kNorm); ops/common/rope.h has the arguments.
-// Map      fast  a thread rotates one unit (4 neighbouring pairs, or 8 pairs across the halves) of
-//                one position in kRopeHeads heads, so that it reads the rotations once for all of
-//                them; a thread block takes a few positions of several such groups of heads, whose
-//                rotations then come from the L1. A head is one row of lanes within a warp, which
-//                adds up its squares by shuffles. A second tensor is the rest of the same grid.
-//          any   a thread a pair; with a norm a thread block a head. Any strides and dtypes.
-// Traffic  x and out once; rotations once for each thread block's heads.
-// Numerics f32: (x * r) * weight, then f0 * x0 + f1 * x1 with one fused multiply-add, one rounding
-//          to x's dtype at the end. What rot_dim leaves is copied, or only normalised.
+// Rotary position embedding on CUDA: what its kernels share, and the ones for any strides.
+// ops/common/rope.h has the arguments, rope_heads.cuh the fast kernels.
+//   any   a thread a pair; with a norm a thread block a head. Any strides and dtypes.
 #pragma once
 
 #include "backends/cuda/device/any_tensor.cuh"
@@ -20,7 +12,6 @@
 
 namespace pestle::ops {
 
-inline constexpr int kRopeHeads = 4;      // in flight in a thread
 inline constexpr int kRopeThreads = 256;  // at most
 inline constexpr int kRopeAnyThreads = 128;
 
@@ -60,8 +51,8 @@ struct RopeJob {
   int units;      // of a head
   int rot_units;  // of them, rotated
   int lanes;      // threads of a head: units, or the power of two from there
-  int positions;  // of a thread block, times
-  int subgroups;  // groups of kRopeHeads heads
+  int positions;  // of a thread block
+  int heads;      // of a thread, at most, one after the other
   float one_by_d;
   float eps;
 };
@@ -205,101 +196,6 @@ __device__ inline float unit_squares(const RopeUnit<kSplit>& unit) {
     for (int j = 0; j < cuda::kUnit; ++j) sum = __fmaf_rn(unit.v[c][j], unit.v[c][j], sum);
   }
   return sum;
-}
-
-// Thread blocks an SM, for about 64 KiB in flight: wider units have twice as much each.
-template <class T, bool kSplit, bool kNorm>
-inline constexpr int kRopeBlocks =
-    kSplit ? (T::kBytes == 4 ? 1 : 2) : (T::kBytes == 4 ? 2 : (kNorm ? 3 : 4));
-
-template <class T, bool kSplit, bool kNorm>
-__global__ void __launch_bounds__(kRopeThreads, kRopeBlocks<T, kSplit, kNorm>)
-    rope_units(RopeJob job) {
-  using Unit = RopeUnit<kSplit>;
-  constexpr int kChunks = Unit::kChunks;
-  const int other = blockIdx.x >= job.first_blocks ? 1 : 0;
-  const RopeOperand& t = job.operands[other];
-  const unsigned block = blockIdx.x - (other ? static_cast<unsigned>(job.first_blocks) : 0u);
-  const int unit = threadIdx.x % job.lanes;
-  const int slot = threadIdx.x / job.lanes;
-  // Groups of heads run fastest: they meet the same rotations in the L2.
-  const unsigned below = job.groups[other].divide(block);
-  const int64_t b = job.tiles[other].divide(below);
-  const unsigned group = block - below * job.groups[other].divisor;
-  const unsigned tile = below - static_cast<unsigned>(b) * job.tiles[other].divisor;
-  const int64_t h0 = (group * job.subgroups + slot / job.positions) * kRopeHeads;
-  const int64_t s = static_cast<int64_t>(tile) * job.positions + slot % job.positions;
-  const bool active = unit < job.units && s < t.shape[2] && slot / job.positions < job.subgroups;
-  const int heads = active ? static_cast<int>(min(t.shape[1] - h0, int64_t{kRopeHeads})) : 0;
-  if (!kNorm && heads <= 0) return;
-
-  const RopePlace place = rope_place<kSplit>(unit, job.rot_units, job.table.rot);
-  const int offset[2] = {place.first * T::kBytes, place.second * T::kBytes};
-  const char* x = t.x + rope_offset(t.x_stride, b, h0, s);
-  typename T::Raw raw[kRopeHeads][kChunks];
-#pragma unroll
-  for (int i = 0; i < kRopeHeads; ++i) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) raw[i][c] = i < heads ? T::load(x + offset[c]) : T::zero();
-    x += t.x_stride[1];
-  }
-  float f[4 * Unit::kPairs];
-  if (heads > 0 && place.rotates && job.table.shared_by_heads) {
-    load_turns<Unit::kPairs>(job.table, b, 0, s, unit * Unit::kPairs, f);
-  }
-  float root[kRopeHeads];
-  float w[kChunks][cuda::kUnit];
-  if constexpr (kNorm) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      if (unit >= job.units) continue;
-      load_values(t.weight + (c == 0 ? place.first : place.second) *
-                                 (job.weight_dtype == DType::kF32 ? 4 : 2),
-                  job.weight_dtype, w[c]);
-    }
-    // All heads' sums side by side, so that their shuffles overlap.
-#pragma unroll
-    for (int i = 0; i < kRopeHeads; ++i) {
-      Unit v;
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) T::to_f32(raw[i][c], v.v[c]);
-      root[i] = unit_squares(v);
-    }
-    for (int step = job.lanes / 2; step > 0; step /= 2) {
-#pragma unroll
-      for (float& sum : root) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
-    }
-#pragma unroll
-    for (float& sum : root) sum = inverse_root(__fmaf_rn(sum, job.one_by_d, job.eps));
-  }
-  char* out = t.out + rope_offset(t.out_stride, b, h0, s);
-#pragma unroll
-  for (int i = 0; i < kRopeHeads; ++i) {
-    if (i >= heads) break;
-    Unit v;
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) T::to_f32(raw[i][c], v.v[c]);
-    if constexpr (kNorm) {
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        for (int j = 0; j < cuda::kUnit; ++j) v.v[c][j] = v.v[c][j] * root[i] * w[c][j];
-      }
-    }
-    if (place.rotates) {
-      if (!job.table.shared_by_heads) {
-        load_turns<Unit::kPairs>(job.table, b, h0 + i, s, unit * Unit::kPairs, f);
-      }
-      v.rotate(f);
-    }
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      if (kNorm || place.rotates)
-        T::store(out + offset[c], v.v[c]);
-      else
-        store_raw(raw[i][c], out + offset[c]);
-    }
-    out += t.out_stride[1];
-  }
 }
 
 // ---- any strides ----
@@ -465,8 +361,9 @@ inline RopeOperand rope_operand(const TensorView& x, const TensorView& out,
 // Elements that a thread takes of a head.
 inline int rope_unit(const Rotations& r) { return cuda::kUnit * (r.split ? 2 : 1); }
 
-// Threads of a thread block and what they cover.
-inline void rope_shape(RopeJob& job, const Rotations& r, int64_t d, bool norm) {
+// Threads of a thread block, at most `threads`, and what they cover.
+inline void rope_shape(RopeJob& job, const Rotations& r, int64_t d, bool norm,
+                       int threads = kRopeThreads) {
   job.table = rope_table(r);
   job.one_by_d = 1.0f / static_cast<float>(d);
   job.units = static_cast<int>(d / rope_unit(r));
@@ -475,24 +372,8 @@ inline void rope_shape(RopeJob& job, const Rotations& r, int64_t d, bool norm) {
   if (norm) {
     for (job.lanes = 1; job.lanes < job.units;) job.lanes *= 2;
   }
-  // More than one shares rotations in the L1, but shortens the run of each head's memory: slower.
-  job.subgroups = 1;
   job.positions = 1;
-  while (2 * job.positions * job.subgroups * job.lanes <= kRopeThreads) job.positions *= 2;
-}
-
-// Sets operand `i` and counts its thread blocks.
-inline int64_t rope_blocks(RopeJob& job, int i, const RopeOperand& o) {
-  const int64_t groups = cuda::ceil_div(o.shape[1], job.subgroups * kRopeHeads);
-  const int64_t tiles = cuda::ceil_div(o.shape[2], job.positions);
-  job.operands[i] = o;
-  job.groups[i] = cuda::FastDivisor(static_cast<uint32_t>(std::max<int64_t>(groups, 1)));
-  job.tiles[i] = cuda::FastDivisor(static_cast<uint32_t>(std::max<int64_t>(tiles, 1)));
-  return o.shape[0] * groups * tiles;
-}
-// Whole warps: heads that are normalised are added up by shuffles.
-inline int rope_threads(const RopeJob& job) {
-  return static_cast<int>(cuda::ceil_div(job.lanes * job.positions * job.subgroups, 32) * 32);
+  while (2 * job.positions * job.lanes <= threads) job.positions *= 2;
 }
 
 // Every dimension but the last `dense` ones may lie apart, by multiples of 16 bytes.

@@ -1,0 +1,34 @@
+// Copies from global to shared memory that a thread starts and waits for later (sm_80 and later).
+// A thread that reads only what it copied itself needs no barrier.
+#pragma once
+
+#include <cstdint>
+
+namespace pestle::cuda {
+
+#ifdef __CUDACC__
+// 16 aligned bytes, past the L1.
+__device__ inline void copy_async(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from)
+               : "memory");
+}
+// Copies since the last commit are one group.
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until at most `pending` of the groups are under way: a constant once inlined.
+template <int kPending>
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+__device__ inline void wait_for_copies(int pending) {
+  switch (pending) {
+    case 0: return wait_for_copies<0>();
+    case 1: return wait_for_copies<1>();
+    case 2: return wait_for_copies<2>();
+    default: return wait_for_copies<3>();
+  }
+}
+#endif
+
+}  // namespace pestle::cuda
