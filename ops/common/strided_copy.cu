@@ -3,12 +3,14 @@
 //          place comes from one division a dimension. tiles: x's elements are neighbours in one
 //          dimension, out's in another: a thread reads a square of 16 bytes by 16 / element rows,
 //          turns it in registers and stores it; a warp's stores are whole 128-byte lines, its loads
-//          halves of them. any: elements, through 32 x 32 tiles of shared memory where the dense
-//          dimensions differ.
+//          halves of them. staged tiles (2 and 4 bytes): the squares go through shared memory, so
+//          that a warp stores 512 bytes of a row of out and begins at a whole sector. any:
+//          elements, through 32 x 32 tiles of shared memory where the dense dimensions differ.
 // Traffic  each tensor once.
 // Numerics bits are copied.
-// Measured tiles on an H200, share of a copy of the same size: bf16 16384x8192 94 %, 8 x 4096x4096
-//          99 %, 4608x3072 93 %, 32760x5120 72 %; f32 8192x8192 91 %; e4m3 16384x16384 93 %
+// Measured staged tiles on an H200, share of a copy of the same size: bf16 16384x8192 96 %,
+//          8 x 4096x4096 102 %, 4608x3072 98 %, 32760x5120 93 %; f32 8192x8192 97 %. Tiles: e4m3
+//          16384x16384 93 %
 #include "backends/cuda/device/elements.cuh"
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
@@ -47,20 +49,21 @@ struct OuterDims {
 
 // ---- units ----
 
-constexpr int kUnitsEach = 4;
+constexpr int kUnitsEach = 4;  // of a thread, at most
 constexpr int kUnitBytes = 16;
 
 struct UnitCopy {
   const char* from;
   char* to;
   uint32_t units;
+  uint32_t each;  // of a thread
   FastDivisor row_units;
   OuterDims outer;
   int tail_bytes;  // after the last unit; of a dense copy only
 };
 
 __global__ void __launch_bounds__(kThreads) copy_units(const __grid_constant__ UnitCopy copy) {
-  const uint32_t first = blockIdx.x * (kThreads * kUnitsEach) + threadIdx.x;
+  const uint32_t first = blockIdx.x * kThreads * copy.each + threadIdx.x;
   uint4 values[kUnitsEach];
   int64_t places[kUnitsEach];
 #pragma unroll
@@ -75,11 +78,11 @@ __global__ void __launch_bounds__(kThreads) copy_units(const __grid_constant__ U
       from = places[i] = static_cast<int64_t>(unit - row * copy.row_units.divisor) * kUnitBytes;
       copy.outer.place(row, from, places[i]);
     }
-    if (unit < copy.units) values[i] = load16(copy.from + from);
+    if (i < copy.each && unit < copy.units) values[i] = load16(copy.from + from);
   }
 #pragma unroll
   for (int i = 0; i < kUnitsEach; ++i) {
-    if (first + i * kThreads < copy.units) store16(copy.to + places[i], values[i]);
+    if (i < copy.each && first + i * kThreads < copy.units) store16(copy.to + places[i], values[i]);
   }
   if (blockIdx.x == gridDim.x - 1 && threadIdx.x < copy.tail_bytes) {
     const int64_t place = static_cast<int64_t>(copy.units) * kUnitBytes + threadIdx.x;
@@ -105,6 +108,7 @@ struct TileCopy {
   uint32_t tiles_down;
   FastDivisor tiles;        // of a matrix
   FastDivisor group_tiles;  // of kTilesDown rows of tiles
+  uint32_t halo;            // staged: pieces that a row may begin late by, 0 or 1
   OuterDims outer;
 };
 
@@ -182,6 +186,76 @@ __global__ void __launch_bounds__(kThreads) copy_tiles(const __grid_constant__ T
       // Kept in the L2: rows that are no multiple of 32 bytes share sectors with other blocks'
       // tiles.
       *reinterpret_cast<uint4*>(p + i * copy.to_row) = column_of<kBytes>(squares[s], i);
+    }
+  }
+}
+
+// ---- staged tiles ----
+
+// A tile of 2- or 4-byte elements by way of shared memory, so that a warp stores 512 bytes of a row
+// of out, from a multiple of 32 bytes to one, wherever the row begins: a sector that two blocks
+// write in parts costs more than the 16 bytes of each row that they both read.
+template <int kBytes>
+struct Staged {
+  static constexpr int kSide = kUnitBytes / kBytes;
+  static constexpr int kPieces = kBytes == 2 ? 32 : 64;  // of 16 bytes, of a row of out
+  static constexpr int kAcross = 8;                      // of 16 bytes, of a row of x
+  static constexpr int kHalo = 8;  // room for pieces of the next tile, swizzled
+  static constexpr int kSlots = kPieces + kHalo;
+  static constexpr int kRows = kAcross * kSide;  // of out
+  static constexpr int kThreads = 288;           // a ninth warp reads the pieces of the next tile
+};
+
+template <int kBytes>
+__global__ void __launch_bounds__(Staged<kBytes>::kThreads, 4)
+    copy_staged_tiles(const __grid_constant__ TileCopy copy) {
+  using S = Staged<kBytes>;
+  __shared__ uint4 tile_of[S::kRows * S::kSlots];
+  const uint32_t matrix = copy.tiles.divide(blockIdx.x);
+  const uint32_t tile = blockIdx.x - matrix * copy.tiles.divisor;
+  const uint32_t group = copy.group_tiles.divide(tile);
+  const uint32_t in_group = tile - group * copy.group_tiles.divisor;
+  const uint32_t down = min(kTilesDown, copy.tiles_down - group * kTilesDown);
+  const uint32_t first = (group * kTilesDown + in_group % down) * S::kPieces;  // piece
+  const uint32_t across = in_group / down * S::kAcross;
+  int64_t from = 0, to = 0;
+  copy.outer.place(matrix, from, to);
+
+  const uint32_t pieces = copy.rows / S::kSide;
+  const uint32_t over = threadIdx.x % S::kAcross;
+  const uint32_t column = (across + over) * S::kSide;
+  const char* p = copy.from + from + static_cast<int64_t>(column) * kBytes;
+  const auto read = [&](uint32_t place) {
+    if (first + place >= pieces || column >= copy.columns) return;
+    uint4 square[S::kSide];
+    const char* rows = p + static_cast<int64_t>(first + place) * S::kSide * copy.from_row;
+#pragma unroll
+    for (int i = 0; i < S::kSide; ++i) square[i] = load16(rows + i * copy.from_row);
+#pragma unroll
+    for (int i = 0; i < S::kSide; ++i) {
+      tile_of[(over * S::kSide + i) * S::kSlots + (place ^ over)] = column_of<kBytes>(square, i);
+    }
+  };
+  const uint32_t place = threadIdx.x / S::kAcross;
+  if (place < 32) {
+#pragma unroll
+    for (int k = 0; k < S::kPieces; k += 32) read(place + k);
+  } else {
+    for (uint32_t k = place - 32; k < copy.halo; k += 4) read(S::kPieces + k);
+  }
+  __syncthreads();
+  const uint32_t lane = threadIdx.x % 32;
+  for (uint32_t row = threadIdx.x / 32; row < S::kRows; row += S::kThreads / 32) {
+    if (across * S::kSide + row >= copy.columns) break;
+    char* out = copy.to + to + static_cast<int64_t>(across * S::kSide + row) * copy.to_row;
+    const uint32_t shift =
+        static_cast<uint32_t>(-(reinterpret_cast<uintptr_t>(out) / kUnitBytes)) & copy.halo;
+    const uint32_t begin = first == 0 ? 0 : shift;
+    const uint32_t end = min(S::kPieces + shift, pieces - first);
+    const uint4* own = tile_of + row * S::kSlots;
+    for (uint32_t k = begin + lane; k < end; k += 32) {
+      *reinterpret_cast<uint4*>(out + static_cast<int64_t>(first + k) * kUnitBytes) =
+          own[k ^ (row / S::kSide)];
     }
   }
 }
@@ -286,11 +360,13 @@ bool is_aligned(const CopyPlan& plan, int bytes, int besides_a, int besides_b) {
   return aligned;
 }
 
+constexpr int64_t kSmallUnits = int64_t{kThreads} * kUnitsEach * 132 * 2;
+
 int64_t units_of(const CopyPlan& plan) { return plan.elements * plan.from_bytes / kUnitBytes; }
 
-template <int kBytes>
-Status start_tiles(const Call& call, const char* name, const CopyPlan& plan) {
-  using S = Square<kBytes>;
+template <int kBytes, int kTileRows, int kTileColumns>
+Status start_tiles(const Call& call, const char* name, const CopyPlan& plan, const Grid& block,
+                   void (*kernel)(TileCopy)) {
   const int across = plan.crossing(), last = plan.rank - 1;
   TileCopy copy{};
   copy.from = plan.from;
@@ -299,8 +375,8 @@ Status start_tiles(const Call& call, const char* name, const CopyPlan& plan) {
   copy.to_row = plan.to_stride[across];
   copy.rows = static_cast<uint32_t>(plan.shape[last]);
   copy.columns = static_cast<uint32_t>(plan.shape[across]);
-  copy.tiles_down = static_cast<uint32_t>(ceil_div(copy.rows, S::kTileRows));
-  const int64_t over = ceil_div(copy.columns, S::kTileColumns);
+  copy.tiles_down = static_cast<uint32_t>(ceil_div(copy.rows, kTileRows));
+  const int64_t over = ceil_div(copy.columns, kTileColumns);
   copy.tiles = FastDivisor(static_cast<uint32_t>(copy.tiles_down * over));
   copy.group_tiles = FastDivisor(static_cast<uint32_t>(kTilesDown * over));
   int64_t matrices = 1;
@@ -309,8 +385,26 @@ Status start_tiles(const Call& call, const char* name, const CopyPlan& plan) {
     copy.outer.add(plan.shape[d], plan.from_stride[d], plan.to_stride[d]);
     matrices *= plan.shape[d];
   }
-  return launch(call, name, {matrices * copy.tiles_down * over, kThreads}, copy_tiles<kBytes>,
-                copy);
+  bool whole_sectors = reinterpret_cast<uintptr_t>(plan.to) % 32 == 0;
+  for (int d = 0; d < last; ++d) whole_sectors &= plan.to_stride[d] % 32 == 0;
+  copy.halo = whole_sectors ? 0 : 1;
+  Grid grid = block;
+  grid.blocks = matrices * copy.tiles_down * over;
+  return launch(call, name, grid, kernel, copy);
+}
+
+template <int kBytes>
+Status start_squares(const Call& call, const char* name, const CopyPlan& plan) {
+  using S = Square<kBytes>;
+  return start_tiles<kBytes, S::kTileRows, S::kTileColumns>(call, name, plan, {0, kThreads},
+                                                            copy_tiles<kBytes>);
+}
+
+template <int kBytes>
+Status start_staged(const Call& call, const char* name, const CopyPlan& plan) {
+  using S = Staged<kBytes>;
+  return start_tiles<kBytes, S::kPieces * S::kSide, S::kRows>(call, name, plan, {0, S::kThreads},
+                                                              copy_staged_tiles<kBytes>);
 }
 
 Status start_units(const Call& call, const char* name, const CopyPlan& plan) {
@@ -328,7 +422,9 @@ Status start_units(const Call& call, const char* name, const CopyPlan& plan) {
       copy.outer.add(plan.shape[d], plan.from_stride[d], plan.to_stride[d]);
     }
   }
-  const int64_t blocks = std::max<int64_t>(1, ceil_div(copy.units, kThreads * kUnitsEach));
+  // Small tensors are spread over more blocks.
+  copy.each = units_of(plan) < kSmallUnits ? 1 : kUnitsEach;
+  const int64_t blocks = std::max<int64_t>(1, ceil_div(copy.units, kThreads * int64_t{copy.each}));
   return launch(call, name, {blocks, kThreads}, copy_units, copy);
 }
 
@@ -410,9 +506,9 @@ std::string refuse_fast_copy(const CopyPlan& plan) {
 Status fast_copy(const Call& call, const char* name, const CopyPlan& plan) {
   if (plan.is_dense_row()) return start_units(call, name, plan);
   switch (plan.from_bytes) {
-    case 1: return start_tiles<1>(call, name, plan);
-    case 2: return start_tiles<2>(call, name, plan);
-    default: return start_tiles<4>(call, name, plan);
+    case 1: return start_squares<1>(call, name, plan);
+    case 2: return start_staged<2>(call, name, plan);
+    default: return start_staged<4>(call, name, plan);
   }
 }
 
