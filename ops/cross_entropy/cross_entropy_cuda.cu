@@ -1,9 +1,13 @@
 // cross_entropy on CUDA; the kernels are ops/common/softmax_rows.cuh's.
-// Map      a block a row, in steps of 32 elements a thread; a cluster a row where rows are few.
-//          One thread finishes the row. _any: elements one by one, any strides.
-// Traffic  logits once, whatever their number; one logit of each row again, from the cache.
+// Map      a block a row, which threads read through rings of 8 pieces of 16 bytes in shared
+// memory;
+//          a cluster a row where rows are few. One thread finishes the row. _any: elements one by
+//          one, any strides.
+// Traffic  logits once, whatever their number (again where a row holds NaN or infinities); one
+// logit
+//          of each row again, from the cache.
 // Numerics f32; lse = largest + log(sum of e^(logit - largest)), sums as trees in a fixed order.
-// Measured H200, bf16 [8192, 128256]: 512 us, 4.11 TB/s, 88 % of a copy.
+// Measured H200, share of a copy: bf16 [8192, 128256] 91 %, [16384, 32000] 88 %; f32 99 %.
 #include "ops/common/softmax_rows.cuh"
 #include "ops/cross_entropy/cross_entropy_spec.h"
 
