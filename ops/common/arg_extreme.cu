@@ -1,12 +1,16 @@
 // argmax and argmin on CUDA.
-// Map      as reduce (ops/common/reduce_layout.cuh): rows by 1 to 32 threads or a block, columns 8
-// a
-//          thread; parts of few results by several blocks, combined in order by a second kernel
-// Traffic  x once; parts in the workspace, at most 16 MiB
-// Numerics exact: the first largest element, NaN above all. A thread compares the largest of a unit
-//          (rows) or of a batch of rows (columns) and looks for its place only if it wins.
-// Measured H200, 256 MiB, share of a copy that writes as little: rows of 256k 94 %, bf16 rows of 1k
-//          47 %, columns 36 %
+// Map      as reduce (ops/common/reduce_layout.cuh): rows by 1 to 32 threads, which take two rows
+// of
+//          16-bit elements at a time, or a block; columns 8 a thread, 32 threads side by side;
+//          parts of few results by several blocks, combined by a second kernel
+// Traffic  x once; parts in the workspace, at most 8 MiB
+// Numerics exact: the first largest element, NaN above all, without a branch in the loops. Short
+//          rows: the row's largest value, then the first place of those who have it. Else a thread
+//          knows the largest value of a batch (a unit of a row, or 4 or 8 rows of a column) and the
+//          number of the first batch that had it; results are joined as 64-bit keys, and one thread
+//          searches the batch that won.
+// Measured H200, 256 MiB, share of a copy that writes as little: rows of 256k 97 %,
+//          bf16 rows of 1k 89 %, columns 83 %
 #include "ops/common/arg_extreme.h"
 #include "ops/common/reduce_layout.cuh"
 
@@ -15,6 +19,392 @@ namespace {
 
 using namespace pestle::cuda;
 
+// The value above, as a number of the same order, and the complement of its batch's number below:
+// the largest key is the first batch with the largest value. 0: nothing.
+using Key = unsigned long long;
+
+__device__ inline bool is_nan(float v) { return v != v; }
+__device__ inline float lowest() { return __int_as_float(0xFF800000); }
+
+// NaN above all, zeros of both signs equal.
+__device__ inline uint32_t sortable(float v) {
+  const uint32_t bits = __float_as_uint(v + 0.0f);
+  if (is_nan(v)) return 0xFFFFFFFFu;
+  return bits ^ (static_cast<int32_t>(bits) < 0 ? 0xFFFFFFFFu : 0x80000000u);
+}
+__device__ inline float value_of(Key key) {
+  const auto bits = static_cast<uint32_t>(key >> 32);
+  return __uint_as_float(bits ^ (static_cast<int32_t>(bits) < 0 ? 0x80000000u : 0xFFFFFFFFu));
+}
+__device__ inline Key key_of(float v, uint32_t batch) {
+  return static_cast<Key>(sortable(v)) << 32 | ~batch;
+}
+__device__ inline uint32_t batch_of(Key key) { return ~static_cast<uint32_t>(key); }
+
+// The largest of some batches, which come in their order.
+struct Candidate {
+  float value = lowest();
+  uint32_t batch;
+
+  __device__ void offer(float top, uint32_t its_batch, bool exists) {
+    const bool wins = exists && !(top <= value) && !is_nan(value);
+    value = wins ? top : value;
+    batch = wins ? its_batch : batch;
+  }
+};
+
+// Words of raw elements: their signs (flipped for the smallest), larger ones of two words, and the
+// f32 of what a word holds.
+template <class T>
+struct Words;
+template <>
+struct Words<Bf16> {
+  static constexpr uint32_t kSigns = 0x80008000u, kLowest = 0xFF80FF80u;
+  __device__ static uint32_t larger(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+  }
+  __device__ static float value(uint32_t w, int i) {
+    return __uint_as_float(i == 0 ? w << 16 : w & 0xFFFF0000u);
+  }
+};
+template <>
+struct Words<F16> {
+  static constexpr uint32_t kSigns = 0x80008000u, kLowest = 0xFC00FC00u;
+  __device__ static uint32_t larger(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+  }
+  __device__ static float value(uint32_t w, int i) {
+    const float2 two = F16::pair(w);
+    return i == 0 ? two.x : two.y;
+  }
+};
+template <>
+struct Words<F32> {
+  static constexpr uint32_t kSigns = 0x80000000u, kLowest = 0xFF800000u;
+  __device__ static uint32_t larger(uint32_t a, uint32_t b) {
+    return __float_as_uint(max_nan(__uint_as_float(a), __uint_as_float(b)));
+  }
+  __device__ static float value(uint32_t w, int) { return __uint_as_float(w); }
+};
+
+template <class T>
+inline constexpr int kWords = 2 * T::kBytes;  // of a unit
+template <class T>
+inline constexpr int kOfWord = 4 / T::kBytes;
+
+template <class T>
+struct Unit {
+  uint32_t w[kWords<T>];
+
+  __device__ static Unit load(const char* p, uint32_t flip) {
+    Unit u;
+#pragma unroll
+    for (int i = 0; i < kWords<T>; i += 4) {
+      const uint4 v = load16(p + 4 * i);
+      u.w[i] = v.x ^ flip;
+      u.w[i + 1] = v.y ^ flip;
+      u.w[i + 2] = v.z ^ flip;
+      u.w[i + 3] = v.w ^ flip;
+    }
+    return u;
+  }
+  __device__ static Unit none() {
+    Unit u;
+#pragma unroll
+    for (uint32_t& word : u.w) word = Words<T>::kLowest;
+    return u;
+  }
+  __device__ float largest() const {
+    uint32_t top = w[0];
+#pragma unroll
+    for (int i = 1; i < kWords<T>; ++i) top = Words<T>::larger(top, w[i]);
+    float v = Words<T>::value(top, 0);
+    if constexpr (kOfWord<T> == 2) v = max_nan(v, Words<T>::value(top, 1));
+    return v;
+  }
+};
+
+__device__ inline uint32_t flip_of(const Reduction& r, uint32_t signs) {
+  return r.mode < 0 ? signs : 0;
+}
+
+// The place of the first element of the key's batch, of `each` elements, with the key's value.
+template <class T>
+__device__ int64_t place_of(const Reduction& r, int64_t result, Key key, int each) {
+  const float value = value_of(key);
+  const int64_t stride = r.gone.x_stride[0];
+  const int64_t first = static_cast<int64_t>(batch_of(key)) * each;
+  const char* p = r.x + r.kept.x_offset(result) + first * stride;
+  const uint32_t flip = flip_of(r, Words<T>::kSigns);
+  const int valid = static_cast<int>(min(r.count - first, static_cast<int64_t>(each)));
+  int place = 0;
+#pragma unroll
+  for (int i = kUnit - 1; i >= 0; --i) {
+    if (i >= valid) continue;
+    uint32_t word;
+    if constexpr (T::kBytes == 2)
+      word = *reinterpret_cast<const uint16_t*>(p + i * stride);
+    else
+      word = *reinterpret_cast<const uint32_t*>(p + i * stride);
+    const float v = Words<T>::value(word ^ flip, 0);
+    if (v == value || (is_nan(v) && is_nan(value))) place = i;
+  }
+  return first + place;
+}
+
+template <class T>
+__device__ inline void keep(const Reduction& r, int64_t result, int64_t split, Key key, int each) {
+  if (r.splits > 1) {
+    static_cast<Key*>(r.partials)[split * r.outs + result] = key;
+  } else {
+    *reinterpret_cast<int64_t*>(r.out + r.kept.out_offset(result)) =
+        place_of<T>(r, result, key, each);
+  }
+}
+
+__device__ inline Key largest_of_lanes(Key key, int lanes) {
+  for (int distance = lanes / 2; distance > 0; distance /= 2) {
+    key = max(key, __shfl_xor_sync(0xFFFFFFFFu, key, distance));
+  }
+  return key;
+}
+
+// Parts of long rows, by a block.
+template <class T>
+__global__ void __launch_bounds__(kReduceThreads, 4) arg_rows(const __grid_constant__ Reduction r) {
+  __shared__ Key warps[kReduceThreads / 32];
+  const RowPlace place = row_place(r);
+  const uint32_t flip = flip_of(r, Words<T>::kSigns);
+  constexpr int kUnitBytes = kUnit * T::kBytes;
+  const auto end = static_cast<uint32_t>(place.end);
+  uint32_t unit = static_cast<uint32_t>(place.begin) + place.lane;
+  const bool has_any = unit < end;
+  Candidate best;
+  best.batch = unit;
+  const char* row = r.x + r.kept.x_offset(place.row);
+  for (; unit < end; unit += kBatch * kReduceThreads) {
+    Unit<T> units[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const uint32_t at = unit + i * kReduceThreads;
+      units[i] = at < end ? Unit<T>::load(row + static_cast<int64_t>(at) * kUnitBytes, flip)
+                          : Unit<T>::none();
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const uint32_t at = unit + i * kReduceThreads;
+      best.offer(units[i].largest(), at, at < end);
+    }
+  }
+  Key key = largest_of_lanes(has_any ? key_of(best.value, best.batch) : 0, 32);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = key;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (int i = 1; i < kReduceThreads / 32; ++i) key = max(key, warps[i]);
+  keep<T>(r, place.row, place.split, key, kUnit);
+}
+
+// The largest number of `lanes` neighbouring threads.
+__device__ inline uint32_t largest_number(uint32_t v, int lanes) {
+  if (lanes == 32) return __reduce_max_sync(0xFFFFFFFFu, v);
+  for (int distance = lanes / 2; distance > 0; distance /= 2) {
+    v = max(v, __shfl_xor_sync(0xFFFFFFFFu, v, distance));
+  }
+  return v;
+}
+
+// The units of a turn of a thread of a short row.
+template <class T>
+struct Turn {
+  Unit<T> units[kBatch];
+
+  __device__ void load(const char* row, uint32_t unit, uint32_t end, int lanes, uint32_t flip) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const uint32_t at = unit + i * lanes;
+      units[i] = at < end ? Unit<T>::load(row + at * (kUnit * T::kBytes), flip) : Unit<T>::none();
+    }
+  }
+  __device__ float largest() const {
+    Unit<T> top = units[0];
+#pragma unroll
+    for (int w = 0; w < kWords<T>; ++w) {
+#pragma unroll
+      for (int i = 1; i < kBatch; ++i) top.w[w] = Words<T>::larger(top.w[w], units[i].w[w]);
+    }
+    return top.largest();
+  }
+  // The first place of the value.
+  __device__ uint32_t place(float value, uint32_t unit, int lanes) const {
+    uint32_t first = 0;
+#pragma unroll
+    for (int i = kBatch - 1; i >= 0; --i) {
+#pragma unroll
+      for (int w = kWords<T> - 1; w >= 0; --w) {
+#pragma unroll
+        for (int j = kOfWord<T> - 1; j >= 0; --j) {
+          const float v = Words<T>::value(units[i].w[w], j);
+          if (v == value || (is_nan(v) && is_nan(value))) {
+            first = (unit + i * lanes) * kUnit + w * kOfWord<T> + j;
+          }
+        }
+      }
+    }
+    return first;
+  }
+};
+
+// Rows that some lanes of a warp take, kRows at a time: the row's largest value first, then its
+// first place, by the threads that have it.
+template <class T, int kRows>
+__global__ void __launch_bounds__(kReduceThreads, 4)
+    arg_short_rows(const __grid_constant__ Reduction r) {
+  const RowPlace place = row_place(r);
+  const uint32_t flip = flip_of(r, Words<T>::kSigns);
+  const auto end = static_cast<uint32_t>(r.units);
+  const uint32_t step = kBatch * r.lanes;
+  const uint32_t turns = (end + step - 1) / step;
+  Turn<T> own[kRows];
+  Candidate best[kRows];  // its batch is the turn's first unit
+  const char* rows[kRows];
+#pragma unroll
+  for (int k = 0; k < kRows; ++k) {
+    best[k].batch = place.lane;
+    rows[k] = r.x + r.kept.x_offset(min(place.row * kRows + k, r.outs - 1));
+  }
+  for (uint32_t unit = place.lane, turn = 0; turn < turns; ++turn, unit += step) {
+#pragma unroll
+    for (int k = 0; k < kRows; ++k) own[k].load(rows[k], unit, end, r.lanes, flip);
+#pragma unroll
+    for (int k = 0; k < kRows; ++k) best[k].offer(own[k].largest(), unit, unit < end);
+  }
+#pragma unroll
+  for (int k = 0; k < kRows; ++k) {
+    const uint32_t mine = place.lane < end ? sortable(best[k].value) : 0;
+    const uint32_t top = largest_number(mine, r.lanes);
+    uint32_t behind = 0;  // the complement of the place
+    if (mine == top) {
+      if (turns > 1) own[k].load(rows[k], best[k].batch, end, r.lanes, flip);
+      behind = ~own[k].place(best[k].value, best[k].batch, r.lanes);
+    }
+    behind = largest_number(behind, r.lanes);
+    const int64_t row = place.row * kRows + k;
+    if (place.lane == 0 && row < r.outs) {
+      *reinterpret_cast<int64_t*>(r.out + r.kept.out_offset(row)) = ~behind;
+    }
+  }
+}
+
+// Rows of x that a thread looks at together, in a batch of its columns.
+template <class T>
+inline constexpr int kDeep = T::kBytes == 2 ? 8 : 4;
+
+// The largest of each of a thread's 8 columns.
+template <class T>
+struct Columns {
+  Candidate best[kUnit];
+
+  // Rows `batch` * kDeep and on, of which `valid` exist.
+  __device__ void take(const char* p, int64_t stride, int valid, uint32_t batch, uint32_t flip) {
+    Unit<T> units[kDeep<T>];
+#pragma unroll
+    for (int i = 0; i < kDeep<T>; ++i) {
+      units[i] = i < valid ? Unit<T>::load(p + i * stride, flip) : Unit<T>::none();
+    }
+#pragma unroll
+    for (int w = 0; w < kWords<T>; ++w) {
+      uint32_t top = units[0].w[w];
+#pragma unroll
+      for (int i = 1; i < kDeep<T>; ++i) top = Words<T>::larger(top, units[i].w[w]);
+#pragma unroll
+      for (int i = 0; i < kOfWord<T>; ++i) {
+        best[w * kOfWord<T> + i].offer(Words<T>::value(top, i), batch, true);
+      }
+    }
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(kReduceThreads, 3)
+    arg_columns(const __grid_constant__ Reduction r) {
+  __shared__ Key shared[kUnit][kReduceThreads];
+  const ColumnPlace place = column_place(r);
+  const int deep = kReduceThreads / r.lanes;
+  const int64_t first = place.outer * (r.units * kUnit) + place.unit * kUnit;  // result
+  const int64_t begin = place.begin + place.y * kDeep<T>;
+  const bool exists = place.unit < r.units && begin < place.end;
+  Columns<T> columns;
+  auto batch = static_cast<uint32_t>(begin / kDeep<T>);
+#pragma unroll
+  for (Candidate& best : columns.best) best.batch = batch;
+  if (exists) {
+    const int64_t stride = r.gone.x_stride[0];
+    const int64_t step = int64_t{deep} * kDeep<T>;
+    const uint32_t flip = flip_of(r, Words<T>::kSigns);
+    const char* p = r.x + r.kept.x_offset(first) + begin * stride;
+    int64_t row = begin;
+    for (; row + kDeep<T> <= place.end; row += step, batch += deep, p += step * stride) {
+      columns.take(p, stride, kDeep<T>, batch, flip);
+    }
+    if (row < place.end) columns.take(p, stride, static_cast<int>(place.end - row), batch, flip);
+  }
+  Key keys[kUnit];
+#pragma unroll
+  for (int j = 0; j < kUnit; ++j) {
+    keys[j] = exists ? key_of(columns.best[j].value, columns.best[j].batch) : 0;
+  }
+  for (int half = deep / 2; half > 0; half /= 2) {
+    if (place.y >= half && place.y < 2 * half) {
+#pragma unroll
+      for (int j = 0; j < kUnit; ++j) shared[j][threadIdx.x] = keys[j];
+    }
+    __syncthreads();
+    if (place.y < half) {
+#pragma unroll
+      for (int j = 0; j < kUnit; ++j) {
+        keys[j] = max(keys[j], shared[j][threadIdx.x + half * r.lanes]);
+      }
+    }
+    __syncthreads();
+  }
+  if (place.y != 0 || place.unit >= r.units) return;
+#pragma unroll
+  for (int j = 0; j < kUnit; ++j) keep<T>(r, first + j, place.split, keys[j], kDeep<T>);
+}
+
+// Parts of results: a block takes up to 8 results, whose parts its threads share.
+template <class T>
+__global__ void __launch_bounds__(kReduceThreads)
+    arg_finish(const __grid_constant__ Reduction r, int width, int each) {
+  __shared__ Key shared[kReduceThreads];
+  const int x = threadIdx.x & (width - 1), y = threadIdx.x / width;
+  const int deep = kReduceThreads / width;
+  const int64_t result = static_cast<int64_t>(blockIdx.x) * width + x;
+  const auto* parts = static_cast<const Key*>(r.partials);
+  Key key = 0;
+  if (result < r.outs) {
+#pragma unroll 8
+    for (int64_t split = y; split < r.splits; split += deep) {
+      key = max(key, parts[split * r.outs + result]);
+    }
+  }
+  for (int half = deep / 2; half > 0; half /= 2) {
+    if (y >= half && y < 2 * half) shared[threadIdx.x] = key;
+    __syncthreads();
+    if (y < half) key = max(key, shared[threadIdx.x + half * width]);
+    __syncthreads();
+  }
+  if (result >= r.outs || y != 0) return;
+  *reinterpret_cast<int64_t*>(r.out + r.kept.out_offset(result)) =
+      place_of<T>(r, result, key, each);
+}
+
+// ---- any strides ----
+
 struct Best {
   int64_t place;
   float value;  // times sign
@@ -22,10 +412,7 @@ struct Best {
 
 constexpr int64_t kNone = INT64_MAX;
 
-__device__ inline Best nothing() { return {kNone, __int_as_float(0xFF800000)}; }
-__device__ inline bool is_nan(float v) { return v != v; }
-// Would v, later than `best`, take its place?
-__device__ inline bool beats(float v, float best) { return !(v <= best) && !is_nan(best); }
+__device__ inline Best nothing() { return {kNone, lowest()}; }
 
 __device__ inline Best better(const Best& a, const Best& b) {
   if (is_nan(a.value) != is_nan(b.value)) return is_nan(a.value) ? a : b;
@@ -33,172 +420,7 @@ __device__ inline Best better(const Best& a, const Best& b) {
   return a.value > b.value ? a : b;
 }
 
-__device__ inline Best from_lane(const Best& b, int distance) {
-  return {__shfl_xor_sync(0xFFFFFFFFu, b.place, distance),
-          __shfl_xor_sync(0xFFFFFFFFu, b.value, distance)};
-}
-
-__device__ inline float largest_of(const float (&v)[kUnit]) {
-  return max_nan(max_nan(max_nan(v[0], v[1]), max_nan(v[2], v[3])),
-                 max_nan(max_nan(v[4], v[5]), max_nan(v[6], v[7])));
-}
-
-template <class T>
-__device__ inline void values_of(const typename T::Raw& raw, bool negate, float (&v)[kUnit]) {
-  T::to_f32(raw, v);
-  if (!negate) return;
-#pragma unroll
-  for (int j = 0; j < kUnit; ++j) v[j] = -v[j];
-}
-
-__device__ inline void keep(const Reduction& r, int64_t result, int64_t split, const Best& best) {
-  if (r.splits > 1) {
-    static_cast<Best*>(r.partials)[split * r.outs + result] = best;
-  } else {
-    *reinterpret_cast<int64_t*>(r.out + r.kept.out_offset(result)) = best.place;
-  }
-}
-
-template <class T>
-__global__ void __launch_bounds__(kReduceThreads) arg_rows(const __grid_constant__ Reduction r) {
-  __shared__ Best warps[kReduceThreads / 32];
-  const RowPlace place = row_place(r);
-  const bool negate = r.mode < 0;
-  Best best = nothing();
-  if (place.row < r.outs) {
-    const char* row = r.x + r.kept.x_offset(place.row);
-    constexpr int kUnitBytes = kUnit * T::kBytes;
-    if (place.begin + place.lane < place.end) best.place = (place.begin + place.lane) * kUnit;
-    for (int64_t unit = place.begin + place.lane; unit < place.end; unit += kBatch * r.lanes) {
-      typename T::Raw raw[kBatch];
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        if (unit + i * r.lanes < place.end) {
-          raw[i] = T::load(row + (unit + i * r.lanes) * kUnitBytes);
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        if (unit + i * r.lanes >= place.end) break;
-        float v[kUnit];
-        values_of<T>(raw[i], negate, v);
-        const float top = largest_of(v);
-        if (!beats(top, best.value)) continue;
-        int j = kUnit - 1;
-#pragma unroll
-        for (int k = kUnit - 2; k >= 0; --k) {
-          if (v[k] == top || (is_nan(top) && is_nan(v[k]))) j = k;
-        }
-        best = {(unit + i * r.lanes) * kUnit + j, top};
-      }
-    }
-  }
-  for (int distance = min(r.lanes, 32) / 2; distance > 0; distance /= 2) {
-    best = better(best, from_lane(best, distance));
-  }
-  if (r.lanes == kReduceThreads) {
-    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = best;
-    __syncthreads();
-    if (threadIdx.x != 0) return;
-    for (int i = 1; i < kReduceThreads / 32; ++i) best = better(best, warps[i]);
-  }
-  if (place.lane == 0 && place.row < r.outs) keep(r, place.row, place.split, best);
-}
-
-// A thread's 8 columns: the best value of each, and its row within the part.
-struct Columns {
-  float value[kUnit];
-  uint32_t row[kUnit];
-
-  // Rows `row`, `row` + step, ... of which `valid` exist.
-  template <class T>
-  __device__ void take(const char* p, int64_t stride, int valid, uint32_t at, uint32_t step,
-                       bool negate) {
-    typename T::Raw raw[kBatch];
-    float v[kBatch][kUnit];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (i < valid) raw[i] = T::load(p + i * stride);
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (i < valid) {
-        values_of<T>(raw[i], negate, v[i]);
-      } else {
-#pragma unroll
-        for (int j = 0; j < kUnit; ++j) v[i][j] = __int_as_float(0xFF800000);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kUnit; ++j) {
-      const float top = max_nan(max_nan(v[0][j], v[1][j]), max_nan(v[2][j], v[3][j]));
-      if (!beats(top, value[j])) continue;
-      uint32_t first = at;
-#pragma unroll
-      for (int i = kBatch - 1; i >= 0; --i) {
-        if (v[i][j] == top || (is_nan(top) && is_nan(v[i][j]))) first = at + i * step;
-      }
-      value[j] = top;
-      row[j] = first;
-    }
-  }
-};
-
-template <class T>
-__global__ void __launch_bounds__(kReduceThreads) arg_columns(const __grid_constant__ Reduction r) {
-  __shared__ Best shared[kReduceThreads];
-  const ColumnPlace place = column_place(r);
-  const int deep = kReduceThreads / r.lanes;
-  const int64_t first = place.outer * (r.units * kUnit) + place.unit * kUnit;  // result
-  const bool exists = place.unit < r.units && place.begin + place.y < place.end;
-  Columns columns;
-#pragma unroll
-  for (int j = 0; j < kUnit; ++j) {
-    columns.value[j] = __int_as_float(0xFF800000);
-    columns.row[j] = place.y;
-  }
-  if (exists) {
-    const int64_t stride = r.gone.x_stride[0];
-    const char* p = r.x + r.kept.x_offset(first) + place.begin * stride;
-    const auto rows = static_cast<uint32_t>(place.end - place.begin);
-    for (uint32_t row = place.y; row < rows; row += kBatch * deep) {
-      const int valid = static_cast<int>(min((rows - row + deep - 1) / deep, kBatch + 0u));
-      columns.take<T>(p + row * stride, deep * stride, valid, row, deep, r.mode < 0);
-    }
-  }
-  for (int j = 0; j < kUnit; ++j) {
-    Best best = nothing();
-#pragma unroll
-    for (int k = 0; k < kUnit; ++k) {
-      if (j == k && exists) best = {place.begin + columns.row[k], columns.value[k]};
-    }
-    for (int half = deep / 2; half > 0; half /= 2) {
-      if (place.y >= half && place.y < 2 * half) shared[threadIdx.x] = best;
-      __syncthreads();
-      if (place.y < half) best = better(best, shared[threadIdx.x + half * r.lanes]);
-      __syncthreads();
-    }
-    if (place.y == 0 && place.unit < r.units) keep(r, first + j, place.split, best);
-  }
-}
-
-__global__ void __launch_bounds__(kReduceThreads) arg_finish(const __grid_constant__ Reduction r) {
-  const int64_t result = (static_cast<int64_t>(blockIdx.x) * kReduceThreads + threadIdx.x) / 32;
-  const auto* parts = static_cast<const Best*>(r.partials);
-  Best best = nothing();
-  if (result < r.outs) {
-    for (int64_t split = threadIdx.x % 32; split < r.splits; split += 32) {
-      best = better(best, parts[split * r.outs + result]);
-    }
-  }
-  for (int distance = 16; distance > 0; distance /= 2) {
-    best = better(best, from_lane(best, distance));
-  }
-  if (result >= r.outs || threadIdx.x % 32 != 0) return;
-  *reinterpret_cast<int64_t*>(r.out + r.kept.out_offset(result)) = best.place;
-}
-
-// Any strides: the block's threads, or one thread, take a result's elements in turn.
+// The block's threads, or one thread, take a result's elements in turn.
 __global__ void __launch_bounds__(kReduceThreads)
     arg_any(const __grid_constant__ Reduction r, AnyTensor x) {
   __shared__ Best shared[kReduceThreads];
@@ -239,16 +461,31 @@ Status start(const Call& call, const char* name, const ReducePlan& plan, int sig
   r.mode = sign;
   r.partials = call.workspace;
   const bool rows = plan.is_rows();
-  const int64_t blocks = rows ? cut_rows(r) : cut_columns(r);
-  PESTLE_TRY(launch(call, name, {blocks, kReduceThreads}, rows ? arg_rows<T> : arg_columns<T>, r));
+  constexpr int kRows = T::kBytes == 2 ? 2 : 1;
+  if (rows) {
+    const int64_t blocks = cut_rows(r, 132 * 4);
+    if (r.lanes < kReduceThreads) {
+      const int64_t rows_of_block = kReduceThreads / r.lanes * kRows;
+      return launch(call, name, {ceil_div(r.outs, rows_of_block), kReduceThreads},
+                    arg_short_rows<T, kRows>, r);
+    }
+    PESTLE_TRY(launch(call, name, {blocks, kReduceThreads}, arg_rows<T>, r));
+  } else {
+    const int64_t blocks = cut_columns(r, kDeep<T>, 132 * 3);
+    PESTLE_TRY(launch(call, name, {blocks, kReduceThreads}, arg_columns<T>, r));
+  }
   if (r.splits == 1) return {};
-  return launch(call, name, {ceil_div(r.outs * 32, kReduceThreads), kReduceThreads}, arg_finish, r);
+  const int width = finish_width(r.outs);
+  return launch(call, name, {ceil_div(r.outs, width), kReduceThreads}, arg_finish<T>, r, width,
+                rows ? kUnit : kDeep<T>);
 }
 
 }  // namespace
 
 std::string refuse_cuda_arg_extreme(const Call& call, const Machine&) {
-  return refuse_fast_reduction(plan_of(call));
+  const ReducePlan plan = plan_of(call);
+  if (plan.count >= int64_t{1} << 33) return "more than 2^33 elements stand behind a result";
+  return refuse_fast_reduction(plan);
 }
 
 Status cuda_arg_extreme(const Call& call, const char* name, int sign) {

@@ -99,8 +99,17 @@ inline int64_t splits_for(int64_t outs, int64_t blocks, int64_t parts) {
                              std::max<int64_t>(1, std::min(most, parts)));
 }
 
-// Returns the number of blocks.
-inline int64_t cut_rows(Reduction& r) {
+// Parts of each result so that `blocks` times as many nearly fill the device's `slots` once; if
+// there is no such number, so many that the last ones to run do not show.
+inline int64_t splits_of_wave(int64_t outs, int64_t blocks, int64_t parts, int64_t slots) {
+  const int64_t most = std::max<int64_t>(1, std::min(kMostSplits, kMostPartials / outs));
+  const int64_t even = std::min({slots / std::max<int64_t>(1, blocks), most, parts});
+  if (even >= 1 && even * blocks * 8 >= slots * 7) return even;
+  return splits_for(outs, blocks, parts);
+}
+
+// `slots` blocks run at once. Returns the number of blocks.
+inline int64_t cut_rows(Reduction& r, int64_t slots) {
   r.units = r.count / cuda::kUnit;
   r.lanes = 1;
   while (r.lanes < 32 && r.lanes * kBatch < r.units) r.lanes *= 2;
@@ -110,21 +119,29 @@ inline int64_t cut_rows(Reduction& r) {
   const int64_t turns = cuda::ceil_div(r.units, step);
   // A part is worth a block of its own from four turns on.
   const bool one_wave = blocks >= kOneWave.first && blocks <= kOneWave.second && turns < 256;
-  r.splits = one_wave ? 1 : splits_for(r.outs, blocks, turns / 4);
+  r.splits = one_wave ? 1 : splits_of_wave(r.outs, blocks, std::max<int64_t>(1, turns / 4), slots);
   r.chunk = cuda::ceil_div(turns, r.splits) * step;
   r.splits = cuda::ceil_div(r.units, r.chunk);
   return blocks * r.splits;
 }
 
-inline int64_t cut_columns(Reduction& r) {
+// Results of a block that combines parts.
+inline int finish_width(int64_t outs) {
+  int width = 1;
+  while (width < 8 && width < outs) width *= 2;
+  return width;
+}
+
+// `batch` rows are a thread's turn, `slots` blocks run at once. Returns the number of blocks.
+inline int64_t cut_columns(Reduction& r, int batch, int64_t slots) {
   const int64_t width = r.kept.size[r.kept.rank - 1];
   r.units = width / cuda::kUnit;
   r.lanes = 1;
-  while (r.lanes < 16 && r.lanes < r.units) r.lanes *= 2;
+  while (r.lanes < 32 && r.lanes < r.units) r.lanes *= 2;
   const int64_t blocks = r.outs / width * cuda::ceil_div(r.units, r.lanes);
-  const int64_t step = int64_t{kReduceThreads} / r.lanes * kBatch;  // rows of a turn
+  const int64_t step = int64_t{kReduceThreads} / r.lanes * batch;  // rows of a turn
   const int64_t turns = cuda::ceil_div(r.count, step);
-  r.splits = splits_for(r.outs, blocks, turns / 4);
+  r.splits = splits_of_wave(r.outs, blocks, std::max<int64_t>(1, turns / 4), slots);
   r.chunk = cuda::ceil_div(turns, r.splits) * step;
   r.splits = cuda::ceil_div(r.count, r.chunk);
   return blocks * r.splits;
@@ -195,9 +212,11 @@ struct ColumnPlace {
 };
 __device__ inline ColumnPlace column_place(const Reduction& r) {
   ColumnPlace p;
+  // Groups of columns run fastest: blocks that run together read whole rows.
   const int64_t across = (r.units + r.lanes - 1) / r.lanes;
-  const int64_t group = blockIdx.x / r.splits;
-  p.split = blockIdx.x - group * r.splits;
+  const int64_t groups = gridDim.x / r.splits;
+  p.split = blockIdx.x / groups;
+  const int64_t group = blockIdx.x - p.split * groups;
   p.outer = group / across;
   p.x = threadIdx.x & (r.lanes - 1);
   p.y = threadIdx.x / r.lanes;

@@ -1,6 +1,6 @@
 // reduce on CUDA.
 // Map      rows (reduced elements are neighbours): 1 to 32 threads or a block a row; columns: a
-//          thread has 8 columns, the threads of a block stand 16 side by side and 16 deep. Four
+//          thread has 8 columns, the threads of a block stand 32 side by side and 8 deep. Four
 //          units of 8 elements are loaded before they are used. Where results are too few to fill
 //          the device, a result's parts go to several blocks and a second kernel combines them in
 //          order. _any: every stride, dtype and offset, a block or a thread a result.
@@ -8,8 +8,7 @@
 // Numerics f32, 8 sums a thread that are combined as a tree; squares and the sums of exponentials
 //          likewise; one rounding. The order depends on the shape alone.
 // Measured H200, 256 MiB, share of a copy that writes as little: rows of 1k to 256k 96-99 % (bf16
-// 1k
-//          89 %), one result 91 %, columns 83-86 %, logsumexp 77 %
+//          1k 89 %), one result 93 %, columns 88-90 %, logsumexp 83 %
 #include <cfloat>
 
 #include "ops/common/reduce_layout.cuh"
@@ -112,6 +111,21 @@ struct LogSum {
                           (exp_of(v[2] - base) + exp_of(v[3] - base)));
     value.base = base;
   }
+  // Of a row's elements, which share a base: one exponential more for all of them.
+  __device__ static void add_units(Value& value, const float (&v)[kBatch][kUnit]) {
+    float tops[kBatch];
+    for (int i = 0; i < kBatch; ++i) {
+      tops[i] = fmaxf(fmaxf(fmaxf(v[i][0], v[i][1]), fmaxf(v[i][2], v[i][3])),
+                      fmaxf(fmaxf(v[i][4], v[i][5]), fmaxf(v[i][6], v[i][7])));
+    }
+    const float top = fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3]));
+    const float base = fmaxf(value.base, finite(top));
+    float sums[kBatch] = {value.sum * exp_of(value.base - base)};
+    for (int i = 0; i < kBatch; ++i) {
+      for (int j = 0; j < kUnit; ++j) sums[i] += exp_of(v[i][j] - base);
+    }
+    value = {base, (sums[0] + sums[1]) + (sums[2] + sums[3])};
+  }
   __device__ static float finish(Value value, int64_t, int) { return value.base + logf(value.sum); }
 };
 
@@ -125,16 +139,19 @@ __device__ inline typename Acc::Value from_lane(typename Acc::Value v, int dista
   }
 }
 
-// Blocks a SM: 512 rows are one wave where four fit, and sums of exponentials have twice the state.
+// Blocks a multiprocessor.
+template <class Acc>
+inline constexpr bool kSharesBase = sizeof(typename Acc::Value) == 8;
 template <class Acc, class T>
-inline constexpr int kBlocks = (sizeof(typename Acc::Value) == 4 ? 4 : 3) - (T::kBytes == 4);
+inline constexpr int kRowBlocks = T::kBytes == 4 ? 3 : (kSharesBase<Acc> ? 3 : 4);
+template <class Acc, class T>
+inline constexpr int kColumnBlocks = (kSharesBase<Acc> ? 3 : 4) - (T::kBytes == 4);
 
-// Takes kBatch units `step` bytes apart, of which `valid` exist.
+// kBatch units `step` bytes apart, of which `valid` exist.
 template <class Acc, class T>
-__device__ inline void take(typename Acc::Value (&values)[kUnit], const char* p, int64_t step,
-                            int valid) {
+__device__ inline void load_batch(const char* p, int64_t step, int valid,
+                                  float (&v)[kBatch][kUnit]) {
   typename T::Raw raw[kBatch];
-  float v[kBatch][kUnit];
 #pragma unroll
   for (int i = 0; i < kBatch; ++i) {
     if (i < valid) raw[i] = T::load(p + i * step);
@@ -148,6 +165,13 @@ __device__ inline void take(typename Acc::Value (&values)[kUnit], const char* p,
       for (int j = 0; j < kUnit; ++j) v[i][j] = Acc::missing();
     }
   }
+}
+
+template <class Acc, class T>
+__device__ inline void take(typename Acc::Value (&values)[kUnit], const char* p, int64_t step,
+                            int valid) {
+  float v[kBatch][kUnit];
+  load_batch<Acc, T>(p, step, valid, v);
 #pragma unroll
   for (int j = 0; j < kUnit; ++j) {
     const float column[kBatch] = {v[0][j], v[1][j], v[2][j], v[3][j]};
@@ -166,31 +190,55 @@ __device__ inline void keep(const Reduction& r, int64_t result, int64_t split,
   }
 }
 
+// A row's units in a thread: 8 values that become one, or one for all.
 template <class Acc, class T>
-__global__ void __launch_bounds__(kReduceThreads, kBlocks<Acc, T>)
+struct RowValues {
+  using Value = typename Acc::Value;
+  Value values[kSharesBase<Acc> ? 1 : kUnit];
+
+  __device__ void add(const char* p, int64_t step, int valid) {
+    if constexpr (kSharesBase<Acc>) {
+      float v[kBatch][kUnit];
+      load_batch<Acc, T>(p, step, valid, v);
+      Acc::add_units(values[0], v);
+    } else {
+      take<Acc, T>(values, p, step, valid);
+    }
+  }
+  __device__ Value total() const {
+    if constexpr (kSharesBase<Acc>) {
+      return values[0];
+    } else {
+      return Acc::combine(
+          Acc::combine(Acc::combine(values[0], values[1]), Acc::combine(values[2], values[3])),
+          Acc::combine(Acc::combine(values[4], values[5]), Acc::combine(values[6], values[7])));
+    }
+  }
+};
+
+template <class Acc, class T>
+__global__ void __launch_bounds__(kReduceThreads, kRowBlocks<Acc, T>)
     reduce_rows(const __grid_constant__ Reduction r) {
   using Value = typename Acc::Value;
   __shared__ Value warps[kReduceThreads / 32];
   const RowPlace place = row_place(r);
-  Value values[kUnit];
+  RowValues<Acc, T> own;
 #pragma unroll
-  for (int j = 0; j < kUnit; ++j) values[j] = Acc::none();
+  for (Value& value : own.values) value = Acc::none();
   if (place.row < r.outs) {
     const char* row = r.x + r.kept.x_offset(place.row);
     constexpr int kUnitBytes = kUnit * T::kBytes;
     const int64_t step = int64_t{r.lanes} * kUnitBytes;
     int64_t unit = place.begin + place.lane;
     for (; unit + (kBatch - 1) * r.lanes < place.end; unit += kBatch * r.lanes) {
-      take<Acc, T>(values, row + unit * kUnitBytes, step, kBatch);
+      own.add(row + unit * kUnitBytes, step, kBatch);
     }
     if (unit < place.end) {
       const int valid = static_cast<int>((place.end - unit + r.lanes - 1) / r.lanes);
-      take<Acc, T>(values, row + unit * kUnitBytes, step, valid);
+      own.add(row + unit * kUnitBytes, step, valid);
     }
   }
-  Value value = Acc::combine(
-      Acc::combine(Acc::combine(values[0], values[1]), Acc::combine(values[2], values[3])),
-      Acc::combine(Acc::combine(values[4], values[5]), Acc::combine(values[6], values[7])));
+  Value value = own.total();
   for (int distance = min(r.lanes, 32) / 2; distance > 0; distance /= 2) {
     value = Acc::combine(value, from_lane<Acc>(value, distance));
   }
@@ -204,7 +252,7 @@ __global__ void __launch_bounds__(kReduceThreads, kBlocks<Acc, T>)
 }
 
 template <class Acc, class T>
-__global__ void __launch_bounds__(kReduceThreads, kBlocks<Acc, T>)
+__global__ void __launch_bounds__(kReduceThreads, kColumnBlocks<Acc, T>)
     reduce_columns(const __grid_constant__ Reduction r) {
   using Value = typename Acc::Value;
   __shared__ Value shared[kUnit][kReduceThreads];
@@ -246,23 +294,31 @@ __global__ void __launch_bounds__(kReduceThreads, kBlocks<Acc, T>)
   }
 }
 
-// Parts of results, in order: a thread a result, or (kLanes 32) a warp for few results of many.
-template <class Acc, int kLanes>
+// Parts of results, in a fixed order: a block takes up to 8 results, whose parts its threads
+// share.
+template <class Acc>
 __global__ void __launch_bounds__(kReduceThreads)
-    finish_parts(const __grid_constant__ Reduction r) {
+    finish_parts(const __grid_constant__ Reduction r, int width) {
   using Value = typename Acc::Value;
-  const int64_t result = (static_cast<int64_t>(blockIdx.x) * kReduceThreads + threadIdx.x) / kLanes;
+  __shared__ Value shared[kReduceThreads];
+  const int x = threadIdx.x & (width - 1), y = threadIdx.x / width;
+  const int deep = kReduceThreads / width;
+  const int64_t result = static_cast<int64_t>(blockIdx.x) * width + x;
   const auto* parts = static_cast<const Value*>(r.partials);
   Value value = Acc::none();
   if (result < r.outs) {
-    for (int64_t split = threadIdx.x % kLanes; split < r.splits; split += kLanes) {
+#pragma unroll 8
+    for (int64_t split = y; split < r.splits; split += deep) {
       value = Acc::combine(value, parts[split * r.outs + result]);
     }
   }
-  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
-    value = Acc::combine(value, from_lane<Acc>(value, distance));
+  for (int half = deep / 2; half > 0; half /= 2) {
+    if (y >= half && y < 2 * half) shared[threadIdx.x] = value;
+    __syncthreads();
+    if (y < half) value = Acc::combine(value, shared[threadIdx.x + half * width]);
+    __syncthreads();
   }
-  if (result >= r.outs || threadIdx.x % kLanes != 0) return;
+  if (result >= r.outs || y != 0) return;
   store_result(r.out + r.kept.out_offset(result), r.out_dtype, Acc::finish(value, r.count, r.mode));
 }
 
@@ -303,16 +359,14 @@ Status start(const Call& call, const ReducePlan& plan) {
   r.mode = static_cast<int>(call.integer(kOp));
   r.partials = call.workspace;
   const bool rows = plan.is_rows();
-  const int64_t blocks = rows ? cut_rows(r) : cut_columns(r);
+  const int64_t blocks = rows ? cut_rows(r, 132 * kRowBlocks<Acc, T>)
+                              : cut_columns(r, kBatch, 132 * kColumnBlocks<Acc, T>);
   PESTLE_TRY(launch(call, "reduce", {blocks, kReduceThreads},
                     rows ? reduce_rows<Acc, T> : reduce_columns<Acc, T>, r));
   if (r.splits == 1) return {};
-  if (r.outs >= 8192) {
-    return launch(call, "reduce", {ceil_div(r.outs, kReduceThreads), kReduceThreads},
-                  finish_parts<Acc, 1>, r);
-  }
-  return launch(call, "reduce", {ceil_div(r.outs * 32, kReduceThreads), kReduceThreads},
-                finish_parts<Acc, 32>, r);
+  const int width = finish_width(r.outs);
+  return launch(call, "reduce", {ceil_div(r.outs, width), kReduceThreads}, finish_parts<Acc>, r,
+                width);
 }
 
 // body(accumulator) for the op.
