@@ -1,14 +1,14 @@
 // activation and gated_activation on CUDA.
-// Map      plain: activation_rows.cuh. codes: rows in registers as norms have them (row_team.cuh),
-// 32
-//          elements a thread; blocks of a row know one another only where its scale is computed.
-//          any: a block a row, pieces of 1024 elements in shared memory.
+// Map      plain: activation_rows.cuh. codes: a team walks over rows (row_team.cuh), 32 elements a
+//          thread, the next rows on their way to shared memory (row_ring.cuh); blocks of a row know
+//          one another only where its scale is computed. any: a block a row, pieces of 1024
+//          elements in shared memory.
 // Traffic  x, gate and out (or codes) once.
 // Numerics f32, one rounding to x's dtype; codes: ops/common/quantized_output.h.
-// Measured activation.md, gated_activation.md; codes not yet run on a GPU.
+// Measured activation.md, gated_activation.md
 #include "ops/common/activation_rows.h"
 
-#include "backends/cuda/device/row_team.cuh"
+#include "backends/cuda/device/row_ring.cuh"
 #include "ops/common/activation_rows.cuh"
 #include "ops/common/quantized_any.cuh"
 #include "ops/common/quantized_output.cuh"
@@ -20,6 +20,7 @@ using namespace pestle::cuda;
 using namespace row_quantizer;
 
 constexpr int kCodeThreads = 256;
+constexpr int kCodeBlocks = 3;  // of a multiprocessor, at least
 
 struct CodesJob {
   TeamShape shape;
@@ -27,52 +28,80 @@ struct CodesJob {
   const char* gate = nullptr;
   char* out = nullptr;
   int64_t x_row_bytes = 0, gate_row_bytes = 0, out_row_bytes = 0;
+  int columns = 0;
+  int stages = 1;  // rows that are on their way or in use
   Activation act = Activation::kSilu;
   RowQuantizer codes;
 };
 
+// A unit's values, rounded to T.
 template <class T>
-__device__ inline void load_units(const char* row, const Team& team,
-                                  typename T::Raw (&raw)[kTeamUnits]) {
+__device__ inline typename T::Raw activated(const CodesJob& p, const RowRing<CodeMap<T>>& ring,
+                                            int stage, int gate, int unit) {
+  using Map = CodeMap<T>;
+  constexpr int kEach = kUnit / Map::kPieceElements;  // pieces of a unit
+  const int run = unit / 2, first = unit % 2 * kEach;
+  float v[kUnit];
 #pragma unroll
-  for (int i = 0; i < kTeamUnits; ++i) {
-    raw[i] = T::load(row + team.near_unit(i) * (kUnit * T::kBytes));
+  for (int i = 0; i < kEach; ++i) {
+    ring.read(stage, run, first + i, v + i * Map::kPieceElements);
   }
+  activate(p.act, v);
+  if (p.gate != nullptr) {
+    float g[kUnit];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      ring.read(gate, run, first + i, g + i * Map::kPieceElements);
+    }
+    for (int j = 0; j < kUnit; ++j) v[j] *= g[j];
+  }
+  return round_unit<T>(v);
 }
 
 template <class T, class Kind>
-__global__ void __launch_bounds__(kCodeThreads, 3)
+__global__ void __launch_bounds__(kCodeThreads, kCodeBlocks)
     codes_kernel(const __grid_constant__ CodesJob p) {
-  __shared__ TeamParts<1> parts;
-  const Team team(p.shape);
-  typename T::Raw raw[kTeamUnits];
-  typename T::Raw gate[kTeamUnits];
-  load_units<T>(p.x + team.row * p.x_row_bytes, team, raw);
-  if (p.gate != nullptr) load_units<T>(p.gate + team.row * p.gate_row_bytes, team, gate);
-  team.begin_joins();
-  char* out = p.out + team.row * p.out_row_bytes;
-#pragma unroll
-  for (int i = 0; i < kTeamUnits; ++i) {
-    float v[kUnit];
-    T::to_f32(raw[i], v);
-    activate(p.act, v);
-    if (p.gate != nullptr) {
-      float g[kUnit];
-      T::to_f32(gate[i], g);
-      for (int j = 0; j < kUnit; ++j) v[j] *= g[j];
+  using Map = CodeMap<T>;
+  extern __shared__ uint4 shared[];
+  __shared__ TeamJoins<2> parts;  // of rows in turn: one is read while the next is written
+  Team team(p.shape);
+  RowElements<Map> at(team, p.columns);
+  const int tensor = blockDim.x * (Map::kStageBytes * p.stages);
+  char* after = reinterpret_cast<char*>(shared) + (p.gate != nullptr ? 2 : 1) * tensor;
+  const RowRing<Map> ring(team, p.columns, shared, p.stages);
+  const auto fetch = [&](int k, int stage) {
+    if (team.walks_on(k)) {
+      const int row = team.row_after(k);
+      ring.fetch(row_at(p.x, p.x_row_bytes, row), stage);
+      if (p.gate != nullptr) ring.fetch(row_at(p.gate, p.gate_row_bytes, row), stage + tensor);
     }
-    raw[i] = T::pack(v);
-    if (p.out != nullptr && team.inside && team.has(i)) {
-      T::put(out + team.unit(i) * (kUnit * T::kBytes), raw[i]);
-    }
-  }
-  if constexpr (std::is_same_v<Kind, RotatedCodes>) {
-    float v[kTeamUnits][kUnit];
+    commit_copies();
+  };
+  Nvfp4Scale global{};
+  if constexpr (std::is_same_v<Kind, Nvfp4Codes>) global = Nvfp4Scale::from(p.codes.global_scale);
+  for (int k = 0; k < p.stages; ++k) fetch(k, k * ring.kStride);
+  team.begin(parts);
+  int stage = 0, slot = 0;
+  for (; team.walks_on(0); team.go_on(), slot ^= 1) {
+    at.begin_row(team);
+    if (p.stages == 2)
+      wait_copies<1>();
+    else
+      wait_copies<0>();
+    __syncwarp();  // pieces that other lanes asked for
+    typename T::Raw raw[kCodeUnits];
+    char* out = row_at(p.out, p.out_row_bytes, team.row);
 #pragma unroll
-    for (int i = 0; i < kTeamUnits; ++i) T::to_f32(raw[i], v[i]);
-    put_rotated(p.codes, team, parts, 0, v);
-  } else {
-    put_codes<T, Kind>(p.codes, p.shape.rows, team, parts, 0, raw);
+    for (int i = 0; i < kCodeUnits; ++i) {
+      raw[i] = activated<T>(p, ring, stage, stage + tensor, i);
+      if (p.out != nullptr && at.stores(i)) {
+        T::put(at_element<T::kBytes>(out, at.element(i)), raw[i]);
+      }
+    }
+    __syncwarp();
+    fetch(p.stages, stage);
+    stage = p.stages == 2 ? ring.kStride - stage : 0;
+    put_codes<T, Kind>(p.codes, team, at, parts, slot, after, global, raw);
   }
 }
 
@@ -126,10 +155,19 @@ ActivationTensors tensors_of(const ActivationRows& a) {
 
 template <class T, class Kind>
 Status start_codes(const Call& call, const char* name, CodesJob& job, const ActivationRows& a) {
+  using Map = CodeMap<T>;
   TeamShape& s = job.shape;
-  s = TeamShape::over(a.rows(), a.columns() / kUnit, kMostBlocksOfTeam, kTeamUnits, kCodeThreads);
+  s = team_over<Map>(a.rows(), a.columns(), kMostBlocksOfTeam, kCodeThreads);
+  const int rings = a.gate.data != nullptr ? 2 : 1;
+  job.stages = rings == 1 && T::kBytes == 2 ? 2 : 1;
+  int bytes = ring_bytes<Map>(s.threads, rings, job.stages);
+  if (std::is_same_v<Kind, RotatedCodes>) bytes += rotation_bytes(s.threads);
+  const auto kernel = codes_kernel<T, Kind>;
+  s.choose_walk(resident_blocks(device_index(call), s.threads, kCodeThreads * kCodeBlocks, bytes));
+  PESTLE_TRY(allow_shared(call, kernel, bytes));
   const int cluster = a.quant.computes_row_scale() ? s.cluster : 1;
-  return launch(call, name, {s.blocks(), s.threads, 0, cluster}, codes_kernel<T, Kind>, job);
+  return launch(call, name, {s.blocks(), s.threads, static_cast<size_t>(bytes), cluster}, kernel,
+                job);
 }
 
 template <class T>
@@ -157,6 +195,7 @@ Status activation_cuda(const Call& call, const char* name, const ActivationRows&
   job.x_row_bytes = row_distance(a.x);
   job.gate_row_bytes = a.gate.data ? row_distance(a.gate) : 0;
   job.out_row_bytes = a.out.data ? row_distance(a.out) : 0;
+  job.columns = static_cast<int>(a.columns());
   job.act = a.act;
   job.codes = RowQuantizer(a.quant);
   switch (a.x.dtype) {
@@ -179,15 +218,8 @@ std::string refuse_activation_cuda(const ActivationRows& a, const Machine& machi
   if (a.quant.format == OutFormat::kNone) return refuse_activation(tensors_of(a));
   if (a.rows() == 0 || a.columns() == 0) return "the tensor is empty";
   if (a.columns() % kUnit != 0) return "K is no multiple of 8";
-  // The lanes of a short row hold fewer elements than are rotated together.
-  const int64_t rotated = a.quant.hadamard / kUnit;
-  if (a.quant.hadamard > 32 && rotated * kTeamUnits > a.columns() / kUnit) {
-    return "rows are too short to rotate " + std::to_string(a.quant.hadamard) +
-           " elements in a warp";
-  }
   const bool joins = a.quant.computes_row_scale() && machine.compute_capability < 90;
-  const int64_t longest =
-      int64_t{kCodeThreads} * kTeamUnits * kUnit * (joins ? 1 : kMostBlocksOfTeam);
+  const int64_t longest = int64_t{kCodeThreads} * kRowElements * (joins ? 1 : kMostBlocksOfTeam);
   if (a.columns() > longest) return "rows of more than " + std::to_string(longest) + " elements";
   const struct {
     const char* name;

@@ -1,14 +1,17 @@
 // rms_norm, layer_norm, adaln and rms_adaln on CUDA.
-// Map      rows: a row lies in the registers of 4 to 32 lanes, a block, or a cluster of up to 16
-//          blocks (row_team.cuh), 32 elements a thread; one kernel for each dtype of x and kind of
-//          output, everything optional is a uniform branch. any: a block a row, in pieces of 1024
-//          elements in shared memory, read again for each pass; any strides and offsets.
-// Traffic  x (and residual) once, out (or codes) once; weight, bias, scale, shift out of the L2.
+// Map      A row lies in the registers of 4 to 32 lanes, a block, or a cluster of up to 16 blocks
+//          (row_team.cuh), 32 elements a thread. row: a row a team, straight to registers: f32, and
+//          16-bit rows within a warp. walk: a team takes several rows, the next ones on their way
+//          to shared memory (row_ring.cuh); everything else, and all codes. One kernel for each
+//          dtype of x and kind of output, with and without a sum before the norm; other options are
+//          uniform branches. any: a block a row, in pieces of 1024 elements in shared memory, read
+//          again for each pass; any strides and offsets.
+// Traffic  x (and residual) once, out (or codes) once; weight, bias, scale, shift out of the L1 or
+//          L2.
 // Numerics f32; mean first, then squared differences from it, both by fixed trees of additions.
 //          Codes: ops/common/quantized_output.h.
-// Measured H200: bf16 32760 x 5120: rms 3.37 TB/s (86 % of the copy), adaln 2.77 (71 %), f32 97 %;
-//          codes 29-62 %, rows of 65536 and more 46-66 %. Rotation: not yet run. norm_rows.md
-#include "backends/cuda/device/row_team.cuh"
+// Measured norm_rows.md
+#include "backends/cuda/device/row_ring.cuh"
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
 #include "ops/common/norm_rows.h"
@@ -49,168 +52,286 @@ struct NormJob {
   int64_t residual_out_row_bytes = 0;
   Operand residual, gate, weight, bias, scale, shift;
   FastDivisor rows_of_group;
+  int columns = 0;
+  int stages = 1;  // rows of x that are on their way or in use
   float eps = 0;
-  float count = 1;
+  float share = 1;  // 1 / columns
   bool subtract_mean = false;
   RowQuantizer codes;
 };
 
-// f(i, values) for each of the thread's units of a row of an operand. Units past the row's end are
-// neighbours' values.
-template <class E, class F>
-__device__ inline void for_units_of(const char* row, const Team& team, F& f) {
+// kChunk elements of an operand.
+template <class E, int kChunk>
+struct OperandChunk {
+  typename E::Raw raw;
+  __device__ void load(const char* p) { raw = E::load(p); }
+  __device__ void values(float (&w)[kChunk]) const { E::to_f32(raw, w); }
+};
+template <class E>
+struct OperandChunk<E, 4> {
+  uint4 raw;
+  __device__ void load(const char* p) {
+    if constexpr (E::kBytes == 4) {
+      raw = load16(p);
+    } else {
+      const uint2 half = __ldg(reinterpret_cast<const uint2*>(p));
+      raw = make_uint4(half.x, half.y, 0, 0);
+    }
+  }
+  __device__ void values(float (&w)[4]) const {
+    float all[8];
+    unpack_piece<E>(raw, all);
+    for (int j = 0; j < 4; ++j) w[j] = all[j];
+  }
+};
+
+// f(first, values) for each chunk of the thread's elements of an operand's row; `first` of its 32.
+// Chunks past the row's end are others' values.
+template <class E, class Map, class F>
+__device__ inline void for_chunks_of(const char* row, const RowElements<Map>& at, F& f) {
+  constexpr int kBatch = E::kBytes == 4 || Map::kPieces > 1 ? 2 : 4;
 #pragma unroll
-  for (int i = 0; i < kTeamUnits; i += 2) {
-    const auto a = E::load(row + team.near_unit(i) * (kUnit * E::kBytes));
-    const auto b = E::load(row + team.near_unit(i + 1) * (kUnit * E::kBytes));
-    float w[kUnit];
-    E::to_f32(a, w);
-    f(i, w);
-    E::to_f32(b, w);
-    f(i + 1, w);
+  for (int c = 0; c < Map::kChunks; c += kBatch) {
+    OperandChunk<E, Map::kChunk> chunks[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) chunks[i].load(at_element<E::kBytes>(row, at.near(c + i)));
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      float w[Map::kChunk];
+      chunks[i].values(w);
+      f((c + i) * Map::kChunk, w);
+    }
   }
 }
-template <class F>
-__device__ inline void for_units(const Operand& o, int64_t row, const Team& team, F f) {
+template <class Map, class F>
+__device__ inline void for_chunks(const Operand& o, int row, const RowElements<Map>& at, F f) {
   if (o.data == nullptr) return;
-  const char* at = o.data + row * o.row_bytes;
+  const char* from = row_at(o.data, o.row_bytes, row);
   if (o.dtype == DType::kF32) {
-    for_units_of<F32>(at, team, f);
+    for_chunks_of<F32>(from, at, f);
   } else if (o.dtype == DType::kBF16) {
-    for_units_of<Bf16>(at, team, f);
+    for_chunks_of<Bf16>(from, at, f);
   } else {
-    for_units_of<F16>(at, team, f);
+    for_chunks_of<F16>(from, at, f);
+  }
+}
+// The same of two operands of one dtype.
+template <class E, class Map, class F>
+__device__ inline void for_pairs_of(const char* row, const char* other, const RowElements<Map>& at,
+                                    F& f) {
+  constexpr int kBatch = E::kBytes == 4 ? 1 : 2;
+#pragma unroll
+  for (int c = 0; c < Map::kChunks; c += kBatch) {
+    OperandChunk<E, Map::kChunk> chunks[2][kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      chunks[0][i].load(at_element<E::kBytes>(row, at.near(c + i)));
+      chunks[1][i].load(at_element<E::kBytes>(other, at.near(c + i)));
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      float w[Map::kChunk], b[Map::kChunk];
+      chunks[0][i].values(w);
+      chunks[1][i].values(b);
+      f((c + i) * Map::kChunk, w, b);
+    }
   }
 }
 
-using Values = float[kTeamUnits][kUnit];
+using Values = RowValues;
 
-__device__ inline void clear_missing(const Team& team, Values& v) {
-  if (team.whole) return;
-#pragma unroll
-  for (int i = 0; i < kTeamUnits; ++i) {
-    if (team.has(i)) continue;
-    for (int j = 0; j < kUnit; ++j) v[i][j] = 0;
-  }
-}
-
-// One sum a unit, so that additions do not wait for one another.
-template <class Term>
-__device__ inline float sum_of(const Values& v, Term term) {
-  float sums[kTeamUnits];
-#pragma unroll
-  for (int i = 0; i < kTeamUnits; ++i) {
-    sums[i] = term(v[i][0], 0.0f);
-    for (int j = 1; j < kUnit; ++j) sums[i] = term(v[i][j], sums[i]);
-  }
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-}
-
-template <class T>
-__device__ inline void load_sums(const NormJob& p, const Team& team, int64_t group, Values& v) {
-  const char* x = p.x + team.row * p.x_row_bytes;
-  typename T::Raw raw[kTeamUnits];
-#pragma unroll
-  for (int i = 0; i < kTeamUnits; ++i) {
-    raw[i] = T::load(x + team.near_unit(i) * (kUnit * T::kBytes));
-  }
-#pragma unroll
-  for (int i = 0; i < kTeamUnits; ++i) T::to_f32(raw[i], v[i]);
-  for_units(p.gate, group, team, [&](int i, const float(&w)[kUnit]) {
-    for (int j = 0; j < kUnit; ++j) v[i][j] *= w[j];
+// v: the row of x to residual + gate * x, which is stored. piece(g, q, w): values of the residual.
+template <class Map, class Piece>
+__device__ inline void add_residual(const NormJob& p, const Team& team, int group,
+                                    const RowElements<Map>& at, Values& v, Piece piece) {
+  for_chunks(p.gate, group, at, [&](int i, const float(&w)[Map::kChunk]) {
+    for (int j = 0; j < Map::kChunk; ++j) v[i + j] *= w[j];
   });
   if (p.residual.data == nullptr) return;
-  const char* residual = p.residual.data + team.row * p.residual.row_bytes;
-  char* sum = p.residual_out + team.row * p.residual_out_row_bytes;
 #pragma unroll
-  for (int i = 0; i < kTeamUnits; ++i) {
-    raw[i] = T::load(residual + team.near_unit(i) * (kUnit * T::kBytes));
-  }
+  for (int g = 0; g < Map::kGranules; ++g) {
 #pragma unroll
-  for (int i = 0; i < kTeamUnits; ++i) {
-    float w[kUnit];
-    T::to_f32(raw[i], w);
-    for (int j = 0; j < kUnit; ++j) v[i][j] += w[j];
-    if (team.inside && team.has(i)) T::store(sum + team.unit(i) * (kUnit * T::kBytes), v[i]);
+    for (int q = 0; q < Map::kPieces; ++q) {
+      float w[Map::kPieceElements];
+      piece(g, q, w);
+      float* to = v + g * Map::kElements + q * Map::kPieceElements;
+      for (int j = 0; j < Map::kPieceElements; ++j) to[j] += w[j];
+    }
   }
+  store_row<Map>(row_at(p.residual_out, p.residual_out_row_bytes, team.row), at, v);
 }
 
 // v: sums to the normalised row.
-__device__ inline void normalize(const NormJob& p, const Team& team, TeamParts<3>& parts,
-                                 Values& v) {
-  team.begin_joins();
-  clear_missing(team, v);
+template <class Map>
+__device__ inline void normalize(const NormJob& p, const Team& team, const RowElements<Map>& at,
+                                 TeamJoins<6>& parts, int slot, Values& v) {
+  clear_missing(at, v);
   if (p.subtract_mean) {
-    const float sum = team.sum(parts, 0, sum_of(v, [](float a, float s) { return s + a; }));
-    const float mean = sum / p.count;
+    const float sum = team.sum(parts, slot, sum_of(v, [](float a, float s) { return s + a; }));
+    const float mean = sum * p.share;
 #pragma unroll
-    for (int i = 0; i < kTeamUnits; ++i) {
-      for (int j = 0; j < kUnit; ++j) v[i][j] -= mean;
-    }
-    clear_missing(team, v);
+    for (int i = 0; i < kRowElements; ++i) v[i] -= mean;
+    clear_missing(at, v);
   }
   const float own = sum_of(v, [](float a, float s) { return __fmaf_rn(a, a, s); });
-  const float squares = team.sum(parts, 1, own);
-  const float rstd = __frsqrt_rn(squares / p.count + p.eps);
+  const float squares = team.sum(parts, slot + 1, own);
+  const float rstd = rsqrtf(__fmaf_rn(squares, p.share, p.eps));
 #pragma unroll
-  for (int i = 0; i < kTeamUnits; ++i) {
-    for (int j = 0; j < kUnit; ++j) v[i][j] *= rstd;
+  for (int i = 0; i < kRowElements; ++i) v[i] *= rstd;
+}
+
+// v * (a + w) + b, where present: a is 0 for a weight, 1 for a modulation.
+template <class Map>
+__device__ inline void scale_and_shift(const Operand& w, const Operand& b, int row, float a,
+                                       const RowElements<Map>& at, Values& v) {
+  constexpr int kChunk = Map::kChunk;
+  if (w.data == nullptr && b.data == nullptr) return;
+  if (w.data == nullptr || b.data == nullptr || w.dtype != b.dtype) {
+    for_chunks(w, row, at, [&](int i, const float(&x)[kChunk]) {
+      for (int j = 0; j < kChunk; ++j) v[i + j] *= a + x[j];
+    });
+    for_chunks(b, row, at, [&](int i, const float(&x)[kChunk]) {
+      for (int j = 0; j < kChunk; ++j) v[i + j] += x[j];
+    });
+    return;
+  }
+  const auto both = [&](int i, const float(&x)[kChunk], const float(&y)[kChunk]) {
+    for (int j = 0; j < kChunk; ++j) v[i + j] = __fmaf_rn(v[i + j], a + x[j], y[j]);
+  };
+  const char* x = row_at(w.data, w.row_bytes, row);
+  const char* y = row_at(b.data, b.row_bytes, row);
+  if (w.dtype == DType::kF32) {
+    for_pairs_of<F32>(x, y, at, both);
+  } else if (w.dtype == DType::kBF16) {
+    for_pairs_of<Bf16>(x, y, at, both);
+  } else {
+    for_pairs_of<F16>(x, y, at, both);
   }
 }
 
-__device__ inline void modulate(const NormJob& p, const Team& team, int64_t group, Values& v) {
-  for_units(p.weight, 0, team, [&](int i, const float(&w)[kUnit]) {
-    for (int j = 0; j < kUnit; ++j) v[i][j] *= w[j];
-  });
-  for_units(p.bias, 0, team, [&](int i, const float(&w)[kUnit]) {
-    for (int j = 0; j < kUnit; ++j) v[i][j] += w[j];
-  });
-  for_units(p.scale, group, team, [&](int i, const float(&w)[kUnit]) {
-    for (int j = 0; j < kUnit; ++j) v[i][j] *= 1.0f + w[j];
-  });
-  for_units(p.shift, group, team, [&](int i, const float(&w)[kUnit]) {
-    for (int j = 0; j < kUnit; ++j) v[i][j] += w[j];
-  });
+template <class T, class Kind, class Map>
+__device__ inline void put_row(const NormJob& p, const Team& team, const RowElements<Map>& at,
+                               TeamJoins<6>& parts, int slot, char* shared,
+                               const Nvfp4Scale& global, const Values& v) {
+  char* out = row_at(p.out, p.out_row_bytes, team.row);
+  if constexpr (!Kind::kCodes) {
+    store_row<Map>(out, at, v);
+  } else {
+    typename T::Raw raw[kCodeUnits];
+#pragma unroll
+    for (int i = 0; i < kCodeUnits; ++i) {
+      float w[kUnit];
+      for (int j = 0; j < kUnit; ++j) w[j] = v[i * kUnit + j];
+      raw[i] = round_loosely<T>(w);  // codes do not tell NaN from NaN
+      if (p.out != nullptr && at.stores(i)) {
+        T::put(at_element<T::kBytes>(out, at.element(i)), round_unit<T>(w));
+      }
+    }
+    put_codes<T, Kind>(p.codes, team, at, parts, slot + 2, shared, global, raw);
+  }
 }
 
 // Rows of up to 8192 elements lie in blocks of up to 256 threads, several on a multiprocessor;
-// longer ones, without codes, in blocks of up to 512, whose registers leave room for two.
+// longer ones, without codes, in blocks of up to 512.
 constexpr int kSmallBlock = 256;
 constexpr int kLargeBlock = 512;
+// Registers of a thread: what a multiprocessor has, shared by as many threads as get along.
+template <class T, class Kind, int kThreads, bool kSum>
+constexpr int kRegisters = kThreads == kLargeBlock ? (kSum || T::kBytes == 4 ? 128 : 64)
+                                                   : (kSum || T::kBytes == 4 ? 80
+                                                      : Kind::kCodes         ? 72
+                                                                             : 64);
 
-template <class T, class Kind, int kThreads>
-__global__ void __launch_bounds__(kThreads, kThreads == kLargeBlock || Kind::kCodes ? 2 : 3)
-    rows_kernel(const __grid_constant__ NormJob p) {
-  __shared__ TeamParts<3> parts;
-  const Team team(p.shape);
-  const int64_t group = p.rows_of_group.divide(static_cast<uint32_t>(team.row));
-  Values v;
-  load_sums<T>(p, team, group, v);
-  normalize(p, team, parts, v);
-  modulate(p, team, group, v);
-  char* out = p.out + team.row * p.out_row_bytes;
-  if constexpr (!Kind::kCodes) {
-#pragma unroll
-    for (int i = 0; i < kTeamUnits; ++i) {
-      if (team.inside && team.has(i)) T::store(out + team.unit(i) * (kUnit * T::kBytes), v[i]);
-    }
-  } else {
-    typename T::Raw raw[kTeamUnits];
-#pragma unroll
-    for (int i = 0; i < kTeamUnits; ++i) {
-      raw[i] = T::pack(v[i]);
-      if (p.out != nullptr && team.inside && team.has(i)) {
-        T::put(out + team.unit(i) * (kUnit * T::kBytes), raw[i]);
+template <class T, class Kind>
+using MapOf = RowMap<T, Kind::kCodes ? kRun : kPieceBytes / T::kBytes>;
+
+// From sums to what is stored.
+template <class T, class Kind, class Map>
+__device__ inline void finish_row(const NormJob& p, const Team& team, const RowElements<Map>& at,
+                                  TeamJoins<6>& parts, int slot, char* shared,
+                                  const Nvfp4Scale& global, int group, Values& v) {
+  normalize(p, team, at, parts, slot, v);
+  scale_and_shift(p.weight, p.bias, 0, 0.0f, at, v);
+  scale_and_shift(p.scale, p.shift, group, 1.0f, at, v);
+  put_row<T, Kind>(p, team, at, parts, slot, shared, global, v);
+}
+
+// kSum: a residual or a gate comes before the norm.
+template <class T, class Kind, int kThreads, bool kSum>
+__global__ void __launch_bounds__(kThreads) __maxnreg__((kRegisters<T, Kind, kThreads, kSum>))
+    walk_kernel(const __grid_constant__ NormJob p) {
+  using Map = MapOf<T, Kind>;
+  extern __shared__ uint4 shared[];
+  __shared__ TeamJoins<6> parts;  // three of rows in turn: one is read while the next is written
+  Team team(p.shape);
+  RowElements<Map> at(team, p.columns);
+  const int tensor = blockDim.x * (Map::kStageBytes * p.stages);
+  const bool has_residual = kSum && p.residual.data != nullptr;
+  char* after = reinterpret_cast<char*>(shared) + (has_residual ? 2 : 1) * tensor;
+  const RowRing<Map> ring(team, p.columns, shared, p.stages);
+  const auto fetch = [&](int k, int stage) {
+    if (team.walks_on(k)) {
+      const int row = team.row_after(k);
+      ring.fetch(row_at(p.x, p.x_row_bytes, row), stage);
+      if (has_residual) {
+        ring.fetch(row_at(p.residual.data, p.residual.row_bytes, row), stage + tensor);
       }
     }
-    if constexpr (std::is_same_v<Kind, RotatedCodes>) {
-#pragma unroll
-      for (int i = 0; i < kTeamUnits; ++i) T::to_f32(raw[i], v[i]);
-      put_rotated(p.codes, team, parts, 2, v);
-    } else {
-      put_codes<T, Kind>(p.codes, p.shape.rows, team, parts, 2, raw);
+    commit_copies();
+  };
+  Nvfp4Scale global{};
+  if constexpr (std::is_same_v<Kind, Nvfp4Codes>) global = Nvfp4Scale::from(p.codes.global_scale);
+  for (int k = 0; k < p.stages; ++k) fetch(k, k * ring.kStride);
+  team.begin(parts);
+  int stage = 0, slot = 0;
+  for (; team.walks_on(0); team.go_on(), slot = 3 - slot) {
+    at.begin_row(team);
+    const int group = p.rows_of_group.divide(static_cast<uint32_t>(team.row));
+    if (p.stages == 2)
+      wait_copies<1>();
+    else
+      wait_copies<0>();
+    if (Map::kPieces > 1) __syncwarp();  // pieces that other lanes asked for
+    Values v;
+    read_row(ring, stage, v);
+    if constexpr (kSum) {
+      add_residual(p, team, group, at, v,
+                   [&](int g, int q, float* w) { ring.read(stage + tensor, g, q, w); });
     }
+    if (Map::kPieces > 1) __syncwarp();
+    fetch(p.stages, stage);
+    stage = p.stages == 2 ? ring.kStride - stage : 0;
+    finish_row<T, Kind>(p, team, at, parts, slot, after, global, group, v);
   }
+}
+
+// A row a team, straight to registers: f32, whose rows have bytes enough in flight, and rows within
+// a warp, of which each multiprocessor has many.
+template <class T, int kThreads, bool kSum>
+__global__ void __launch_bounds__(kThreads)
+    __maxnreg__(kThreads == kLargeBlock ? (kRegisters<T, NoCodes, kThreads, kSum>) : 80)
+        row_kernel(const __grid_constant__ NormJob p) {
+  using Map = MapOf<T, NoCodes>;
+  __shared__ TeamJoins<6> parts;
+  Team team(p.shape);
+  RowElements<Map> at(team, p.columns);
+  at.begin_row(team);
+  const int group = p.rows_of_group.divide(static_cast<uint32_t>(team.row));
+  Values v;
+  uint4 own[Map::kGranules];
+  load_pieces(row_at(p.x, p.x_row_bytes, team.row), at, own);
+#pragma unroll
+  for (int g = 0; g < Map::kGranules; ++g) unpack_piece<T>(own[g], v + g * Map::kElements);
+  if constexpr (kSum) {
+    uint4 pieces[Map::kGranules] = {};
+    if (p.residual.data != nullptr) {
+      load_pieces(row_at(p.residual.data, p.residual.row_bytes, team.row), at, pieces);
+    }
+    add_residual(p, team, group, at, v,
+                 [&](int g, int, float* w) { unpack_piece<T>(pieces[g], w); });
+  }
+  team.begin(parts);
+  finish_row<T, NoCodes>(p, team, at, parts, 0, nullptr, {}, group, v);
 }
 
 // ---- any ----
@@ -342,18 +463,46 @@ __global__ void __launch_bounds__(kAnyThreads) any_kernel(const __grid_constant_
 
 // ---- host ----
 
+template <class T, class Kind, int kThreads, bool kSum>
+Status start_walk(const Call& call, const char* name, NormJob& job, const NormRows& n) {
+  TeamShape& s = job.shape;
+  const int rings = n.residual.data != nullptr ? 2 : 1;
+  job.stages = rings == 1 && T::kBytes == 2 ? 2 : 1;
+  int bytes = ring_bytes<MapOf<T, Kind>>(s.threads, rings, job.stages);
+  if (std::is_same_v<Kind, RotatedCodes>) bytes += rotation_bytes(s.threads);
+  s.choose_walk(resident_blocks(device_index(call), s.threads,
+                                65536 / kRegisters<T, Kind, kThreads, kSum>, bytes));
+  const auto kernel = walk_kernel<T, Kind, kThreads, kSum>;
+  PESTLE_TRY(allow_shared(call, kernel, bytes));
+  return launch(call, name, {s.blocks(), s.threads, static_cast<size_t>(bytes), s.cluster}, kernel,
+                job);
+}
+
+template <class T, class Kind, int kThreads, bool kSum>
+Status start_sums(const Call& call, const char* name, NormJob& job, const NormRows& n) {
+  TeamShape& s = job.shape;
+  s = team_over<MapOf<T, Kind>>(n.rows(), n.columns(), kMostBlocksOfTeam, kThreads);
+  if constexpr (!Kind::kCodes) {
+    if (T::kBytes == 4 || s.lanes <= 32) {
+      return launch(call, name, {s.blocks(), s.threads, 0, s.cluster},
+                    row_kernel<T, kThreads, kSum>, job);
+    }
+  }
+  return start_walk<T, Kind, kThreads, kSum>(call, name, job, n);
+}
+
 template <class T, class Kind, int kThreads>
 Status start_blocks(const Call& call, const char* name, NormJob& job, const NormRows& n) {
-  TeamShape& s = job.shape;
-  s = TeamShape::over(n.rows(), n.columns() / kUnit, kMostBlocksOfTeam, kTeamUnits, kThreads);
-  return launch(call, name, {s.blocks(), s.threads, 0, s.cluster}, rows_kernel<T, Kind, kThreads>,
-                job);
+  if (n.residual.data != nullptr || n.gate.data != nullptr) {
+    return start_sums<T, Kind, kThreads, true>(call, name, job, n);
+  }
+  return start_sums<T, Kind, kThreads, false>(call, name, job, n);
 }
 
 template <class T, class Kind>
 Status start(const Call& call, const char* name, NormJob& job, const NormRows& n) {
   if constexpr (!Kind::kCodes) {
-    if (n.columns() > kSmallBlock * kTeamUnits * kUnit) {
+    if (n.columns() > kSmallBlock * kRowElements) {
       return start_blocks<T, Kind, kLargeBlock>(call, name, job, n);
     }
   }
@@ -401,7 +550,8 @@ Status norm_rows_cuda(const Call& call, const char* name, const NormRows& n) {
   job.shift = Operand(n.shift);
   job.rows_of_group = FastDivisor(static_cast<uint32_t>(n.rows() / groups_of(n)));
   job.eps = n.eps;
-  job.count = static_cast<float>(n.columns());
+  job.columns = static_cast<int>(n.columns());
+  job.share = 1.0f / static_cast<float>(n.columns());
   job.subtract_mean = n.subtract_mean;
   job.codes = RowQuantizer(n.quant);
   switch (n.x.dtype) {
@@ -436,8 +586,7 @@ std::string refuse_norm_rows_cuda(const NormRows& n, const Machine& machine) {
   if (n.rows() >= kMostRows) return "2^31 rows or more";
   const bool clusters = machine.compute_capability >= 90;
   const int threads = n.quant.format == OutFormat::kNone ? kLargeBlock : kSmallBlock;
-  const int64_t longest =
-      int64_t{threads} * kTeamUnits * kUnit * (clusters ? kMostBlocksOfTeam : 1);
+  const int64_t longest = int64_t{threads} * kRowElements * (clusters ? kMostBlocksOfTeam : 1);
   if (n.columns() > longest) return "rows of more than " + std::to_string(longest) + " elements";
   const struct {
     const char* name;
@@ -448,11 +597,6 @@ std::string refuse_norm_rows_cuda(const NormRows& n, const Machine& machine) {
   for (const auto& [name, tensor] : all) {
     if (tensor.data == nullptr) continue;
     if (std::string why = refuse_unaligned(name, tensor); !why.empty()) return why;
-  }
-  // The lanes of a short row hold fewer elements than are rotated together.
-  if (n.quant.hadamard > 0 && n.quant.hadamard / kUnit * kTeamUnits > n.columns() / kUnit &&
-      n.quant.hadamard > 32) {
-    return "rows of fewer than four rotations";
   }
   return refuse_row_quantizer(n.quant);
 }

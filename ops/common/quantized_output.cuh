@@ -1,17 +1,17 @@
-// Quantised output of row ops on CUDA, from registers: units of 8 elements, already rounded to x's
-// dtype (T::Raw), to codes and scales. Rules: docs/formats; contract: quantized_output.h. Whole
-// warps call these; the lanes of a block of 16 or 32 elements are neighbours.
+// Quantised output of row ops on CUDA, from registers: a thread's two runs of 16 neighbours
+// (row_ring.cuh), already rounded to x's dtype, as four units of 8 (T::Raw), to codes and scales.
+// Rules: docs/formats; contract: quantized_output.h. Whole warps call these.
 #pragma once
 
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/block_scales.cuh"
 #include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/device/e2m1.cuh"
-#include "backends/cuda/device/row_team.cuh"
+#include "backends/cuda/device/row_ring.cuh"
 #include "backends/cuda/tensor_amax.h"
-#include "formats/hadamard.h"
 #include "formats/mx.h"
 #include "formats/nvfp4.h"
+#include "ops/common/hadamard.cuh"
 #include "ops/common/quantized_output.h"
 #include "ops/common/row_codes.cuh"
 
@@ -34,12 +34,14 @@ struct RowQuantizer {
   int hadamard = 0;
   bool swizzled = false;
   bool high_first = false;
+  bool wide = false;  // rows of q lie at multiples of 16 bytes
 
   RowQuantizer() = default;
   explicit RowQuantizer(const QuantizedOutput& o) {
     if (o.format == OutFormat::kNone) return;
     q = o.q.as<char>();
     q_row_bytes = cuda::row_distance(o.q);
+    wide = reinterpret_cast<uintptr_t>(q) % 16 == 0 && q_row_bytes % 16 == 0;
     given = o.q_scale.as<const float>();
     one_scale = o.format == OutFormat::kFp8Tensor;
     high_first = o.high_first;
@@ -60,21 +62,21 @@ struct RowQuantizer {
   }
 
 #ifdef __CUDACC__
-  __device__ uint8_t* scale_row(int64_t row) const {
+  __device__ uint8_t* scale_row(uint32_t row) const {
     if (!swizzled) return block_scales + row * scale_row_bytes;
-    const int64_t in = row % 32 * 16 + row % 128 / 32 * 4;
-    return block_scales + row / 128 * scale_tiles * 512 + in;
+    const uint32_t in = row % 32 * 16 + row % 128 / 32 * 4;
+    return block_scales + row / 128 * (scale_tiles * 512) + in;
   }
-  __device__ int scale_place(int block) const {
+  __device__ uint32_t scale_place(uint32_t block) const {
     return swizzled ? block / 4 * 512 + block % 4 : block;
   }
   // Zeros where no block is: the row's own end, and rows past the last, shared out over all rows.
-  __device__ void clear_padding(int64_t row, int64_t rows, int thread, int threads) const {
-    if (!swizzled) return;
+  __device__ void clear_padding(int row, int rows, int thread, int threads) const {
+    if (!swizzled || (blocks == padded_blocks && rows + row >= padded_rows)) return;
     for (int b = blocks + thread; b < padded_blocks; b += threads) {
       scale_row(row)[scale_place(b)] = 0;
     }
-    for (int64_t r = rows + row; r < padded_rows; r += rows) {
+    for (uint32_t r = static_cast<uint32_t>(rows) + row; r < padded_rows; r += rows) {
       for (int b = thread; b < padded_blocks; b += threads) scale_row(r)[scale_place(b)] = 0;
     }
   }
@@ -106,51 +108,10 @@ struct Mxfp8Codes {
   static constexpr bool kCodes = true, kBytes = false;
 };
 
-template <class T, class Code, bool kComputed>
-__device__ inline void put_bytes(char* q, const typename T::Raw& raw, const Divider& by) {
-  store8(q, encode_unit<T, Code, kComputed>(raw, by, RandomRounding{false, 0}, 0));
-}
-
-// One stage of formats::hadamard_rotate over lanes: the four values that are joined lie in lanes
-// `distance` apart. Signs are factors, so that each sum has the rule's order and roundings.
-__device__ inline float rotate_lanes(float v, int distance) {
-  const int lane = threadIdx.x % 32;
-  const int role = lane / distance % 4;
-  const int first = lane - role * distance;
-  const auto sign = [&](int of) { return role == of ? -1.0f : 1.0f; };
-  float sum = sign(3) * __shfl_sync(~0u, v, first);
-  sum = __fmaf_rn(sign(2), __shfl_sync(~0u, v, first + distance), sum);
-  sum = __fmaf_rn(sign(1), __shfl_sync(~0u, v, first + 2 * distance), sum);
-  return __fmaf_rn(sign(0), __shfl_sync(~0u, v, first + 3 * distance), sum);
-}
-// Rotates groups of n = 4 to 256 elements: units of n / 8 neighbouring lanes. By whole warps.
-__device__ inline void rotate_unit(float (&v)[kUnit], int n) {
-  for (int i = 0; i < kUnit; i += 4) {
-    const float a = v[i], b = v[i + 1], c = v[i + 2], d = v[i + 3];
-    v[i] = ((a + b) + c) - d;
-    v[i + 1] = ((a + b) - c) + d;
-    v[i + 2] = ((a - b) + c) + d;
-    v[i + 3] = ((b - a) + c) + d;
-  }
-  if (n >= 16) {
-    const bool upper = threadIdx.x % 2 == 1;
-    for (int i = 0; i < 4; ++i) {
-      const float low = __shfl_xor_sync(~0u, v[i], 1), high = __shfl_xor_sync(~0u, v[i + 4], 1);
-      const float a = upper ? low : v[i], b = upper ? high : v[i + 4];
-      const float c = upper ? v[i] : low, d = upper ? v[i + 4] : high;
-      v[i] = upper ? ((a - b) + c) + d : ((a + b) + c) - d;
-      v[i + 4] = upper ? ((b - a) + c) + d : ((a + b) - c) + d;
-    }
-  }
-  if (n >= 64) {
-    for (int i = 0; i < kUnit; ++i) v[i] = rotate_lanes(v[i], 2);
-  }
-  if (n >= 256) {
-    for (int i = 0; i < kUnit; ++i) v[i] = rotate_lanes(v[i], 8);
-  }
-  const float norm = formats::hadamard_norm(n);
-  for (int i = 0; i < kUnit; ++i) v[i] *= norm;
-}
+inline constexpr int kRun = 16;       // neighbours of a thread
+inline constexpr int kCodeUnits = 4;  // of 8, of a thread: unit i is half i % 2 of run i / 2
+template <class T>
+using CodeMap = RowMap<T, kRun>;
 
 __device__ __noinline__ inline uint8_t any_nvfp4_scale(uint32_t amax, float g) {
   return formats::nvfp4_block_scale(amax, g);
@@ -189,34 +150,150 @@ struct Nvfp4Scale {
   }
 };
 
-// Unit `unit` of a row: half a block. `inside`: it exists. By whole warps.
+// T::amax of two units; NaN above all.
 template <class T>
-__device__ inline void put_nvfp4(const RowQuantizer& o, char* q, uint8_t* scales, int unit,
-                                 bool inside, const typename T::Raw& raw,
-                                 const Nvfp4Scale& global) {
-  uint32_t amax = T::amax(raw);
-  amax = max(amax, __shfl_xor_sync(~0u, amax, 1));
-  const uint8_t code = global.of(amax);
-  const float factor = e4m3_value(code) * global.g;
-  uint32_t word = 0;
-  if (code != 0 && factor != 0.0f) {
-    const Divider by = Divider::by(factor);
-    if (global.is_plain(amax) && by.is_short(__uint_as_float(amax))) {
-      float x[kUnit], v[kUnit];
-      T::to_f32(raw, x);
-      for (int i = 0; i < kUnit; ++i) v[i] = by.shortly(x[i]);
-      word = e2m1_codes(v, x);
-    } else {
-      word = any_e2m1_codes<T>(raw, factor);
+__device__ inline uint32_t largest_of(const typename T::Raw& a, const typename T::Raw& b) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    const uint32_t w[8] = {a.v.x, a.v.y, a.v.z, a.v.w, b.v.x, b.v.y, b.v.z, b.v.w};
+    __nv_bfloat162 most[8];
+    for (int i = 0; i < 8; ++i) most[i] = __habs2(*reinterpret_cast<const __nv_bfloat162*>(&w[i]));
+    for (int n = 4; n > 0; n /= 2) {
+      for (int i = 0; i < n; ++i) most[i] = __hmax2_nan(most[i], most[i + n]);
     }
-    if (o.high_first) word = swap_all_nibbles(word);
+    const uint32_t two = *reinterpret_cast<const uint32_t*>(&most[0]);
+    return max(two << 16, two & 0xFFFF0000u);
+  } else {
+    return max(T::amax(a), T::amax(b));
   }
-  if (!inside) return;
-  store4(q + unit * 4, word);
-  if (unit % 2 == 0) scales[o.scale_place(unit / 2)] = code;
 }
 
-// A quarter of a block.
+// The codes of a run: 16 bytes, or 8 where its second half lies past the row's end.
+template <class At>
+__device__ inline void store_run(const RowQuantizer& o, const At& at, int run, char* q, uint2 low,
+                                 uint2 high) {
+  if (!at.stores(2 * run)) return;
+  char* to = at_element<1>(q, at.places[run]);
+  if (o.wide && at.has(2 * run + 1)) {
+    store16(to, make_uint4(low.x, low.y, high.x, high.y));
+    return;
+  }
+  store8(to, low);
+  if (at.has(2 * run + 1)) store8(to + kUnit, high);
+}
+
+template <class T, class Code>
+__device__ __noinline__ uint2 any_byte_codes(typename T::Raw raw, float scale) {
+  float v[kUnit];
+  T::to_f32(raw, v);
+  for (int i = 0; i < kUnit; ++i) v[i] = __fdiv_rn(v[i], scale);
+  return Code::codes(v);
+}
+template <class T, class Code, bool kBounded>
+__device__ inline uint2 short_byte_codes(const typename T::Raw& raw, const Divider& by) {
+  float v[kUnit];
+  T::to_f32(raw, v);
+  for (int i = 0; i < kUnit; ++i) v[i] = by.shortly(v[i]);
+  return Code::template plain_codes<kBounded>(v);
+}
+
+// Codes of a byte; a scale that is computed is the row's: by a join of the largest, in the slot.
+template <class T, class Code, class At, int kSlots>
+__device__ inline void put_bytes(const RowQuantizer& o, const Team& team, const At& at,
+                                 TeamJoins<kSlots>& parts, int slot,
+                                 const typename T::Raw (&raw)[kCodeUnits]) {
+  uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < kCodeUnits; i += 2) {
+    if (at.has(i + 1))
+      largest = max(largest, largest_of<T>(raw[i], raw[i + 1]));
+    else if (at.has(i))
+      largest = max(largest, T::amax(raw[i]));
+  }
+  float scale;
+  if (o.given != nullptr) {
+    scale = __ldg(o.given + (o.one_scale ? 0 : team.row));
+  } else {
+    largest = team.largest(parts, slot, largest);
+    scale = Code::scale(largest);
+    if (team.inside && team.leads()) o.scale_out[team.row] = scale;
+  }
+  const Divider by = Divider::by(scale);
+  uint2 codes[kCodeUnits];
+  if (!by.is_short(__uint_as_float(largest))) {
+#pragma unroll
+    for (int i = 0; i < kCodeUnits; ++i) codes[i] = any_byte_codes<T, Code>(raw[i], scale);
+  } else if (o.given != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kCodeUnits; ++i) codes[i] = short_byte_codes<T, Code, false>(raw[i], by);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCodeUnits; ++i) codes[i] = short_byte_codes<T, Code, true>(raw[i], by);
+  }
+  char* q = row_at(o.q, o.q_row_bytes, team.row);
+  store_run(o, at, 0, q, codes[0], codes[1]);
+  store_run(o, at, 1, q, codes[2], codes[3]);
+}
+
+// Is no product of `factor` and a tie of E2M1, an odd number up to 7 times a power of two, within 4
+// ulps of a number of T? Then |x| / factor and |x| times the reciprocal lie on the same side of all
+// ties: they are within 1.5 * 2^-23 of one another.
+template <class T>
+__device__ inline bool has_no_ties(float factor) {
+  if constexpr (T::kBytes == 4) {
+    return false;
+  } else {
+    constexpr uint32_t kLost = std::is_same_v<T, Bf16> ? 0xFFF8u : 0x1FF8u;  // but for 8 ulps
+    const auto is_far = [](float v) { return ((__float_as_uint(v) + 4) & kLost) != 0; };
+    return is_far(factor) & is_far(factor * 3.0f) & is_far(factor * 5.0f) & is_far(factor * 7.0f);
+  }
+}
+
+// Codes of a run, a block, by the block's scale.
+template <class T>
+__device__ inline uint2 nvfp4_codes(const typename T::Raw& low, const typename T::Raw& high,
+                                    uint32_t amax, uint8_t code, const Nvfp4Scale& global) {
+  // The code as the upper bits of an f32 is its value * 2^-120; NaN has gone by the scalar rule.
+  const float value =
+      code == 0x7F ? formats::f32_nan() : __uint_as_float(uint32_t{code} << 20) * 0x1p120f;
+  const float factor = value * global.g;
+  if (code == 0 || factor == 0.0f) return make_uint2(0, 0);
+  const Divider by = Divider::by(factor);
+  if (!global.is_plain(amax) || !by.is_short(__uint_as_float(amax))) {
+    return make_uint2(any_e2m1_codes<T>(low, factor), any_e2m1_codes<T>(high, factor));
+  }
+  const bool multiplies = __uint_as_float(amax) * by.reciprocal < 6.75f && has_no_ties<T>(factor);
+  const E2m1Factors factors = E2m1Factors::of(multiplies ? by.reciprocal : 1.0f);
+  const auto half = [&](const typename T::Raw& raw) {
+    float x[kUnit], v[kUnit];
+    T::to_f32(raw, x);
+    for (int i = 0; i < kUnit; ++i) v[i] = x[i];
+    if (!multiplies) {
+      for (int i = 0; i < kUnit; ++i) v[i] = fminf(fabsf(by.shortly(x[i])), 6.0f);
+    }
+    return e2m1_words(v, factors, x);
+  };
+  return make_uint2(half(low), half(high));
+}
+template <class T, class At>
+__device__ inline void put_nvfp4(const RowQuantizer& o, const Team& team, const At& at,
+                                 const Nvfp4Scale& global,
+                                 const typename T::Raw (&raw)[kCodeUnits]) {
+  char* q = row_at(o.q, o.q_row_bytes, team.row);
+  uint8_t* scales = o.scale_row(team.row);
+#pragma unroll
+  for (int run = 0; run < 2; ++run) {
+    const auto &low = raw[2 * run], &high = raw[2 * run + 1];
+    const uint32_t amax = largest_of<T>(low, high);
+    const uint8_t code = global.of(amax);
+    uint2 words = nvfp4_codes<T>(low, high, amax, code, global);
+    if (o.high_first) words = make_uint2(swap_all_nibbles(words.x), swap_all_nibbles(words.y));
+    if (!at.stores(2 * run)) continue;
+    store8(at_element<1>(q, at.places[run] / 2), words);
+    scales[o.scale_place(at.places[run] / kRun)] = code;
+  }
+}
+
+// A unit by the scalar rule.
 template <class T>
 __device__ __noinline__ uint2 any_mxfp8_codes(typename T::Raw raw, uint8_t e) {
   float v[kUnit];
@@ -226,98 +303,118 @@ __device__ __noinline__ uint2 any_mxfp8_codes(typename T::Raw raw, uint8_t e) {
   return fp8_codes<formats::E4m3>(v);
 }
 template <class T>
-__device__ inline void put_mxfp8(const RowQuantizer& o, char* q, uint8_t* scales, int unit,
-                                 bool inside, const typename T::Raw& raw) {
+__device__ inline uint2 mxfp8_codes(const typename T::Raw& raw, float inverse) {
+  float v[kUnit];
+  T::to_f32(raw, v);
+  for (int i = 0; i < kUnit; ++i) v[i] *= inverse;
+  return fp8_codes<formats::E4m3>(v);
+}
+// Two neighbouring lanes hold a block.
+template <class T, class At>
+__device__ inline void put_mxfp8(const RowQuantizer& o, const Team& team, const At& at,
+                                 const typename T::Raw (&raw)[kCodeUnits]) {
   using F = formats::E4m3;
-  uint32_t amax = T::amax(raw);
-  amax = max(amax, __shfl_xor_sync(~0u, amax, 1));
-  amax = max(amax, __shfl_xor_sync(~0u, amax, 2));
-  const auto up = static_cast<int32_t>((amax + (0x007FFFFFu - F::kMaxFraction)) >> 23);
-  const auto e = amax > formats::kF32Inf ? formats::kE8m0Nan
-                                         : static_cast<uint8_t>(max(up - F::kMaxExponent, 0));
-  uint2 codes = make_uint2(0, 0);
-  if (amax >= formats::kF32Inf) {
-    codes = any_mxfp8_codes<T>(raw, e);
-  } else if (amax != 0) {
-    float v[kUnit];
-    T::to_f32(raw, v);
-    const float inverse = __uint_as_float(static_cast<uint32_t>(254 - e) << 23);
-    for (int i = 0; i < kUnit; ++i) v[i] *= inverse;
-    codes = fp8_codes<F>(v);
-  }
-  if (!inside) return;
-  store8(q + unit * 8, codes);
-  if (unit % 4 == 0) scales[o.scale_place(unit / 4)] = e;
-}
-
-// int8 codes of rotated rows; v: the row's values, rounded to x's dtype.
-template <int kSlots>
-__device__ inline void put_rotated(const RowQuantizer& o, const Team& team,
-                                   TeamParts<kSlots>& parts, int slot,
-                                   float (&v)[kTeamUnits][kUnit]) {
-  char* q = o.q + team.row * o.q_row_bytes;
-  uint32_t amax = 0;
+  char* q = row_at(o.q, o.q_row_bytes, team.row);
+  uint8_t* scales = o.scale_row(team.row);
 #pragma unroll
-  for (int i = 0; i < kTeamUnits; ++i) {
-    rotate_unit(v[i], o.hadamard);
-    if (!team.has(i)) continue;
-    for (int j = 0; j < kUnit; ++j) amax = max(amax, formats::abs_bits(v[i][j]));
-  }
-  const float scale = o.given != nullptr ? __ldg(o.given + team.row)
-                                         : Int8Code::scale(team.largest(parts, slot, amax));
-  if (o.given == nullptr && team.inside && team.leads()) o.scale_out[team.row] = scale;
-  const Divider by = Divider::by(scale);
-#pragma unroll
-  for (int i = 0; i < kTeamUnits; ++i) {
-    if (team.inside && team.has(i)) {
-      put_bytes<F32, Int8Code, false>(q + team.unit(i) * 8, F32::pack(v[i]), by);
+  for (int run = 0; run < 2; ++run) {
+    const auto &low = raw[2 * run], &high = raw[2 * run + 1];
+    uint32_t amax = largest_of<T>(low, high);
+    amax = max(amax, __shfl_xor_sync(~0u, amax, 1));
+    const auto up = static_cast<int32_t>((amax + (0x007FFFFFu - F::kMaxFraction)) >> 23);
+    const auto e = amax > formats::kF32Inf ? formats::kE8m0Nan
+                                           : static_cast<uint8_t>(max(up - F::kMaxExponent, 0));
+    uint2 codes[2] = {make_uint2(0, 0), make_uint2(0, 0)};
+    if (amax >= formats::kF32Inf) {
+      codes[0] = any_mxfp8_codes<T>(low, e);
+      codes[1] = any_mxfp8_codes<T>(high, e);
+    } else if (amax != 0) {
+      const float inverse = __uint_as_float(static_cast<uint32_t>(254 - e) << 23);
+      codes[0] = mxfp8_codes<T>(low, inverse);
+      codes[1] = mxfp8_codes<T>(high, inverse);
     }
+    store_run(o, at, run, q, codes[0], codes[1]);
+    const int granule = at.places[run] / kRun;
+    if (at.stores(2 * run) && granule % 2 == 0) scales[o.scale_place(granule / 2)] = e;
   }
 }
 
-// Codes of a team's row, and its scale where that is computed: by a join of the largest, in the
-// slot.
-template <class T, class Kind, int kSlots>
-__device__ inline void put_codes(const RowQuantizer& o, int64_t rows, const Team& team,
-                                 TeamParts<kSlots>& parts, int slot,
-                                 const typename T::Raw (&raw)[kTeamUnits]) {
-  char* q = o.q + team.row * o.q_row_bytes;
+// Rotates runs in place; whole groups lie in neighbouring lanes. `shared`: the warp's own
+// kRotateFloats.
+template <int kN>
+__device__ inline void rotate_in_place(float (&v)[2][kRun], float* shared) {
+  const int lane = threadIdx.x % 32;
+  const float norm = formats::hadamard_norm(kN);
+#pragma unroll
+  for (int run = 0; run < 2; ++run) {
+    float one[1][kRun];
+    for (int j = 0; j < kRun; ++j) one[0][j] = v[run][j];
+    warp_rotate<kN>(one, shared);
+    if constexpr (kN >= 64) {
+      __syncwarp();
+      put_strided<kN>(shared, lane, one[0]);
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float4 four = *reinterpret_cast<const float4*>(shared + lane_quad(lane, i));
+        one[0][4 * i] = four.x;
+        one[0][4 * i + 1] = four.y;
+        one[0][4 * i + 2] = four.z;
+        one[0][4 * i + 3] = four.w;
+      }
+    }
+    for (int j = 0; j < kRun; ++j) v[run][j] = one[0][j] * norm;
+  }
+}
+// Bytes of shared memory that rotated codes need.
+constexpr int rotation_bytes(int threads) { return threads / 32 * kRotateFloats * 4; }
+
+// int8 codes of rotated rows.
+template <class T, class At, int kSlots>
+__device__ inline void put_rotated(const RowQuantizer& o, const Team& team, const At& at,
+                                   TeamJoins<kSlots>& parts, int slot, char* shared,
+                                   const typename T::Raw (&raw)[kCodeUnits]) {
+  float v[2][kRun];
+#pragma unroll
+  for (int i = 0; i < kCodeUnits; ++i) {
+    float w[kUnit];
+    T::to_f32(raw[i], w);
+    for (int j = 0; j < kUnit; ++j) v[i / 2][i % 2 * kUnit + j] = w[j];
+  }
+  float* own = reinterpret_cast<float*>(shared) + threadIdx.x / 32 * kRotateFloats;
+  switch (o.hadamard) {
+    case 4: rotate_in_place<4>(v, own); break;
+    case 16: rotate_in_place<16>(v, own); break;
+    case 64: rotate_in_place<64>(v, own); break;
+    default: rotate_in_place<256>(v, own);
+  }
+  F32::Raw rotated[kCodeUnits];
+#pragma unroll
+  for (int i = 0; i < kCodeUnits; ++i) {
+    float w[kUnit];
+    for (int j = 0; j < kUnit; ++j) w[j] = v[i / 2][i % 2 * kUnit + j];
+    rotated[i] = F32::pack(w);
+  }
+  put_bytes<F32, Int8Code>(o, team, at, parts, slot, rotated);
+}
+
+// Codes of a team's row, and its scales where those are computed.
+template <class T, class Kind, class At, int kSlots>
+__device__ inline void put_codes(const RowQuantizer& o, const Team& team, const At& at,
+                                 TeamJoins<kSlots>& parts, int slot, char* shared,
+                                 const Nvfp4Scale& global,
+                                 const typename T::Raw (&raw)[kCodeUnits]) {
   if constexpr (Kind::kBytes) {
-    using Code = typename Kind::Code;
-    float scale;
-    if (o.given != nullptr) {
-      scale = __ldg(o.given + (o.one_scale ? 0 : team.row));
-    } else {
-      uint32_t amax = 0;
-#pragma unroll
-      for (int i = 0; i < kTeamUnits; ++i) {
-        if (team.has(i)) amax = max(amax, T::amax(raw[i]));
-      }
-      scale = Code::scale(team.largest(parts, slot, amax));
-      if (team.inside && team.leads()) o.scale_out[team.row] = scale;
-    }
-    const Divider by = Divider::by(scale);
-#pragma unroll
-    for (int i = 0; i < kTeamUnits; ++i) {
-      if (team.inside && team.has(i)) put_bytes<T, Code, false>(q + team.unit(i) * 8, raw[i], by);
-    }
+    put_bytes<T, typename Kind::Code>(o, team, at, parts, slot, raw);
+  } else if constexpr (std::is_same_v<Kind, RotatedCodes>) {
+    put_rotated<T>(o, team, at, parts, slot, shared, raw);
   } else {
-    uint8_t* scales = o.scale_row(team.row);
     if constexpr (std::is_same_v<Kind, Nvfp4Codes>) {
-      const Nvfp4Scale global = Nvfp4Scale::from(o.global_scale);
-#pragma unroll
-      for (int i = 0; i < kTeamUnits; ++i) {
-        put_nvfp4<T>(o, q, scales, team.unit(i), team.inside && team.has(i), raw[i], global);
-      }
+      put_nvfp4<T>(o, team, at, global, raw);
     } else {
-#pragma unroll
-      for (int i = 0; i < kTeamUnits; ++i) {
-        put_mxfp8<T>(o, q, scales, team.unit(i), team.inside && team.has(i), raw[i]);
-      }
+      put_mxfp8<T>(o, team, at, raw);
     }
-    if (team.inside) {
-      o.clear_padding(team.row, rows, team.first, team.step);
-    }
+    if (team.inside) o.clear_padding(team.row, team.rows, team.first, team.step);
   }
 }
 
@@ -328,6 +425,10 @@ __device__ inline void put_codes(const RowQuantizer& o, int64_t rows, const Team
 inline std::string refuse_row_quantizer(const QuantizedOutput& o) {
   if (o.format == OutFormat::kNone) return "";
   if (o.hadamard > 256) return "it rotates up to 256 elements together";
+  // Short rows have few lanes, which hold 16 elements of a group each.
+  if (o.hadamard > 64 && row_length(o.q) < 2 * o.hadamard) {
+    return "rows of fewer than two rotations";
+  }
   if (std::string why = cuda::refuse_unaligned("q", o.q, 8); !why.empty()) return why;
   for (const TensorView* t : {&o.q_scale, &o.scale_out}) {
     if (t->data == nullptr || o.block_scales()) continue;

@@ -1,6 +1,7 @@
 // group_norm on CUDA.
 // Map      held: a group of up to 262,144 elements in the registers of lanes, a block or a cluster
-//          (row_team.cuh), 32 elements a thread. long: blocks take a chunk of a group each, first
+//          (row_team.cuh), 32 elements a thread; teams walk over groups, the next ones on their way
+//          through shared memory (row_ring.cuh). long: blocks take a chunk of a group each, first
 //          for its mean and squared differences, then, chunks merged, for the result, backwards:
 //          what the L2 still holds comes first. any: a block a group, any strides.
 // Traffic  held: x once, out once. long: x twice, out once.
@@ -8,7 +9,7 @@
 //          time, merged by Chan's formula in a fixed order.
 // Measured not yet run on a GPU
 #include "backends/cuda/device/any_tensor.cuh"
-#include "backends/cuda/device/row_team.cuh"
+#include "backends/cuda/device/row_ring.cuh"
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tensor_amax.h"
@@ -19,10 +20,16 @@ namespace {
 
 using namespace pestle::cuda;
 
-constexpr int kThreads = 256;                      // of long and any
-constexpr int kTileUnits = kThreads * kTeamUnits;  // of a block at a time
-constexpr int64_t kWave = 1056;                    // chunks that fill a device
-constexpr int64_t kLongestHeld = int64_t{kTeamThreads} * kTeamUnits * kUnit * kMostBlocksOfTeam;
+constexpr int kThreads = 256;    // of long and any
+constexpr int kBlocks = 3;       // of a multiprocessor, of long, at least
+constexpr int64_t kWave = 1056;  // chunks that fill a device
+constexpr int kHeldThreads = 512;
+constexpr int kHeldBlocks = 2;
+constexpr int64_t kLongestHeld = int64_t{kHeldThreads} * kRowElements * kMostBlocksOfTeam;
+
+// long: units that a thread has in flight, 128 bytes; a block's tile is kThreads times as many.
+template <class T>
+constexpr int kTile = 128 / (kUnit * T::kBytes);
 
 struct Parameter {
   const char* data = nullptr;
@@ -41,10 +48,19 @@ struct Parameter {
     any.dtype = dtype;
     return any.load(data + channel * step);
   }
+  // Of an aligned one.
+  __device__ float quick_load(int64_t channel, float absent) const {
+    if (data == nullptr) return absent;
+    const char* at = data + channel * step;
+    if (dtype == DType::kF32) return __ldg(reinterpret_cast<const float*>(at));
+    const uint32_t bits = __ldg(reinterpret_cast<const unsigned short*>(at));
+    return dtype == DType::kBF16 ? __uint_as_float(bits << 16) : F16::pair(bits).x;
+  }
 };
 
 struct Job {
   TeamShape shape;  // held
+  int stages = 1;   // held: groups that are on their way or in use
   const char* x;
   char* out;
   Parameter weight, bias;
@@ -52,7 +68,7 @@ struct Job {
   int64_t channels;   // of a group
   int64_t units;      // of a group
   FastDivisor plane;  // units of a channel
-  float eps, count;
+  float eps, share;   // 1 / elements of a group
   bool silu;
   int64_t tiles_of_chunk, chunks;  // long: of a group
   float4* parts;
@@ -64,53 +80,69 @@ __device__ inline int64_t first_channel_of(const Job& p, int64_t group) {
   return group % p.groups * p.channels;
 }
 
-// (v - mean) * rstd * weight + bias of a unit's channel, silu of it.
-__device__ inline void finish_unit(const Job& p, int64_t first_channel, int unit, float mean,
-                                   float rstd, float (&v)[kUnit]) {
+// kCount values of a unit: (v - mean) * rstd * weight + bias of its channel, silu of it.
+template <int kCount>
+__device__ inline void finish(const Job& p, int64_t first_channel, int unit, float mean, float rstd,
+                              float* v) {
   const int64_t channel = first_channel + p.plane.divide(unit);
-  const float w = p.weight.load(channel, 1.0f);
-  const float b = p.bias.load(channel, 0.0f);
-  for (int j = 0; j < kUnit; ++j) v[j] = __fmaf_rn((v[j] - mean) * rstd, w, b);
+  const float w = p.weight.quick_load(channel, 1.0f) * rstd;
+  const float b = p.bias.quick_load(channel, 0.0f);
+  for (int j = 0; j < kCount; ++j) v[j] = __fmaf_rn(v[j] - mean, w, b);
   if (!p.silu) return;
-  for (int j = 0; j < kUnit; ++j) v[j] = silu_of(v[j]);
+  for (int j = 0; j < kCount; ++j) v[j] = silu_of(v[j]);
 }
 
 template <class T>
-__global__ void __launch_bounds__(kTeamThreads, 2) held_kernel(const __grid_constant__ Job p) {
-  __shared__ TeamParts<2> parts;
-  const Team team(p.shape);
-  const int64_t start = team.row * p.units * (kUnit * T::kBytes);
-  typename T::Raw raw[kTeamUnits];
-#pragma unroll
-  for (int i = 0; i < kTeamUnits; ++i) {
-    raw[i] = T::load(p.x + start + team.near_unit(i) * (kUnit * T::kBytes));
-  }
-  // Sum of term(v) over the units that exist.
-  const auto sum_of = [&](auto term) {
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < kTeamUnits; ++i) {
-      float v[kUnit];
-      T::to_f32(raw[i], v);
-      float own = 0;
-      for (int j = 0; j < kUnit; ++j) own = term(v[j], own);
-      if (team.has(i)) sum += own;
-    }
-    return sum;
+using HeldMap = RowMap<T, kPieceBytes / T::kBytes>;
+
+template <class T>
+__global__ void __launch_bounds__(kHeldThreads, kHeldBlocks)
+    held_kernel(const __grid_constant__ Job p) {
+  using Map = HeldMap<T>;
+  extern __shared__ uint4 shared[];
+  __shared__ TeamJoins<4> parts;  // of groups in turn: one is read while the next is written
+  Team team(p.shape);
+  const int64_t row_bytes = p.units * (kUnit * T::kBytes);
+  const int columns = static_cast<int>(p.units) * kUnit;
+  RowElements<Map> at(team, columns);
+  const RowRing<Map> ring(team, columns, shared, p.stages);
+  const auto fetch = [&](int k, int stage) {
+    if (team.walks_on(k)) ring.fetch(row_at(p.x, row_bytes, team.row_after(k)), stage);
+    commit_copies();
   };
-  const float own = sum_of([](float v, float s) { return s + v; });
-  team.begin_joins();
-  const float mean = team.sum(parts, 0, own) / p.count;
-  const float squares = sum_of([&](float v, float s) { return __fmaf_rn(v - mean, v - mean, s); });
-  const float rstd = __frsqrt_rn(team.sum(parts, 1, squares) / p.count + p.eps);
-  const int64_t first_channel = first_channel_of(p, team.row);
+  for (int k = 0; k < p.stages; ++k) fetch(k, k * ring.kStride);
+  team.begin(parts);
+  int stage = 0, slot = 0;
+  for (; team.walks_on(0); team.go_on(), slot ^= 2) {
+    at.begin_row(team);
+    if (p.stages == 2)
+      wait_copies<1>();
+    else
+      wait_copies<0>();
+    RowValues v;
+    read_row(ring, stage, v);
+    fetch(p.stages, stage);
+    stage = p.stages == 2 ? ring.kStride - stage : 0;
+    const float sum = sum_of(v, [](float a, float s) { return s + a; });
+    const float mean = team.sum(parts, slot, sum) * p.share;
+    float squares = 0;
 #pragma unroll
-  for (int i = 0; i < kTeamUnits; ++i) {
-    if (!team.inside || !team.has(i)) continue;
-    float v[kUnit];
-    T::to_f32(raw[i], v);
-    finish_unit(p, first_channel, team.unit(i), mean, rstd, v);
-    T::store(p.out + start + team.unit(i) * (kUnit * T::kBytes), v);
+    for (int c = 0; c < Map::kChunks; ++c) {
+      float own = 0;
+      for (int j = 0; j < Map::kChunk; ++j) {
+        const float d = v[c * Map::kChunk + j] - mean;
+        own = __fmaf_rn(d, d, own);
+      }
+      if (at.has(c)) squares += own;
+    }
+    squares = team.sum(parts, slot + 1, squares);
+    const float rstd = rsqrtf(__fmaf_rn(squares, p.share, p.eps));
+    const int64_t first_channel = first_channel_of(p, team.row);
+#pragma unroll
+    for (int c = 0; c < Map::kChunks; ++c) {
+      finish<Map::kChunk>(p, first_channel, at.near(c) / kUnit, mean, rstd, v + c * Map::kChunk);
+    }
+    store_row<Map>(row_at(p.out, row_bytes, team.row), at, v);
   }
 }
 
@@ -148,18 +180,18 @@ __device__ inline Part merge_block(Part part) {
 struct Chunk {
   int64_t group, begin, end;
 
-  __device__ static Chunk of(const Job& p) {
+  __device__ static Chunk of(const Job& p, int tile) {
     const int64_t group = blockIdx.x / p.chunks;
-    const int64_t begin = blockIdx.x % p.chunks * p.tiles_of_chunk * kTileUnits;
-    return {group, begin, min(begin + p.tiles_of_chunk * kTileUnits, p.units)};
+    const int64_t begin = blockIdx.x % p.chunks * p.tiles_of_chunk * tile;
+    return {group, begin, min(begin + p.tiles_of_chunk * tile, p.units)};
   }
 };
 
 template <class T>
-__device__ inline Part part_of(const typename T::Raw (&raw)[kTeamUnits], int units) {
+__device__ inline Part part_of(const typename T::Raw (&raw)[kTile<T>], int units) {
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < kTeamUnits; ++i) {
+  for (int i = 0; i < kTile<T>; ++i) {
     float v[kUnit];
     T::to_f32(raw[i], v);
     if (i >= units) continue;
@@ -169,7 +201,7 @@ __device__ inline Part part_of(const typename T::Raw (&raw)[kTeamUnits], int uni
   if (units == 0) return part;
   part.mean = sum / part.n;
 #pragma unroll
-  for (int i = 0; i < kTeamUnits; ++i) {
+  for (int i = 0; i < kTile<T>; ++i) {
     float v[kUnit];
     T::to_f32(raw[i], v);
     if (i >= units) continue;
@@ -182,15 +214,16 @@ __device__ inline Part part_of(const typename T::Raw (&raw)[kTeamUnits], int uni
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads, 3) parts_kernel(const __grid_constant__ Job p) {
-  const Chunk chunk = Chunk::of(p);
+__global__ void __launch_bounds__(kThreads, kBlocks) parts_kernel(const __grid_constant__ Job p) {
+  constexpr int kTileUnits = kThreads * kTile<T>;
+  const Chunk chunk = Chunk::of(p, kTileUnits);
   const char* x = p.x + chunk.group * p.units * (kUnit * T::kBytes);
   Part own{0, 0, 0};
   for (int64_t tile = chunk.begin; tile < chunk.end; tile += kTileUnits) {
-    typename T::Raw raw[kTeamUnits];
+    typename T::Raw raw[kTile<T>];
     int units = 0;
 #pragma unroll
-    for (int i = 0; i < kTeamUnits; ++i) {
+    for (int i = 0; i < kTile<T>; ++i) {
       const int64_t unit = tile + i * kThreads + threadIdx.x;
       raw[i] = T::load(x + min(unit, p.units - 1) * (kUnit * T::kBytes));
       units += unit < chunk.end;
@@ -202,9 +235,10 @@ __global__ void __launch_bounds__(kThreads, 3) parts_kernel(const __grid_constan
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads, 3) apply_kernel(const __grid_constant__ Job p) {
+__global__ void __launch_bounds__(kThreads, kBlocks) apply_kernel(const __grid_constant__ Job p) {
   __shared__ float2 whole;
-  const Chunk chunk = Chunk::of(p);
+  constexpr int kTileUnits = kThreads * kTile<T>;
+  const Chunk chunk = Chunk::of(p, kTileUnits);
   Part part{0, 0, 0};
   for (int64_t i = threadIdx.x; i < p.chunks; i += kThreads) {
     const float4 v = p.parts[chunk.group * p.chunks + i];
@@ -212,7 +246,7 @@ __global__ void __launch_bounds__(kThreads, 3) apply_kernel(const __grid_constan
   }
   part = merge_block(part);
   if (threadIdx.x == 0) {
-    whole = make_float2(part.mean, __frsqrt_rn(part.squares / p.count + p.eps));
+    whole = make_float2(part.mean, __frsqrt_rn(part.squares * p.share + p.eps));
   }
   __syncthreads();
   const float mean = whole.x, rstd = whole.y;
@@ -221,19 +255,19 @@ __global__ void __launch_bounds__(kThreads, 3) apply_kernel(const __grid_constan
   const int64_t tiles = (chunk.end - chunk.begin + kTileUnits - 1) / kTileUnits;
   for (int64_t t = tiles - 1; t >= 0; --t) {
     const int64_t first = chunk.begin + t * kTileUnits + threadIdx.x;
-    typename T::Raw raw[kTeamUnits];
+    typename T::Raw raw[kTile<T>];
 #pragma unroll
-    for (int i = 0; i < kTeamUnits; ++i) {
+    for (int i = 0; i < kTile<T>; ++i) {
       raw[i] = T::load(p.x + start + min(first + i * kThreads, p.units - 1) * (kUnit * T::kBytes));
     }
 #pragma unroll
-    for (int i = 0; i < kTeamUnits; ++i) {
+    for (int i = 0; i < kTile<T>; ++i) {
       const int64_t unit = first + i * kThreads;
       if (unit >= chunk.end) continue;
       float v[kUnit];
       T::to_f32(raw[i], v);
-      finish_unit(p, first_channel, static_cast<int>(unit), mean, rstd, v);
-      T::store(p.out + start + unit * (kUnit * T::kBytes), v);
+      finish<kUnit>(p, first_channel, static_cast<int>(unit), mean, rstd, v);
+      T::put(p.out + start + unit * (kUnit * T::kBytes), round_unit<T>(v));
     }
   }
 }
@@ -289,11 +323,19 @@ __global__ void __launch_bounds__(kThreads) any_kernel(const __grid_constant__ A
 template <class T>
 Status start(const Call& call, const Groups& g, Job& job) {
   if (g.size() <= kLongestHeld) {
-    job.shape = TeamShape::over(g.count(), job.units, kMostBlocksOfTeam, kTeamUnits, kTeamThreads);
-    const TeamShape& s = job.shape;
-    return launch(call, "group_norm", {s.blocks(), s.threads, 0, s.cluster}, held_kernel<T>, job);
+    using Map = HeldMap<T>;
+    TeamShape& s = job.shape;
+    s = team_over<Map>(g.count(), g.size(), kMostBlocksOfTeam, kHeldThreads);
+    job.stages = T::kBytes == 2 ? 2 : 1;
+    const int bytes = ring_bytes<Map>(s.threads, 1, job.stages);
+    s.choose_walk(
+        resident_blocks(device_index(call), s.threads, kHeldThreads * kHeldBlocks, bytes));
+    PESTLE_TRY(allow_shared(call, held_kernel<T>, bytes));
+    return launch(call, "group_norm",
+                  {s.blocks(), s.threads, static_cast<size_t>(bytes), s.cluster}, held_kernel<T>,
+                  job);
   }
-  const int64_t tiles = ceil_div(job.units, kTileUnits);
+  const int64_t tiles = ceil_div(job.units, kThreads * kTile<T>);
   job.tiles_of_chunk = ceil_div(tiles, std::min(tiles, ceil_div(kWave, g.count())));
   job.chunks = ceil_div(tiles, job.tiles_of_chunk);
   const Grid grid{g.count() * job.chunks, kThreads};
@@ -304,6 +346,7 @@ Status start(const Call& call, const Groups& g, Job& job) {
 Status run(const Call& call) {
   const Groups g(call);
   Job job{{},
+          1,
           g.x.as<const char>(),
           g.out.as<char>(),
           Parameter(g.weight),
@@ -313,7 +356,7 @@ Status run(const Call& call) {
           g.size() / kUnit,
           FastDivisor(static_cast<uint32_t>(g.plane / kUnit)),
           g.eps,
-          static_cast<float>(g.size()),
+          1.0f / static_cast<float>(g.size()),
           g.silu,
           1,
           1,
@@ -344,6 +387,7 @@ std::string refuses(const Call& call, const Machine& machine) {
   const Groups g(call);
   if (g.count() * g.size() == 0) return "the tensor is empty";
   if (g.plane % kUnit != 0) return "a channel's elements are no multiple of 8";
+  if (g.count() >= int64_t{1} << 31) return "2^31 groups or more";
   if (g.size() / kUnit >= int64_t{1} << 31) return "groups of 2^34 elements or more";
   const bool clusters = machine.compute_capability >= 90;
   if (!clusters && g.size() <= kLongestHeld && g.size() > kLongestHeld / kMostBlocksOfTeam) {
@@ -354,6 +398,12 @@ std::string refuses(const Call& call, const Machine& machine) {
     const std::string name = spec.args[index].name;
     if (!is_contiguous(t)) return name + " has gaps";
     if (reinterpret_cast<uintptr_t>(t.data) % 16 != 0) return name + " is not aligned to 16 bytes";
+  }
+  for (const TensorView* t : {&g.weight, &g.bias}) {
+    if (t->data == nullptr) continue;
+    if (reinterpret_cast<uintptr_t>(t->data) % dtype_bytes(t->dtype) != 0) {
+      return "weight or bias is not aligned to its elements";
+    }
   }
   return "";
 }
