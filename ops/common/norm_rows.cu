@@ -1,16 +1,16 @@
 // rms_norm, layer_norm, adaln and rms_adaln on CUDA.
 // Map      A row lies in the registers of 4 to 32 lanes, a block, or a cluster of up to 16 blocks
-//          (row_team.cuh), 32 elements a thread. row: a row a team, straight to registers: f32, and
-//          16-bit rows within a warp. walk: a team takes several rows, the next ones on their way
-//          to shared memory (row_ring.cuh); everything else, and all codes. One kernel for each
-//          dtype of x and kind of output, with and without a sum before the norm; other options are
-//          uniform branches. any: a block a row, in pieces of 1024 elements in shared memory, read
-//          again for each pass; any strides and offsets.
+//          (row_team.cuh), 32 elements a thread. row: a row a team, straight to registers. walk:
+//          with codes a team takes several rows, the next ones on their way to shared memory
+//          (row_ring.cuh). One kernel for each dtype of x and kind of output, with and without a
+//          sum before the norm; other options are uniform branches. any: a block a row, in pieces
+//          of 1024 elements in shared memory, read again for each pass; any strides and offsets.
 // Traffic  x (and residual) once, out (or codes) once; weight, bias, scale, shift out of the L1 or
 //          L2.
 // Numerics f32; mean first, then squared differences from it, both by fixed trees of additions.
 //          Codes: ops/common/quantized_output.h.
-// Measured norm_rows.md
+// Measured H200, share of the copy: f32 4096 101 %; bf16 1024 97, 5120 88, 16384 90, 65536 66 %,
+//          adaln with gate and residual 101 %; codes 44-69 %. norm_rows.md
 #include "backends/cuda/device/row_ring.cuh"
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
@@ -305,8 +305,7 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__((kRegisters<T, Kind, kTh
   }
 }
 
-// A row a team, straight to registers: f32, whose rows have bytes enough in flight, and rows within
-// a warp, of which each multiprocessor has many.
+// A row a team, straight to registers: faster than a walk where no codes are made.
 template <class T, int kThreads, bool kSum>
 __global__ void __launch_bounds__(kThreads)
     __maxnreg__(kThreads == kLargeBlock ? (kRegisters<T, NoCodes, kThreads, kSum>) : 80)
@@ -482,13 +481,12 @@ template <class T, class Kind, int kThreads, bool kSum>
 Status start_sums(const Call& call, const char* name, NormJob& job, const NormRows& n) {
   TeamShape& s = job.shape;
   s = team_over<MapOf<T, Kind>>(n.rows(), n.columns(), kMostBlocksOfTeam, kThreads);
-  if constexpr (!Kind::kCodes) {
-    if (T::kBytes == 4 || s.lanes <= 32) {
-      return launch(call, name, {s.blocks(), s.threads, 0, s.cluster},
-                    row_kernel<T, kThreads, kSum>, job);
-    }
+  if constexpr (Kind::kCodes) {
+    return start_walk<T, Kind, kThreads, kSum>(call, name, job, n);
+  } else {
+    return launch(call, name, {s.blocks(), s.threads, 0, s.cluster}, row_kernel<T, kThreads, kSum>,
+                  job);
   }
-  return start_walk<T, Kind, kThreads, kSum>(call, name, job, n);
 }
 
 template <class T, class Kind, int kThreads>
