@@ -76,16 +76,6 @@ Status launch(const Call& call, const char* name, const Grid& grid, void (*kerne
   }(static_cast<Parameters>(arguments)...);
 }
 
-// Beyond 48 KiB a kernel has to be allowed its dynamic shared memory, before it is started.
-template <class... Parameters>
-Status allow_shared(const Call& call, void (*kernel)(Parameters...), int bytes) {
-  if (bytes <= 48 << 10) return {};
-  PESTLE_ON_DEVICE(device_index(call));
-  PESTLE_CUDA_TRY(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  return {};
-}
-
 // Zeroes device memory on the call's stream.
 inline Status clear(const Call& call, void* memory, int64_t bytes) {
   PESTLE_ON_DEVICE(device_index(call));

@@ -9,6 +9,7 @@
 #include "ops/common/activation_rows.h"
 
 #include "backends/cuda/device/row_ring.cuh"
+#include "backends/cuda/shared_memory.h"
 #include "ops/common/activation_rows.cuh"
 #include "ops/common/quantized_any.cuh"
 #include "ops/common/quantized_output.cuh"
@@ -85,9 +86,9 @@ __global__ void __launch_bounds__(kCodeThreads, kCodeBlocks)
   for (; team.walks_on(0); team.go_on(), slot ^= 1) {
     at.begin_row(team);
     if (p.stages == 2)
-      wait_copies<1>();
+      wait_for_copies<1>();
     else
-      wait_copies<0>();
+      wait_for_copies<0>();
     __syncwarp();  // pieces that other lanes asked for
     typename T::Raw raw[kCodeUnits];
     char* out = row_at(p.out, p.out_row_bytes, team.row);

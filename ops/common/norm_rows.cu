@@ -14,6 +14,7 @@
 #include "backends/cuda/device/row_ring.cuh"
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
+#include "backends/cuda/shared_memory.h"
 #include "ops/common/norm_rows.h"
 #include "ops/common/quantize_rows.cuh"
 #include "ops/common/quantized_any.cuh"
@@ -288,9 +289,9 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__((kRegisters<T, Kind, kTh
     at.begin_row(team);
     const int group = p.rows_of_group.divide(static_cast<uint32_t>(team.row));
     if (p.stages == 2)
-      wait_copies<1>();
+      wait_for_copies<1>();
     else
-      wait_copies<0>();
+      wait_for_copies<0>();
     if (Map::kPieces > 1) __syncwarp();  // pieces that other lanes asked for
     Values v;
     read_row(ring, stage, v);

@@ -12,6 +12,7 @@
 #include "backends/cuda/device/row_ring.cuh"
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
+#include "backends/cuda/shared_memory.h"
 #include "backends/cuda/tensor_amax.h"
 #include "ops/group_norm/group_norm_groups.h"
 
@@ -116,9 +117,9 @@ __global__ void __launch_bounds__(kHeldThreads, kHeldBlocks)
   for (; team.walks_on(0); team.go_on(), slot ^= 2) {
     at.begin_row(team);
     if (p.stages == 2)
-      wait_copies<1>();
+      wait_for_copies<1>();
     else
-      wait_copies<0>();
+      wait_for_copies<0>();
     RowValues v;
     read_row(ring, stage, v);
     fetch(p.stages, stage);

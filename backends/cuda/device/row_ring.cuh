@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "backends/cuda/device.h"
+#include "backends/cuda/device/async_copy.cuh"
 #include "backends/cuda/device/row_team.cuh"
 
 namespace pestle::cuda {
@@ -59,12 +60,6 @@ __device__ inline void copy_async(uint32_t to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(exists ? 16 : 0)
                : "memory");
-}
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until all but the kPending last groups of this thread's are there.
-template <int kPending>
-__device__ inline void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 __device__ inline uint4 load_shared(uint32_t from) {
   uint4 v;
