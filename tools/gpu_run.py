@@ -56,6 +56,20 @@ def gpus():
     return [str(i) for i, _ in enumerate(re.findall(r"^GPU \d+", listed, re.MULTILINE))] or ["0"]
 
 
+def brief(text):
+    """Lines of checks with each refusal once: the first case that met it, and how often."""
+    lines = []
+    for line in map(json.loads, text.splitlines()):
+        refusals = {}
+        for refusal in line.get("refusals", []):
+            key = refusal["impl"], refusal["reason"]
+            refusals.setdefault(key, {**refusal, "times": 0})["times"] += 1
+        if refusals:
+            line["refusals"] = list(refusals.values())
+        lines.append(json.dumps(line) + "\n")
+    return "".join(lines)
+
+
 class Step:
     def __init__(self, kind, name, command, weight=0, sanitizer=None):
         self.kind, self.name, self.command = kind, f"{kind}.{name}", command
@@ -141,7 +155,7 @@ class Run:
             lines = "failed" if status else step.kind
             if text:
                 with open(self.out / f"{lines}.jsonl", "a") as file:
-                    file.write(text)
+                    file.write(brief(text))
             if status:
                 self.failed.append(step.name)
             else:

@@ -119,3 +119,17 @@ def test_the_cost_of_a_build_is_ninjas_last_word(tmp_path):
     assert json.loads(out.read_text())["library_bytes"] == 3 << 20
     small = subprocess.run([*command, "--most-mib", "2"], capture_output=True, text=True)
     assert small.returncode == 1
+
+
+def test_refusals_of_one_reason_are_one_line():
+    from tools import gpu_run
+
+    refusals = [{"op": "a", "impl": "fast", "where": f"M={m}", "reason": "odd"} for m in (1, 3)]
+    refusals.append({"op": "a", "impl": "fast", "where": "M=5", "reason": "strided"})
+    text = json.dumps({"op": "a", "refusals": refusals}) + "\n" + json.dumps({"op": "b"}) + "\n"
+    first, second = map(json.loads, gpu_run.brief(text).splitlines())
+    assert [(r["where"], r["reason"], r["times"]) for r in first["refusals"]] == [
+        ("M=1", "odd", 2),
+        ("M=5", "strided", 1),
+    ]
+    assert second == {"op": "b"}
