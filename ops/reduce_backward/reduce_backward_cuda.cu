@@ -5,8 +5,7 @@
 //          amin, prod: a block a set learns what its gradients depend on.
 // Traffic  units: x once (sum and mean: not at all), d_x once; amax, amin and prod read x twice
 // Numerics f32; quotients of norm and prod in float64; one rounding
-// Measured bf16 16384 x 8192 on an H200: mean 82.7 us (x is not read: 166 % of a copy that reads
-// it),
+// Measured bf16 16384 x 8192 on an H200: mean 82.7 us, 3.25 TB/s (x is not read),
 //          logsumexp 145.9 us, 3.68 TB/s (94 %). any: 3.0 ms (5 %).
 #include "backends/cuda/device/tiles.h"
 #include "ops/common/reduce_layout.cuh"

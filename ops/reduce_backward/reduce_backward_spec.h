@@ -47,6 +47,10 @@ inline constexpr OpSpec spec{
     .args = args,
     .cases = cases,
     .flops = "2*numel(x)",
+    // Sums need the shape of x alone.
+    .bytes =
+        "numel(d_out)*bytes(d_out) + numel(x)*bytes(d_x) + if(op == sum || op == mean, 0, "
+        "numel(x)*bytes(x)) + if(op == norm || op == logsumexp, numel(y)*bytes(y), 0)",
     .backward = {.why_not = "second derivatives are not written"},
 };
 
