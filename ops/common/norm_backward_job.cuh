@@ -3,7 +3,9 @@
 #pragma once
 
 #include "backends/cuda/device/any_tensor.cuh"
+#include "backends/cuda/device/async_copy.cuh"
 #include "backends/cuda/device/cluster.cuh"
+#include "backends/cuda/device/cluster_messages.cuh"
 #include "backends/cuda/device/elements.cuh"
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/early_launch.h"
@@ -88,19 +90,14 @@ __device__ inline void copy_ahead(uint32_t to, const void* from, uint32_t read) 
                "r"(read)
                : "memory");
 }
-__device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending>
-__device__ inline void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
 // Until all but `pending` groups are there.
 __device__ inline void wait_copies(int pending) {
   switch (pending) {
-    case 1: wait_copies<1>(); break;
-    case 2: wait_copies<2>(); break;
-    case 3: wait_copies<3>(); break;
-    case 4: wait_copies<4>(); break;
-    default: wait_copies<0>(); break;
+    case 1: wait_for_copies<1>(); break;
+    case 2: wait_for_copies<2>(); break;
+    case 3: wait_for_copies<3>(); break;
+    case 4: wait_for_copies<4>(); break;
+    default: wait_for_copies<0>(); break;
   }
 }
 
@@ -169,55 +166,6 @@ __device__ inline void store_values(char* to, const float (&v)[kWide]) {
     for (int j = 0; j < 4; ++j) w[j] = v[j] != v[j] ? formats::kF32Nan : __float_as_uint(v[j]);
     store16(to, make_uint4(w[0], w[1], w[2], w[3]));
   }
-}
-
-// What a cluster's blocks tell one another, as they arrive; bytes are counted by a barrier.
-__device__ inline void begin_barrier(uint64_t* barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(barrier)))
-               : "memory");
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-}
-__device__ inline void expect_bytes(uint64_t* barrier, int bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(barrier))),
-               "r"(bytes)
-               : "memory");
-#endif
-}
-__device__ inline void wait_bytes(uint64_t* barrier, uint32_t phase) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra.uni over;\n"
-      "bra.uni again;\n"
-      "over:\n}" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(barrier))),
-      "r"(phase)
-      : "memory");
-#endif
-}
-// To block `rank`'s copy of `own`, counted by its copy of `barrier`. Unlike a cluster barrier this
-// waits for no store to memory.
-__device__ inline void tell_block(float4* own, uint64_t* barrier, unsigned rank, const float4& v) {
-#if __CUDA_ARCH__ >= 900
-  uint32_t to, counted;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-               : "=r"(to)
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(own))), "r"(rank));
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-               : "=r"(counted)
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(barrier))), "r"(rank));
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
-      "[%5];" ::"r"(to),
-      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(counted)
-      : "memory");
-#endif
 }
 
 #endif  // __CUDACC__

@@ -126,7 +126,7 @@ struct Gradients {
       for (int i = 0; i < kUnits; ++i) {
         if (row < end && has<false>(i)) copy_unit(sources, stage, i, {});
       }
-      end_copies();
+      commit_copies();
       stage += stage_step;
     }
   }
@@ -368,7 +368,7 @@ struct Gradients {
       }
       store_values<T>(d_x + offset, d);
     }
-    end_copies();
+    commit_copies();
   }
 
   // This team's rows of [begin, end), of which the first ones are on their way.

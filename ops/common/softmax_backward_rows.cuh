@@ -5,6 +5,8 @@
 #include <atomic>
 #include <optional>
 
+#include "backends/cuda/device/async_copy.cuh"
+#include "backends/cuda/device/cluster_messages.cuh"
 #include "ops/common/softmax_rows.cuh"
 
 namespace pestle::ops {
@@ -157,64 +159,19 @@ struct RingParts {
   uint64_t arrived[2];
 };
 
+// 16 bytes to shared memory, past the L1 and without a register.
 __device__ inline void copy_ahead(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-__device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until all but `pending` groups are there.
 __device__ inline void wait_copies(int pending) {
   switch (pending) {
-    case 1: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
-    case 2: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
-    case 3: asm volatile("cp.async.wait_group 3;" ::: "memory"); break;
-    case 4: asm volatile("cp.async.wait_group 4;" ::: "memory"); break;
-    default: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
+    case 1: wait_for_copies<1>(); break;
+    case 2: wait_for_copies<2>(); break;
+    case 3: wait_for_copies<3>(); break;
+    case 4: wait_for_copies<4>(); break;
+    default: wait_for_copies<0>(); break;
   }
-}
-// Barriers that count the bytes that arrive from other blocks.
-__device__ inline uint32_t shared_at(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-__device__ inline void begin_barrier(uint64_t* barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(barrier)) : "memory");
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-}
-__device__ inline void expect_bytes(uint64_t* barrier, int bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(barrier)),
-               "r"(bytes)
-               : "memory");
-#endif
-}
-__device__ inline void wait_bytes(uint64_t* barrier, uint32_t phase) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra.uni over;\n"
-      "bra.uni again;\n"
-      "over:\n}" ::"r"(shared_at(barrier)),
-      "r"(phase)
-      : "memory");
-#endif
-}
-// To block `rank`'s copy of `own`, counted by its copy of `barrier`. Unlike a cluster barrier this
-// waits for no store to memory.
-__device__ inline void tell_block(float* own, uint64_t* barrier, unsigned rank, float v) {
-#if __CUDA_ARCH__ >= 900
-  uint32_t to, counted;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_at(own)), "r"(rank));
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-               : "=r"(counted)
-               : "r"(shared_at(barrier)), "r"(rank));
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to),
-      "f"(v), "r"(counted)
-      : "memory");
-#endif
 }
 
 // A thread's unit is of 16 bytes, or of two times 16 that are as far apart as units are: lanes side
@@ -258,7 +215,7 @@ struct Ring {
         copy_ahead(load_slot + (kWords + k) * blockDim.x * 16, out + offset(load_unit, k));
       }
     }
-    end_copies();
+    commit_copies();
     load_slot += step;
     if (load_slot == end) load_slot = first;
     if (++load_unit == kRingUnits) {

@@ -77,7 +77,7 @@ struct Held {
         }
       }
     });
-    end_copies();
+    commit_copies();
   }
   __device__ void read(int number, int operand, int unit, float (&v)[kUnit]) const {
     uint4 raw[kWords];
@@ -246,9 +246,9 @@ __global__ void __launch_bounds__(kMostWarps * 32, 2)
     cluster_arrive();
     cluster_wait();
   }
-  wait_copies<1>();
+  wait_for_copies<1>();
   const float2 of = own.statistics();
-  wait_copies<0>();
+  wait_for_copies<0>();
   own.finish(of, own.means(of));
 }
 

@@ -4,6 +4,7 @@
 
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/cluster.cuh"
+#include "backends/cuda/device/cluster_messages.cuh"
 #include "backends/cuda/device/elements.cuh"
 #include "backends/cuda/device/exponential.cuh"
 #include "ops/group_norm_backward/group_norm_backward_job.cuh"
@@ -21,53 +22,6 @@ struct WalkParts {
   float4 sums[kMostWarps * kMostBlocks];
   uint64_t arrived[2];
 };
-
-// Barriers that count the bytes that arrive from other blocks.
-__device__ inline uint32_t shared_at(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-__device__ inline void begin_barrier(uint64_t* barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(barrier)) : "memory");
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-}
-__device__ inline void expect_bytes(uint64_t* barrier, int bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(barrier)),
-               "r"(bytes)
-               : "memory");
-#endif
-}
-__device__ inline void wait_bytes(uint64_t* barrier, uint32_t phase) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra.uni over;\n"
-      "bra.uni again;\n"
-      "over:\n}" ::"r"(shared_at(barrier)),
-      "r"(phase)
-      : "memory");
-#endif
-}
-// To block `rank`'s copy of `own`, counted by its copy of `barrier`. Unlike a cluster barrier this
-// waits for no store to memory.
-__device__ inline void tell_block(float4* own, uint64_t* barrier, unsigned rank, const float4& v) {
-#if __CUDA_ARCH__ >= 900
-  uint32_t to, counted;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_at(own)), "r"(rank));
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-               : "=r"(counted)
-               : "r"(shared_at(barrier)), "r"(rank));
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
-      "[%5];" ::"r"(to),
-      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(counted)
-      : "memory");
-#endif
-}
 
 // By whole words where it lies so.
 __device__ inline float parameter(const AnyTensor& t, int64_t index) {
@@ -295,7 +249,7 @@ struct Walk {
       g[i] = read(kUnits + i);
     }
     if (next < end) copy(next);
-    end_copies();
+    commit_copies();
     const float2 of = statistics(x);
     float d[kUnits][kUnit];
     const float2 means = gradients(x, g, of, wb, number, d);
@@ -318,7 +272,7 @@ __global__ void __launch_bounds__(640, 1)
   const uint32_t step = gridDim.x / p.cluster;
   uint32_t number = blockIdx.x / p.cluster;
   own.copy(number);
-  end_copies();
+  commit_copies();
   if (p.cluster > 1) cluster_wait();
   for (; number < groups; number += step) own.group(number, number + step, groups);
 }
