@@ -5,7 +5,8 @@
 //                 n are turned by a thread, 8 words at once
 //          any    a thread a word of the output, code by code, any strides
 // Traffic  q once, out once.
-// Measured not yet run on a GPU.
+// Measured H200, 32768 x 32768: from awq 366 us (2.9 TB/s, 69 % of copy), to awq 474, to gptq 469
+//          (2.3 TB/s, 53 %).
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/elements.cuh"
 #include "backends/cuda/launch.h"
