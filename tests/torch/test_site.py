@@ -1,4 +1,4 @@
-"""The pages of the site: every Python snippet runs as it stands, page by page."""
+"""README and the pages of the site: every Python snippet runs as it stands, page by page."""
 
 import re
 import sys
@@ -10,7 +10,8 @@ import pytest
 import torch
 from pestle import _backends, _python_ops
 
-PAGES = sorted((Path(__file__).parent.parent.parent / "docs" / "site").glob("*.md"))
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "site").glob("*.md"))]
 
 
 def snippets(page: Path) -> list[str]:
