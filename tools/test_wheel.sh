@@ -11,5 +11,5 @@ rm -rf "$venv"
 site() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 site .venv/bin/python >"$(site "$venv/bin/python")/tests.pth"
 .venv/bin/pip --python "$venv/bin/python" install -q --disable-pip-version-check --no-index \
-  dist/pestle-*.whl
+  dist/pestle-*manylinux*.whl
 PESTLE_BUILD_DIR=$PWD/build exec "$venv/bin/python" -m pytest -q tests/torch "$@"
