@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "backends/cuda/runtime.h"
+#include "harness/c_tensor.h"
 #include "harness/cuda_bench.h"
 #include "pestle/pestle.h"
 
@@ -23,15 +24,7 @@ struct CArguments {
       const Value& value = values[i];
       args[i].kind = PESTLE_ABSENT;
       if (arg.role != Role::kAttribute && value.present) {
-        const TensorView& t = value.tensor;
-        tensors[i] = {t.data,
-                      static_cast<int32_t>(t.dtype),
-                      static_cast<int32_t>(t.device.type),
-                      t.device.index,
-                      t.rank,
-                      t.shape,
-                      t.strides,
-                      0};
+        tensors[i] = c_tensor(value.tensor);
         args[i].kind = PESTLE_TENSOR;
         args[i].value.tensor = &tensors[i];
       } else if (arg.kind == Kind::kFloat) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/text.h"
+#include "harness/c_tensor.h"
 #include "pestle/pestle.h"
 
 namespace pestle::harness {
@@ -55,14 +56,7 @@ struct CArguments {
 
  private:
   void set_tensor(size_t i, const TensorView& t) {
-    tensors[i] = {t.data,
-                  static_cast<int32_t>(t.dtype),
-                  static_cast<int32_t>(t.device.type),
-                  t.device.index,
-                  t.rank,
-                  t.shape,
-                  t.strides,
-                  0};
+    tensors[i] = c_tensor(t);
     args[i].kind = PESTLE_TENSOR;
     args[i].value.tensor = &tensors[i];
   }

@@ -37,18 +37,7 @@ inline CodedX coded_x(const Call& call, const TensorView& x, DType dtype) {
 // The kernel of quantize_rows.cuh for a computed scale a row, and no other of its kernels.
 template <class T, class Code>
 Status start_rows_of(const Call& call, const char* name, const QuantizeRows& b) {
-  const RowMatrix m{b.x.as<char>(),
-                    cuda::row_distance(b.x),
-                    b.q.as<uint8_t>(),
-                    cuda::row_distance(b.q),
-                    b.rows,
-                    static_cast<int>(b.columns / cuda::kUnit),
-                    {},
-                    b.map,
-                    nullptr,
-                    b.scale.as<float>(),
-                    nullptr,
-                    b.rounding};
+  const RowMatrix m = row_matrix(b, nullptr);
   const auto threads = [&](int64_t each) {
     return static_cast<int>(cuda::ceil_div(cuda::ceil_div(m.units, each), 32) * 32);
   };

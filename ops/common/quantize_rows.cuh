@@ -278,6 +278,22 @@ struct QuantizeRows {
   const TensorView* q_t = nullptr;  // the codes transposed (ops/common/transposed_codes.cuh)
 };
 
+// What the kernels take; amax: of the whole tensor, found before, or null.
+inline RowMatrix row_matrix(const QuantizeRows& b, const uint32_t* amax) {
+  return {b.x.as<char>(),
+          cuda::row_distance(b.x),
+          b.q.as<uint8_t>(),
+          cuda::row_distance(b.q),
+          b.rows,
+          static_cast<int>(b.columns / cuda::kUnit),
+          {},
+          b.map,
+          b.computes ? nullptr : b.scale.as<float>(),
+          b.computes ? b.scale.as<float>() : nullptr,
+          amax,
+          b.rounding};
+}
+
 inline int64_t scale_count(const QuantizeRows& b) { return b.map.grid_rows * b.map.grid_columns; }
 inline bool whole_tensor(const QuantizeRows& b) { return scale_count(b) == 1; }
 inline bool one_row_scales(const QuantizeRows& b) {
@@ -327,18 +343,7 @@ Status run_quantize_rows(const Call& call, const char* name, const QuantizeRows&
   auto* amax = static_cast<uint32_t*>(call.workspace);
   const bool pre_pass = b.computes && whole_tensor(b);
   if (pre_pass) PESTLE_TRY(cuda::tensor_amax(call, b.x, amax));
-  const RowMatrix m{b.x.as<char>(),
-                    cuda::row_distance(b.x),
-                    b.q.as<uint8_t>(),
-                    cuda::row_distance(b.q),
-                    b.rows,
-                    static_cast<int>(b.columns / cuda::kUnit),
-                    {},
-                    b.map,
-                    b.computes ? nullptr : b.scale.as<float>(),
-                    b.computes ? b.scale.as<float>() : nullptr,
-                    pre_pass ? amax : nullptr,
-                    b.rounding};
+  const RowMatrix m = row_matrix(b, pre_pass ? amax : nullptr);
   switch (b.x.dtype) {
     case DType::kBF16: return start_rows<cuda::Bf16, Code>(call, name, b, m);
     case DType::kF16: return start_rows<cuda::F16, Code>(call, name, b, m);

@@ -347,18 +347,7 @@ Status run_quantize_tiles(const Call& call, const char* name, const QuantizeRows
   const bool pre_pass = b.computes && whole_tensor(b);
   auto* amax = static_cast<uint32_t*>(call.workspace);
   if (pre_pass) PESTLE_TRY(cuda::tensor_amax(call, b.x, amax));
-  const TileCodes t{{b.x.as<char>(),
-                     cuda::row_distance(b.x),
-                     b.q.as<uint8_t>(),
-                     cuda::row_distance(b.q),
-                     b.rows,
-                     static_cast<int>(b.columns / cuda::kUnit),
-                     {},
-                     b.map,
-                     b.computes ? nullptr : b.scale.as<float>(),
-                     b.computes ? b.scale.as<float>() : nullptr,
-                     pre_pass ? amax : nullptr,
-                     b.rounding},
+  const TileCodes t{row_matrix(b, pre_pass ? amax : nullptr),
                     b.q_t == nullptr ? nullptr : b.q_t->as<uint8_t>(),
                     b.q_t == nullptr ? 0 : b.q_t->strides[0],
                     b.q_t == nullptr ? 1 : aligned_bytes(*b.q_t),
