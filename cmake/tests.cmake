@@ -15,6 +15,20 @@ function(pestle_add_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT 1500 ENVIRONMENT "${pestle_test_environment}")
 endfunction()
 
+# A sanitizer's slowest program, in parts that take a core each (GoogleTest's own sharding).
+set(pestle_shards_harness 4)
+
+function(pestle_add_sharded_test area shards)
+  foreach(shard RANGE 1 ${shards})
+    math(EXPR index "${shard} - 1")
+    pestle_add_test(${area}.${shard}of${shards} pestle_test_${area} --gtest_brief=1)
+    set_property(TEST ${area}.${shard}of${shards} APPEND PROPERTY ENVIRONMENT
+                 "GTEST_TOTAL_SHARDS=${shards}" "GTEST_SHARD_INDEX=${index}")
+    # The longest first, or the last of them runs alone.
+    set_property(TEST ${area}.${shard}of${shards} PROPERTY COST 1000)
+  endforeach()
+endfunction()
+
 file(GLOB test_folders CONFIGURE_DEPENDS LIST_DIRECTORIES true ${CMAKE_SOURCE_DIR}/tests/*)
 foreach(folder IN LISTS test_folders)
   get_filename_component(area ${folder} NAME)
@@ -25,7 +39,11 @@ foreach(folder IN LISTS test_folders)
     add_executable(pestle_test_${area} ${cpp_tests})
     target_link_libraries(pestle_test_${area} PRIVATE ${PESTLE_TOOLS} pestle_internal
                                                       GTest::gtest GTest::gtest_main)
-    pestle_add_test(${area} pestle_test_${area} --gtest_brief=1)
+    if(PESTLE_SANITIZE AND pestle_shards_${area})
+      pestle_add_sharded_test(${area} ${pestle_shards_${area}})
+    else()
+      pestle_add_test(${area} pestle_test_${area} --gtest_brief=1)
+    endif()
     if(TARGET pestle_cli)
       add_dependencies(pestle_test_${area} pestle_cli)
     endif()
