@@ -128,8 +128,10 @@ void print_op_reference(const Op& op) {
   for (const Constraint& c : spec.constraints) {
     std::printf("\n- %s: `%s`", c.sentence, c.condition);
   }
-  std::printf("\n\nFlops `%s`. Backward: %s%s. Implementations:", spec.flops,
-              spec.backward.op[0] ? spec.backward.op : "none, ", spec.backward.why_not);
+  const Backward& backward = spec.backward;
+  const char* none = backward.op[0] == 0 ? "none, " : backward.why_not[0] ? ", none " : "";
+  std::printf("\n\nFlops `%s`. Backward: %s%s%s. Implementations:", spec.flops, backward.op, none,
+              backward.why_not);
   for (const Impl& impl : op.impls) std::printf(" `%s`", impl.id);
   std::printf(".\n");
 }

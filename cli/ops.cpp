@@ -56,6 +56,7 @@ void print_contract(const Op& op) {
   if (spec.backward.op[0]) {
     std::printf("\nbackward\n  %s(%s)\n  gives %s\n", spec.backward.op, spec.backward.call,
                 spec.backward.gives);
+    if (spec.backward.why_not[0]) std::printf("  none %s\n", spec.backward.why_not);
   } else {
     std::printf("\nbackward\n  none: %s\n", spec.backward.why_not);
   }

@@ -95,6 +95,7 @@ nlohmann::ordered_json contract_json(const Op& op) {
   if (spec.backward.op[0]) {
     json["backward"] = {
         {"op", spec.backward.op}, {"call", spec.backward.call}, {"gives", spec.backward.gives}};
+    if (spec.backward.why_not[0]) json["backward"]["why_not"] = spec.backward.why_not;
   } else {
     json["backward"] = {{"op", nullptr}, {"why_not", spec.backward.why_not}};
   }

@@ -13,11 +13,23 @@ inline constexpr Arg kLinearOut =
 inline constexpr const char* kLinearHadamardDoc =
     "the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither";
 
-// The codes are constants of inference; the gradient of x is dY @ W, which decodes the weight along
-// its other dimension.
-inline constexpr Backward kLinearBackward{
-    .why_not =
-        "the gradient of x, a product with the decoded weight's columns, has no op yet; "
-        "codes have no gradient"};
+// The gradient of x is d_out @ W, W decoded by the format's own op (rotated back, if it was
+// rotated) in the gradient's dtype: codes share scales along their rows, so a product along their
+// columns is one of floats. It takes memory for W and one pass over it.
+inline constexpr const char* kNoGradientOfActivation =
+    "unless activation == none: an activation has its gradient as an op of its own";
+inline constexpr const char* kNoGradientOfCodes =
+    "unless activation == none && activations == float: an activation has its gradient as an op of "
+    "its own, and rounding to codes has none";
+
+// `call` is that of matmul, with W by its name b.
+constexpr Backward linear_backward(const char* call, const char* why_not) {
+  return {.op = "matmul",
+          .call = call,
+          .gives =
+              "x=out, bias=reduce(x=rows(grad(out)), dims=1, out_type=f32), "
+              "residual=grad(out)",
+          .why_not = why_not};
+}
 
 }  // namespace pestle::ops

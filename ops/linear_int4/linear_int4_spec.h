@@ -63,7 +63,9 @@ inline constexpr OpSpec spec{
     .constraints = constraints,
     .cases = cases,
     .flops = "2*M*N*K",
-    .backward = kLinearBackward,
+    .backward = linear_backward("a=rows(grad(out)), alpha=alpha, "
+                                "b=dequantize_int4(q=weight, scale=scale, zero=zero) as grad(out)",
+                                kNoGradientOfActivation),
 };
 
 }  // namespace pestle::ops::linear_int4

@@ -73,7 +73,9 @@ inline constexpr OpSpec spec{
     .constraints = constraints,
     .cases = cases,
     .flops = "2*M*N*K",
-    .backward = kLinearBackward,
+    .backward = linear_backward("a=rows(grad(out)), alpha=alpha, "
+                                "b=dequantize_int8(q=weight, scale=scale) as grad(out)",
+                                kNoGradientOfCodes),
 };
 
 }  // namespace pestle::ops::linear_int8

@@ -54,7 +54,9 @@ inline constexpr OpSpec spec{
     .constraints = constraints,
     .cases = cases,
     .flops = "2*M*N*K",
-    .backward = kLinearBackward,
+    .backward = linear_backward("a=rows(grad(out)), alpha=alpha, "
+                                "b=dequantize_mxfp8(q=weight, scale=scale) as grad(out)",
+                                kNoGradientOfActivation),
 };
 
 }  // namespace pestle::ops::linear_mxfp8

@@ -57,7 +57,10 @@ inline constexpr OpSpec spec{
     .constraints = constraints,
     .cases = cases,
     .flops = "2*M*N*K",
-    .backward = kLinearBackward,
+    .backward = linear_backward(
+        "a=rows(grad(out)), alpha=alpha, "
+        "b=dequantize_nvfp4(q=weight, scale=scale, global_scale=global_scale) as grad(out)",
+        kNoGradientOfActivation),
 };
 
 }  // namespace pestle::ops::linear_nvfp4

@@ -55,7 +55,10 @@ inline constexpr OpSpec spec{
     .constraints = constraints,
     .cases = cases,
     .flops = "2*M*N*K",
-    .backward = kLinearBackward,
+    .backward = linear_backward("a=rows(grad(out)), alpha=alpha, "
+                                "b=dequantize_w4a8(q=weight, scale_rel=scale_rel, "
+                                "scale_channel=scale_channel, codebook=codebook) as grad(out)",
+                                kNoGradientOfActivation),
 };
 
 }  // namespace pestle::ops::linear_w4a8

@@ -1,57 +1,23 @@
-"""Gradients, from the backward that a contract names: one call of an op (docs/contract.md). It
-keeps what the call needs, and makes it through the same dispatch as any other call, so forward and
-backward need not run in the same backend. Ops without one raise their contract's reason; forms that
-write into given memory refuse tensors that require a gradient, as torch's own out= functions do."""
+"""Gradients, from the backward that a contract names: calls of ops, mostly one (docs/contract.md).
+What they need is kept, and they are made through the same dispatch as any other call, so forward
+and backward need not run in the same backend. Ops without one raise their contract's reason; forms
+that write into given memory refuse tensors that require a gradient, as torch's own out= do."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch._library.autograd import Info, make_autograd_impl
 
-from ._contract import Op, split_dims
-from ._contract import op as contract_of
+from ._backward import Backward, Step, Tensor, backward_of
+from ._contract import Op
 from ._forms import Form, all_forms
 from ._shapes import Call
 from .errors import NoGradientError
 
 _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
 _BELOW_INPLACE = torch._C._after_ADInplaceOrView_keyset
-
-
-@dataclass(frozen=True)
-class Backward:
-    """The strings of a contract's backward, read."""
-
-    op: Op
-    gradients: dict[str, str]  # tensor of the backward op -> output of the forward call
-    kept: dict[str, str]  # tensor of the backward op -> argument of the forward call
-    attributes: dict[str, str]  # attribute of the backward op -> expression over the forward's
-    gives: dict[str, str]  # input of the forward call -> output of the backward op
-
-
-@cache
-def backward_of(forward: Op) -> Backward | None:
-    """How the gradients of an op are computed; None if it has none."""
-    if not forward.backward["op"]:
-        return None
-    back = contract_of(forward.backward["op"])
-    shared = {arg.name for arg in forward.of_role("attribute")}
-    attributes = {a.name: a.name for a in back.of_role("attribute") if a.name in shared}
-    gradients, kept = {}, {}
-    for part in split_dims(forward.backward["call"]):
-        name, _, value = (text.strip() for text in part.partition("="))
-        if back.by_name[name].role == "attribute":
-            attributes[name] = value
-        elif value.startswith("grad("):
-            gradients[name] = value[5:-1].strip()
-        else:
-            kept[name] = value
-    pairs = (part.partition("=") for part in split_dims(forward.backward["gives"]))
-    gives = {name.strip(): output.strip() for name, _, output in pairs}
-    return Backward(back, gradients, kept, attributes, gives)
 
 
 def _no_gradient(form: Form):
@@ -62,8 +28,7 @@ def _no_gradient(form: Form):
 
 
 def _keep(form: Form, plan: Backward):
-    """setup_context of a form: what the backward op will be called with."""
-    op = form.contract
+    """setup_context of a form: what the calls of the backward will need."""
     inputs_of = [name for kind, name, _ in form.arguments if kind in ("tensor", "optional_tensor")]
 
     def keep(ctx, inputs, keyword_only_inputs, output):
@@ -72,16 +37,16 @@ def _keep(form: Form, plan: Backward):
         values = tensors | dict(zip(form.outputs, outputs, strict=True))
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(
-            values[name] for name in form.outputs if name not in plan.gradients.values()
+            values[name] for name in form.outputs if name not in plan.outputs
         ))  # fmt: skip
         call, _ = form.call(inputs, keyword_only_inputs)
         call.bind()
+        ctx.refused = bool(plan.only_if) and not call.evaluate(plan.only_if)
         ctx.attributes = {
-            name: call.attributes[text] if text in op.by_name else call.evaluate(text)
-            for name, text in plan.attributes.items()
+            step.text: {n: _attribute(call, step.op, n, t) for n, t in step.attributes.items()}
+            for step in plan.steps
         }
-        names = [name for name in plan.kept.values() if values.get(name) is not None]
-        ctx.kept = tuple(dict.fromkeys(names))
+        ctx.kept = tuple(name for name in plan.kept if values.get(name) is not None)
         ctx.save_for_backward(*(values[name] for name in ctx.kept))
         ctx.outputs = [(tuple(t.shape), t.dtype, t.device) for t in outputs]
         ctx.inputs = {
@@ -91,55 +56,112 @@ def _keep(form: Form, plan: Backward):
     return keep
 
 
-def _zeros(plan: Backward, ctx, form: Form, call: Call) -> None:
-    """Adds gradients that nobody asked for but the backward op wants."""
-    for name, output in plan.gradients.items():
-        if name in call.tensors or output not in form.outputs:
-            continue
-        if call.wants(plan.op.by_name[name]):
-            shape, dtype, device = ctx.outputs[form.outputs.index(output)]
-            call.tensors[name] = torch.zeros(shape, dtype=dtype, device=device)
+def _attribute(call: Call, op: Op, name: str, text: str):
+    """An attribute of a backward call: a label of its own, an attribute of the forward call, or an
+    expression over those."""
+    if text in op.by_name[name].choices:
+        return text
+    return call.attributes[text] if text in call.op.by_name else call.evaluate(text)
 
 
-def _gradient(form: Form, plan: Backward, backend: str):
-    """backward of a form: calls the backward op and sorts its outputs by input."""
-    inputs_of = [name for kind, name, _ in form.arguments if kind in ("tensor", "optional_tensor")]
-    chosen_dtypes = _output_dtypes(plan.op)
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as a matrix: all dimensions but the last as one."""
+    return tensor.unsqueeze(0) if tensor.ndim == 1 else tensor.flatten(0, -2)
 
-    def backward(ctx, *gradients):
-        wanted = [name for name, asks in zip(inputs_of, ctx.needs_input_grad, strict=False) if asks]
-        for name in wanted:
-            if name not in plan.gives:
-                raise NoGradientError(f"{form.op} has no gradient of {name}: detach it")
-        given = dict(zip(form.outputs, gradients, strict=True))
-        kept = dict(zip(ctx.kept, ctx.saved_tensors, strict=True))
-        tensors = {name: given.get(output) for name, output in plan.gradients.items()}
-        if all(tensor is None for tensor in tensors.values()):
-            return (None,) * len(ctx.needs_input_grad)
-        tensors |= {name: kept.get(argument) for name, argument in plan.kept.items()}
-        defaults = {a.name: a.default for a in plan.op.of_role("attribute")}
-        call = Call(plan.op, tensors, defaults | ctx.attributes)
-        _zeros(plan, ctx, form, call)
-        for name, output in plan.gradients.items():
-            if name not in call.tensors and call.wants(plan.op.by_name[name]):
-                raise NoGradientError(
-                    f"{form.op} has no gradient in calls that do not return {output}"
-                )
-        options = dict(ctx.attributes)
-        for name, output in plan.gives.items():
-            if output in chosen_dtypes and name in ctx.inputs:
-                options[f"{output}_dtype"] = ctx.inputs[name][1]
-        inputs = sorted(plan.op.of_role("input"), key=lambda arg: arg.optional)
+
+class _Calls:
+    """The calls of one backward, each made when its output is first asked for."""
+
+    def __init__(self, form: Form, plan: Backward, backend: str, ctx, gradients: tuple):
+        self.form, self.plan, self.backend, self.ctx = form, plan, backend, ctx
+        self.made: dict[str, torch.Tensor] = {}
+        self.given = dict(zip(form.outputs, gradients, strict=True))
+        self.kept = dict(zip(ctx.kept, ctx.saved_tensors, strict=True))
+
+    def value(self, tensor: Tensor, zeros: bool = False) -> torch.Tensor | None:
+        """A tensor as the contract says it. `zeros`: for a gradient that nobody asked for."""
+        if tensor.rows_of:
+            found = self.value(tensor.rows_of, zeros)
+            return None if found is None else _rows(found)
+        if output := tensor.gradient_of:
+            found = self.given.get(output)
+            return self._zeros(output) if found is None and zeros else found
+        if tensor.step is None:
+            return self.kept.get(tensor.argument)
+        return self.output(tensor.step)
+
+    def output(self, step: Step) -> torch.Tensor:
+        """The one output of a call that is made for another."""
+        if step.text not in self.made:
+            (output,) = (arg.name for arg in step.op.of_role("output"))
+            dtypes = {output: self.value(step.like).dtype} if step.like else {}
+            self.made[step.text] = self.call(step, dtypes)[output]
+        return self.made[step.text]
+
+    def call(self, step: Step, dtypes: dict[str, torch.dtype]) -> dict[str, torch.Tensor]:
+        """Calls an op through the usual dispatch; its outputs by name."""
+        tensors = {name: self.value(tensor) for name, tensor in step.tensors.items()}
+        attributes = self.ctx.attributes[step.text]
+        defaults = {a.name: a.default for a in step.op.of_role("attribute")}
+        call = Call(step.op, tensors, defaults | attributes)
+        for name, tensor in step.tensors.items():
+            of_gradient = any(part.gradient_of for part in tensor.parts())
+            if of_gradient and name not in call.tensors and call.wants(step.op.by_name[name]):
+                call.tensors[name] = self.value(tensor, zeros=True)
+        chosen = _output_dtypes(step.op)
+        options = {f"{name}_dtype": dtype for name, dtype in dtypes.items() if name in chosen}
+        inputs = sorted(step.op.of_role("input"), key=lambda arg: arg.optional)
         inputs = [call.tensors.get(arg.name) for arg in inputs]
         from . import _dispatch, _functions  # which need what is registered here
 
-        candidates = _dispatch.of_backward(plan.op.name, backend, inputs)
-        made = _functions.function(plan.op.name)(*inputs, **options, backend=candidates)
+        candidates = _dispatch.of_backward(step.op.name, self.backend, inputs)
+        function = _functions.function(step.op.name)
+        made = function(*inputs, **attributes, **options, backend=candidates)
         made = made if isinstance(made, tuple) else (made,)
-        names = [arg.name for arg in plan.op.of_role("output") if call.wants(arg)]
-        results = dict(zip(names, made, strict=True))
+        names = [arg.name for arg in step.op.of_role("output") if call.wants(arg)]
+        return dict(zip(names, made, strict=True))
+
+    def _zeros(self, output: str) -> torch.Tensor:
+        if output not in self.form.outputs:
+            raise NoGradientError(
+                f"{self.form.op} has no gradient in calls that do not return {output}"
+            )
+        shape, dtype, device = self.ctx.outputs[self.form.outputs.index(output)]
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    def results(self, wanted: list[str]) -> dict[str, torch.Tensor | None]:
+        """Gradients of these inputs."""
+        known, sources = self.ctx.inputs, {name: self.plan.gives[name] for name in wanted}
+        of_step = {}
+        if any(isinstance(source, str) for source in sources.values()):
+            gives = [(name, s) for name, s in self.plan.gives.items() if isinstance(s, str)]
+            dtypes = {output: known[name][1] for name, output in gives if name in known}
+            of_step = self.call(self.plan.step, dtypes)
+        return {
+            name: of_step.get(source) if isinstance(source, str) else self.value(source)
+            for name, source in sources.items()
+        }
+
+
+def _gradient(form: Form, plan: Backward, backend: str):
+    """backward of a form: makes the calls and sorts their outputs by input."""
+    inputs_of = [name for kind, name, _ in form.arguments if kind in ("tensor", "optional_tensor")]
+
+    def backward(ctx, *gradients):
+        wanted = [name for name, asks in zip(inputs_of, ctx.needs_input_grad, strict=False) if asks]
+        if ctx.refused:
+            raise NoGradientError(
+                f"{form.op} has no gradient in this call: {plan.why_not} (needs {plan.only_if})"
+            )
+        for name in wanted:
+            if name not in plan.gives:
+                raise NoGradientError(f"{form.op} has no gradient of {name}: detach it")
+        calls = _Calls(form, plan, backend, ctx, gradients)
+        if all(calls.given.get(output) is None for output in plan.outputs):
+            return (None,) * len(ctx.needs_input_grad)
+        results = calls.results(wanted)
         return tuple(
-            _as_input(results.get(plan.gives[name]), *ctx.inputs[name]) if name in wanted else None
+            _as_input(results[name], *ctx.inputs[name]) if name in wanted else None
             for name in inputs_of[: len(ctx.needs_input_grad)]
         )
 

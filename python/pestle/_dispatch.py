@@ -47,26 +47,22 @@ def choose(op: str, backend, *inputs) -> str:
     raise _nobody(op, backend, inputs, {})
 
 
-def after(error: RuntimeError, space: str, op: str, backend, inputs: tuple, options: dict) -> str:
-    """The namespace to try after one that failed with this error; raises what the caller sees."""
+def after(
+    error: RuntimeError, tried: tuple[str, ...], op: str, backend, inputs: tuple, options: dict
+) -> str:
+    """The namespace to try when the last of those `tried` failed with this error; raises what the
+    caller sees. The library's namespace stands for both of its backends: its op asks every
+    implementation of either."""
     failed = typed(error)
     if any(isinstance(value, list | tuple) and not value for value in inputs):
         raise InvalidArgumentError(f"{op}: a list of tensors is empty: it has at least one")
     if not isinstance(failed, UnsupportedError):
         raise failed from None
-    device, passed = _device(inputs), False
-    kind = "cpu" if device is None else device.type
+    device = _device(inputs)
     for name in _backends.order(backend):
-        may_take = not _backends.refusal(name, op, device)
-        if passed and may_take:
+        if _space(name) not in tried and not _backends.refusal(name, op, device):
             logger.debug("%s: %s; goes to %s", op, failed, name)
             return _space(name)
-        # The library's op is one for both of its backends: the one of the tensors' device failed,
-        # also when it has no implementation.
-        if space == COMPILED and kind in LIBRARY:
-            passed = passed or name == kind
-        else:
-            passed = passed or (may_take and _space(name) == space)
     raise _nobody(op, backend, inputs, options) from None
 
 

@@ -16,12 +16,13 @@ def _kernel(form: Form):
 
     def call(*args, **kwargs):
         inputs = tuple(value for value, kind in zip(args, kinds, strict=False) if kind in TENSORS)
-        space = _dispatch.choose(form.op, None, *inputs)
+        space, tried = _dispatch.choose(form.op, None, *inputs), ()
         while True:
             try:
                 return overloads[space](*args, **kwargs)
             except UnsupportedError as error:
-                space = _dispatch.after(error, space, form.op, None, inputs, {})
+                tried += (space,)
+                space = _dispatch.after(error, tried, form.op, None, inputs, {})
 
     return call
 

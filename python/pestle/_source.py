@@ -91,7 +91,7 @@ def _call(form: Form, target: str) -> str:
 
 # Where a call goes: as _dispatch.py says, but the usual case is decided here, at once.
 _CHOICE = """\
-    _usual = False
+    _usual, _tried = False, ()
     if _compiling():
         _space = _traced({op!r}, backend, {first}.device.type)
     elif backend is None and _selected() is None and not _settings.special and not _debug(10):
@@ -103,7 +103,8 @@ _CHOICE = """\
         try:"""
 _AFTER = """\
         except RuntimeError as error:
-            _space = _after(error, _space, {op!r}, backend, ({inputs},), {{{options}}})"""
+            _tried += (_space,)
+            _space = _after(error, _tried, {op!r}, backend, ({inputs},), {{{options}}})"""
 
 
 def _usual(op: Op, options: list[str]) -> str:

@@ -10,7 +10,7 @@ import cases
 import pestle
 import pytest
 import torch
-from pestle import _backends, _contract, _python_ops
+from pestle import _backends, _contract, _dispatch, _python_ops
 from pestle._library import contracts
 
 X = torch.randn(4, 64, generator=torch.Generator().manual_seed(1))
@@ -161,6 +161,23 @@ def test_refusals_go_to_the_next_backend(monkeypatch):
     with pestle.use_backend("eager", "cpu"):
         out = pestle.dequantize_fp8(q, scale)
     assert torch.equal(out, pestle.dequantize_fp8(q, scale))
+
+
+def test_each_backend_is_tried_once_whatever_the_order():
+    """What failed is known, not concluded from where it stands or where the tensors lie."""
+    error = pestle.UnsupportedError("not this one")
+    order = ("eager", "cpu", "cuda")
+
+    def next_after(*tried):
+        return _dispatch.after(error, tried, "quantize_fp8", order, (X,), {})
+
+    assert next_after("pestle") == "pestle_eager"
+    assert next_after("pestle_eager") == "pestle"
+    for tried in (("pestle", "pestle_eager"), ("pestle_eager", "pestle")):
+        with pytest.raises(pestle.NoCapableBackendError):
+            next_after(*tried)
+    with pytest.raises(pestle.OutOfMemoryError):
+        _dispatch.after(pestle.OutOfMemoryError("no"), (), "quantize_fp8", order, (X,), {})
 
 
 def test_dispatch_is_logged(caplog):

@@ -7,7 +7,7 @@ import pestle
 import pytest
 import torch
 from pestle import _contract
-from pestle._autograd import backward_of
+from pestle._backward import backward_of
 from pestle._library import contracts
 
 if not torch.cuda.is_available():
@@ -160,7 +160,7 @@ def test_gradients_are_those_of_the_cpu(name):
         args, kwargs = case.arguments(form, **leaves)
         made = form.overload(*args, **kwargs)
         made = dict(zip(form.outputs, made if isinstance(made, tuple) else (made,), strict=True))
-        sum(made[n].float().square().sum() for n in plan.gradients.values() if n in made).backward()
+        sum(made[n].float().square().sum() for n in plan.outputs if n in made).backward()
         return {n: leaf.grad.cpu() for n, leaf in leaves.items() if n in plan.gives}
 
     expected = gradients("cpu")

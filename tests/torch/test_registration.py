@@ -9,7 +9,7 @@ import cases
 import pytest
 import torch
 from pestle import _contract, list_ops, overloads
-from pestle._autograd import backward_of
+from pestle._backward import backward_of
 from pestle._library import contracts
 
 ROOT = Path(__file__).parents[2]
@@ -45,11 +45,14 @@ def runs_on(form, device) -> bool:
 )
 def test_opcheck(form, device):
     args, kwargs = arguments(form, device)
-    tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
+    torch.library.opcheck(form.overload, args, kwargs, test_utils=utils_for(args, kwargs))
+
+
+def utils_for(args: tuple, kwargs: dict) -> list[str]:
     utils = ["test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
-    if not any(tensor.dtype in _NO_SCHEMA_CHECK for tensor in tensors):
-        utils.append("test_schema")
-    torch.library.opcheck(form.overload, args, kwargs, test_utils=utils)
+    tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
+    checks_schema = not any(tensor.dtype in _NO_SCHEMA_CHECK for tensor in tensors)
+    return [*utils, "test_schema"] if checks_schema else utils
 
 
 def has_gradients(form) -> bool:
@@ -72,10 +75,7 @@ def test_opcheck_with_gradients(form):
         for name, arg in zip(names, args, strict=True)
     )
     assert any(arg is not None and arg.requires_grad for arg in args)
-    utils = ["test_schema", "test_autograd_registration", "test_faketensor"]
-    torch.library.opcheck(
-        form.overload, args, kwargs, test_utils=[*utils, "test_aot_dispatch_dynamic"]
-    )
+    torch.library.opcheck(form.overload, args, kwargs, test_utils=utils_for(args, kwargs))
 
 
 def test_every_op_has_forms_with_a_case():
