@@ -82,6 +82,27 @@ TEST(SmallFloats, RandomF32) {
   check_random_f32<E2m1>(oracle::kE2m1, 3);
 }
 
+template <class F>
+void check_codes_by_sum() {
+  // Of all signs and exponents, every fraction of 11 bits, with ties and what lies beside them
+  // below.
+  for (uint32_t high = 0; high < 1u << 20; ++high) {
+    for (const uint32_t low : {0u, 1u, 0x7FFu, 0x800u, 0x801u, 0xFFFu}) {
+      const float x = oracle::from_bits(high << 12 | low);
+      if (x != x) continue;
+      const uint32_t code = code_from_f32<F>(x);
+      ASSERT_EQ(codes_by_sum<F>(x, 1.5f, -x, x),
+                code | code_from_f32<F>(1.5f) << 8 | (code ^ 0x80u) << 16 | code << 24)
+          << oracle::bits(x);
+    }
+  }
+}
+
+TEST(SmallFloats, CodesBySumAreTheRules) {
+  check_codes_by_sum<E4m3>();
+  check_codes_by_sum<E5m2>();
+}
+
 TEST(SmallFloats, EdgesByHand) {
   const float inf = std::numeric_limits<float>::infinity();
   EXPECT_EQ(e4m3_from_f32(448.0f), 0x7E);
