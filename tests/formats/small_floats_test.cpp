@@ -1,6 +1,7 @@
 // E4M3, E5M2, E2M1, E8M0, bf16 and f16: every code, every 16-bit input, every rounding tie.
 #include <gtest/gtest.h>
 
+#include "formats/codes_by_sum.h"
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "formats/e5m2.h"

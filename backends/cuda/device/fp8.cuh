@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "backends/cuda/device/elements.cuh"
+#include "formats/codes_by_sum.h"
 #include "formats/e4m3.h"
 #include "formats/e5m2.h"
 
