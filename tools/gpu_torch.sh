@@ -4,11 +4,14 @@
 # usage: tools/gpu_torch.sh pack [PYTHON]          here, after make wheel: build/gpu-torch, with the
 #                                                  tests' packages for that Python (3.12)
 #        tools/gpu_torch.sh run [PYTEST_ARGUMENT]  there, in that folder: installs dist's wheel into a
-#                                                  folder of its own and runs tests/torch against it
+#                                                  folder of its own, runs tests/torch against it on
+#                                                  all GPUs and cores, then times host costs
 #
 # PESTLE_SITE_WHEELS: a folder with the packages' wheels, which are downloaded otherwise.
-# The log - counts per file, versions, the wheel's hash - is gpu-torch.log, failures lie beside it;
-# both are in $OUT if that is set.
+# PESTLE_WORKERS: processes beside those of test_aoti.py, which go on their own; as many as cores.
+# PESTLE_TESTS_SECONDS: when the tests are stopped, with the log of what has run by then (480).
+# The log - counts per file, versions, the wheel's hash - is gpu-torch.log, failures lie beside it,
+# host costs in gpu-torch.host.txt; all are in $OUT if that is set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,7 +27,9 @@ pack() {
   git ls-files -- tests bench docs tools ops/ops.def python/csrc README.md ':!tests/fuzz' |
     tar c -T - | tar x -C $out
   # The C library that codes are held to, and what it needs.
+  mkdir -p $out/build/bin
   cp -L build/lib/libpestle.so $out/build/lib/ && strip $out/build/lib/libpestle.so
+  cp build/bin/pestle $out/build/bin/ && strip $out/build/bin/pestle
   ldd build/lib/libpestle.so | awk '/libhwy/ {print $3}' | while read -r library; do
     cp -L "$library" $out/build/lib/
   done
@@ -42,23 +47,46 @@ pack() {
   echo "on the GPU machine, in that folder: tools/gpu_torch.sh run"
 }
 
-run() {
-  local site=$PWD/site out=${OUT:-$PWD} wheel
+# The tests' environment: the wheel as a file, installed beside torch; every GPU visible.
+install() {
+  local site=$PWD/site count
   wheel=$(ls "$PWD"/dist/pestle-*manylinux*.whl)
   rm -rf "$site"
   python3 -m pip install -q --no-index --no-deps --no-compile --target "$site" "$wheel" \
     site-wheels/*.whl
   export PYTHONPATH=$site:$PWD/tools PESTLE_BUILD_DIR=$PWD/build PESTLE_TORCH_WHEEL=$wheel
-  export LD_LIBRARY_PATH=$PWD/build/lib:${LD_LIBRARY_PATH:-}
-  export PESTLE_TORCH_LOG=$out/gpu-torch.log PESTLE_COMMIT OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
+  export LD_LIBRARY_PATH=$PWD/build/lib:${LD_LIBRARY_PATH:-} PESTLE_COMMIT
   PESTLE_COMMIT=$(cat commit.txt)
+  count=$(nvidia-smi -L | wc -l)
+  export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-$(seq -s, 0 $((count - 1)))}
+  # As many processes as cores: none of them needs more threads.
+  export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TORCHINDUCTOR_COMPILE_THREADS=1
+}
+
+# PART WORKERS PYTEST_ARGUMENT...: a run of pytest with a log and a time limit of its own.
+part() {
+  local name=$1 workers=$2
+  shift 2
+  PESTLE_TORCH_LOG=$out/gpu-torch$name.log timeout -k 5 "${PESTLE_TESTS_SECONDS:-480}" \
+    python3 -m pytest -q -n "$workers" --dist worksteal --tb=short -W ignore -p no:cacheprovider \
+    -p gpu_torch_log "$@" >"$out/gpu-torch$name.pytest.txt" 2>&1
+}
+
+run() {
+  local out=${OUT:-$PWD} wheel status=0 aoti=0
+  install
   rm -f "$out"/gpu-torch*
-  status=0
-  python3 -m pytest -q -n "${PESTLE_WORKERS:-auto}" --dist worksteal --tb=short -W ignore \
-    -p no:cacheprovider -p gpu_torch_log "${@:-tests/torch}" >"$out/gpu-torch.pytest.txt" 2>&1 ||
-    status=$?
-  tail -n 3 "$out/gpu-torch.pytest.txt"
-  cat "$out/gpu-torch.log"
+  if [ $# -gt 0 ]; then
+    part "" "${PESTLE_WORKERS:-auto}" "$@" || status=$?
+  else
+    # AOTInductor compiles whole models, a minute each: beside the rest, so that it holds up nothing.
+    part .aoti 12 tests/torch/test_aoti.py & aoti=$!
+    part "" "${PESTLE_WORKERS:-auto}" tests/torch --ignore=tests/torch/test_aoti.py || status=$?
+    wait $aoti || status=$?
+    python3 bench/torch_host_cost.py cuda >"$out/gpu-torch.host.txt" 2>&1 || status=$?
+  fi
+  tail -qn 2 "$out"/gpu-torch*.pytest.txt
+  cat "$out"/gpu-torch*.log
   return $status
 }
 

@@ -1,20 +1,36 @@
 """A pytest plugin for tools/gpu_torch.sh: what passed, failed and was skipped in each file, and
-where. Failures are written when they happen, so that a run that is killed has told them."""
+where. Failures are written when they happen and counts every few seconds, so that a run that is
+killed has told them. Workers of pytest-xdist take turns at the GPUs."""
 
 from __future__ import annotations
 
 import collections
+import functools
 import hashlib
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 
 LOG = Path(os.environ.get("PESTLE_TORCH_LOG", "gpu-torch.log"))
-WORKER = "PYTEST_XDIST_WORKER" in os.environ
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+SECONDS_BETWEEN_LOGS = 5
 counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
 seconds: collections.Counter = collections.Counter()
 skips: collections.Counter = collections.Counter()
+written = time.monotonic()
+
+
+def _own_gpu_first() -> None:
+    """The current GPU of this worker is its own; the others stay visible for tests of several."""
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if WORKER:
+        first = int(WORKER.removeprefix("gw")) % len(gpus)
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[first:] + gpus[:first])
+
+
+_own_gpu_first()  # before torch is imported
 
 
 def _failures() -> Path:
@@ -33,6 +49,8 @@ def pytest_runtest_logreport(report) -> None:
     if report.failed:
         with _failures().open("a") as out:
             out.write(f"=== {report.nodeid} ({report.when})\n{report.longreprtext[-3000:]}\n")
+    if time.monotonic() - written > SECONDS_BETWEEN_LOGS:
+        _write(["stopped before its end", ""])
 
 
 def pytest_collectreport(report) -> None:
@@ -41,6 +59,7 @@ def pytest_collectreport(report) -> None:
             out.write(f"=== {report.nodeid} (collecting)\n{report.longreprtext[-3000:]}\n")
 
 
+@functools.cache
 def machine() -> list[str]:
     import torch
 
@@ -52,6 +71,7 @@ def machine() -> list[str]:
     return lines
 
 
+@functools.cache
 def package() -> list[str]:
     import pestle
 
@@ -70,9 +90,13 @@ def _hash(data: bytes) -> str:
 
 
 def pytest_sessionfinish(session) -> None:
-    if WORKER:
-        return
-    lines = [*machine(), *package(), ""]
+    if not WORKER:
+        _write([])
+
+
+def _write(first: list[str]) -> None:
+    global written
+    lines = [*first, *machine(), *package(), ""]
     for file in sorted(counts):
         told = ", ".join(f"{n} {outcome}" for outcome, n in sorted(counts[file].items()))
         lines.append(f"{file}: {told} ({seconds[file]:.0f} s)")
@@ -80,3 +104,4 @@ def pytest_sessionfinish(session) -> None:
     lines += ["all: " + ", ".join(f"{n} {o}" for o, n in sorted(total.items()))]
     lines += [f"skipped {n} x {file}: {why}" for (file, why), n in sorted(skips.items())]
     LOG.write_text("\n".join(lines) + "\n")
+    written = time.monotonic()

@@ -13,6 +13,15 @@ DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 OPS = [name for name in pestle.list_ops() if _contract.op(name).has_lists]
 
 
+def runs_on(name: str, device: str) -> bool:
+    return any(i["device"] == device for i in _contract.op(name).implementations)
+
+
+on_each_device = pytest.mark.parametrize(
+    ("name", "device"), [(n, d) for n in OPS for d in DEVICES if runs_on(n, d)]
+)
+
+
 def position_texts(text: str) -> list[str]:
     """A case with lists as cases of its positions: "M=3,5 K=8 length=4" has four of them."""
     words = dict(word.split("=", 1) for word in text.split())
@@ -26,14 +35,16 @@ def position_texts(text: str) -> list[str]:
 
 
 class ListCase:
-    """A case as lists of what its positions are; single tensors are the first position's."""
+    """A case as lists of what its positions are; single tensors are the first position's. Inputs
+    lie on `device`, what is expected on the CPU."""
 
-    def __init__(self, name: str, case: dict):
+    def __init__(self, name: str, case: dict, device: str = "cpu"):
         self.op = _contract.op(name)
         self.each = [cases.make(self.op, case | {"text": t}) for t in position_texts(case["text"])]
         self.attributes = self.each[0].call.attributes
         self.names = tuple(arg.name for arg in self.each[0].outputs())
-        self.inputs = self._joined([one.call.tensors for one in self.each])
+        self.on_cpu = self._joined([one.call.tensors for one in self.each])
+        self.inputs = changed(self.on_cpu, lambda t: t.to(device))
 
     def _joined(self, each: list[dict]) -> dict:
         return {
@@ -50,7 +61,7 @@ class ListCase:
             name: [self.each[0]._array(name, t) for t in tensors]
             if isinstance(tensors, list)
             else self.each[0]._array(name, tensors)
-            for name, tensors in (self.inputs | outputs).items()
+            for name, tensors in (self.on_cpu | outputs).items()
         }
         pestle_ctypes.call(self.op.name, **values, **self.attributes)
         return outputs
@@ -114,17 +125,16 @@ def spaces(name: str, device: str) -> list[str]:
     """Namespaces of the backends that have the op for the device."""
     found = [_python_ops.namespace(backend) for backend in _backends.PYTHON
              if not _backends.refusal(backend, name, torch.device(device))]  # fmt: skip
-    has_cuda = any(i["device"] == "cuda" for i in _contract.op(name).implementations)
-    return [*found, "pestle"] if device == "cpu" or has_cuda else found
+    return [*found, "pestle"] if runs_on(name, device) else found
 
 
 @every_case
 @pytest.mark.parametrize("device", DEVICES)
 def test_same_as_the_c_abi(name, case, device):
-    case = ListCase(name, case)
+    case = ListCase(name, case, device)
     expected = case.expected()
     for space in spaces(name, device):
-        given = changed(case.inputs, lambda t: t.to(device))
+        given = case.inputs
         before = changed(given, torch.clone)
         if case.asked() is not None:
             assert_same(case.run(space, **given), expected)
@@ -149,17 +159,17 @@ def test_meta_tensors_have_the_real_shapes(name, case):
             )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OPS)
-def test_strided_tensors(name):
-    case = ListCase(name, _contract.op(name).cases[0])
+@on_each_device
+def test_strided_tensors(name, device):
+    case = ListCase(name, _contract.op(name).cases[0], device)
     rows = changed(case.inputs, lambda t: t.transpose(0, -1).contiguous().transpose(0, -1))
     assert_same(case.run("pestle", **rows), case.expected())
 
 
-@pytest.mark.parametrize("name", OPS)
-def test_opcheck(name):
+@on_each_device
+def test_opcheck(name, device):
     for row in _contract.op(name).cases[:3]:
-        case = ListCase(name, row)
+        case = ListCase(name, row, device)
         if case.asked() is None:
             continue
         form = next(f for f in forms_of(name) if f.outputs == case.names)
@@ -172,9 +182,9 @@ def test_opcheck(name):
         ))  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OPS)
-def test_compiled(name):
-    case = ListCase(name, _contract.op(name).cases[0])
+@on_each_device
+def test_compiled(name, device):
+    case = ListCase(name, _contract.op(name).cases[0], device)
     function = getattr(pestle, name)
 
     def call(x):
@@ -204,20 +214,20 @@ def test_lists_that_do_not_go_in_step_are_refused(name):
             function(x, given)
 
 
-@pytest.mark.parametrize("name", OPS)
-def test_why(name):
-    case = ListCase(name, _contract.op(name).cases[0])
+@on_each_device
+def test_why(name, device):
+    case = ListCase(name, _contract.op(name).cases[0], device)
     x = next(iter(case.inputs.values()))
-    assert pestle.why(name, x).chosen.startswith("cpu/")
+    assert pestle.why(name, x, backend=("cuda", "cpu")).chosen.startswith(f"{device}/")
     assert pestle.why(name, x, backend="eager").chosen == f"eager/{name}"
     with pytest.raises(pestle.InvalidArgumentError, match="at least one"):
         pestle.why(name, [])
 
 
-@pytest.mark.parametrize("name", OPS)
-def test_a_remembered_call_sees_new_lists(name):
+@on_each_device
+def test_a_remembered_call_sees_new_lists(name, device):
     """Plans are remembered by shapes: longer, shorter and reordered lists are others."""
-    case = ListCase(name, _contract.op(name).cases[0])
+    case = ListCase(name, _contract.op(name).cases[0], device)
     x = next(iter(case.inputs.values()))
     function = getattr(pestle, name)
     whole = case.expected()
