@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+TOOLS = ("racecheck", "synccheck", "memcheck", "initcheck")  # the slowest first
 AGAIN = 75  # the exit status that says: time is up, run the same command again
 WARMERS = 8  # processes; each holds one case's tensors
 SPARE = 40  # seconds that a step may go on after the time is up
@@ -220,11 +220,13 @@ def bench_steps(pestle, ops, options):
                "--seconds", str(options.seconds), *more]  # fmt: skip
     if options.peers:
         command += ["--with-peers", "--python", sys.executable, "--peers-script", peers_script()]
-    return [
-        Step("bench", f"{op}.{options.tags_bench}", [*map(str, command), op])
-        for op in ops
-        if op in cases
-    ]
+    there = [op for op in ops if op in cases]
+    steps = []
+    for i in range(0, len(there), options.batch):
+        batch = there[i : i + options.batch]
+        name = batch[0] + (f"+{len(batch) - 1}" if len(batch) > 1 else "")
+        steps.append(Step("bench", f"{name}.{options.tags_bench}", [*map(str, command), *batch]))
+    return steps
 
 
 def peers_script():
@@ -276,8 +278,8 @@ def sanitizer_steps(pestle, ops, options):
              "--launch", "default", op],
             sanitizer=tool,
         )
-        for op in ops
         for tool in TOOLS
+        for op in ops
     ]  # fmt: skip
 
 
@@ -297,6 +299,10 @@ def arguments():
         "--jobs", type=int, default=max(1, cores * 3 // 4), help="checks at once (3/4 of the cores)"
     )
     add("--host-gib", type=int, default=0, help="the host's memory, if more than the system says")
+    add(
+        "--batch", type=int, default=1,
+        help="ops a bench step (1): more save the start of each step's peers, some 5 s",
+    )  # fmt: skip
     add("--peers", action="store_true", help="time other libraries, too, before and after ours")
     add("--done", help="a folder of earlier results: what is done there is not done again")
     add("--sanitizer", action="store_true", help="the small checks under compute-sanitizer instead")

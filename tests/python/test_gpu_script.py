@@ -55,6 +55,15 @@ def test_shards_split_the_ops(tree):
     assert len((out / "check.jsonl").read_text().splitlines()) == 2
 
 
+def test_a_bench_step_may_have_several_ops(tree):
+    result, out = run(tree, "swap_nibbles", "hadamard", "--only", "bench", "--batch", "2",
+                      "--seconds", "0.01")  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "=== bench.swap_nibbles+1.smoke: passed" in result.stdout
+    lines = [json.loads(line) for line in (out / "bench.jsonl").read_text().splitlines()]
+    assert {line["op"] for line in lines} == {"swap_nibbles", "hadamard"}
+
+
 def test_a_run_without_time_says_what_is_left(tree):
     result, _ = run(tree, "swap_nibbles", "--only", "check", "--minutes", "0")
     assert result.returncode == 75
