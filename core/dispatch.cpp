@@ -221,17 +221,23 @@ Result<Choice> choose(const Op& op, const Call& call, std::string_view forced) {
   return choice;
 }
 
+Status check_workspace(const Op& op, const Call& call, const Choice& choice) {
+  if (call.workspace_bytes >= choice.workspace_bytes) return {};
+  return invalid_argument(std::string(op.spec->name) + ": workspace has " +
+                          std::to_string(call.workspace_bytes) + " bytes, " + choice.impl->id +
+                          " needs " + std::to_string(choice.workspace_bytes));
+}
+
+Status run(const Op& op, Call& call, const Choice& choice) {
+  PESTLE_TRY(check_workspace(op, call, choice));
+  PESTLE_TRY(check_memory(op, call));
+  return choice.impl->run(call);
+}
+
 Status run(const Op& op, Call& call, std::string_view forced) {
   auto choice = choose(op, call, forced);
   PESTLE_TRY(choice.status());
-  if (call.workspace_bytes < choice.value().workspace_bytes) {
-    return invalid_argument(std::string(op.spec->name) + ": workspace has " +
-                            std::to_string(call.workspace_bytes) + " bytes, " +
-                            choice.value().impl->id + " needs " +
-                            std::to_string(choice.value().workspace_bytes));
-  }
-  PESTLE_TRY(check_memory(op, call));
-  return choice.value().impl->run(call);
+  return run(op, call, choice.value());
 }
 
 Status run_reference(const Op& op, Call& call, bool sum_magnitudes) {

@@ -30,6 +30,9 @@ Result<Choice> choose(const Op& op, const Call& call, std::string_view forced = 
 
 // Chooses and runs. The workspace in `call` must hold what the choice asks for.
 Status run(const Op& op, Call& call, std::string_view forced = {});
+// The same with what was chosen for this call.
+Status run(const Op& op, Call& call, const Choice& choice);
+Status check_workspace(const Op& op, const Call& call, const Choice& choice);
 
 // Runs the reference on host memory, with a workspace of its own. Outputs that the contract bounds
 // are f64 in `call`; with `sum_magnitudes` they get the sums of |terms| that their bound counts.

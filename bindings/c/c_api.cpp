@@ -8,6 +8,7 @@
 
 #include "backends/cpu/parallel.h"
 #include "bindings/c/c_values.h"
+#include "bindings/c/call_plan.h"
 #include "core/build_info.h"
 #include "core/contract_json.h"
 #include "core/dispatch.h"
@@ -89,6 +90,19 @@ Status require(bool condition, const char* what) {
   return condition ? Status() : invalid_argument(what);
 }
 
+// A call of a new kind; `plan`, if there may be one, is where it is remembered.
+Status call_unplanned(const Op& op, std::span<const pestle_arg> args,
+                      const pestle_call_options* options, const CallKey& key, CallPlan* plan) {
+  CallValues values(op);
+  PESTLE_TRY(values.read(args.data(), args.size()));
+  PESTLE_TRY(values.read_options(options));
+  const auto choice = choose(op, values.call(), values.forced());
+  PESTLE_TRY(choice.status());
+  PESTLE_TRY(run(op, values.call(), choice.value()));
+  if (plan != nullptr) plan->remember(op, key, values.call(), choice.value(), args);
+  return {};
+}
+
 int32_t kind_number(Kind kind) {
   switch (kind) {
     case Kind::kTensor: return PESTLE_TENSOR;
@@ -144,11 +158,11 @@ const pestle_op* pestle_find_op(const char* name) {
 pestle_status pestle_call(const pestle_op* op, const pestle_arg* args, size_t count,
                           const pestle_call_options* options) {
   return guarded([&]() -> Status {
-    PESTLE_TRY(require(op != nullptr, "pestle_call: op is NULL; look at pestle_find_op"));
-    CallValues values(*unwrap(op));
-    PESTLE_TRY(values.read(args, count));
-    PESTLE_TRY(values.read_options(options));
-    return run(*unwrap(op), values.call(), values.forced());
+    if (op == nullptr) return invalid_argument("pestle_call: op is NULL; look at pestle_find_op");
+    const CallKey key(*unwrap(op), args, count, options);
+    CallPlan* plan = key.ok() ? &plan_place(key) : nullptr;
+    if (plan != nullptr && plan->is_of(key)) return plan->run(args, options);
+    return call_unplanned(*unwrap(op), {args, count}, options, key, plan);
   });
 }
 

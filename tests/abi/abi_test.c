@@ -75,6 +75,76 @@ static void options_and_choice(void) {
   EXPECT(pestle_choose(op, args, 4, &options, NULL, NULL) == PESTLE_INVALID_ARGUMENT);
 }
 
+/* A call like an earlier one is answered from memory; what differs must still count. */
+static void repeated_calls(void) {
+  float x[8] = {0, 0, 0, 0, 0, 0, 0, 0}, y[8] = {0, 1, 0, 1, 0, 1, 0, 1}, out[8];
+  char label[16] = "silu";
+  int64_t shape[2] = {2, 4};
+  const int64_t columns[2] = {1, 2};
+  pestle_tensor tx = tensor(x, PESTLE_F32, 2, shape);
+  pestle_tensor to = tensor(out, PESTLE_F32, 2, shape);
+  pestle_arg args[5];
+  pestle_call_options options;
+  int i;
+  const pestle_op* op = pestle_find_op("softmax");
+  args[0] = pestle_tensor_arg(&tx);
+  args[1] = pestle_tensor_arg(NULL);
+  args[2] = pestle_tensor_arg(&to);
+  args[3] = pestle_int_arg(-1);
+  args[4] = pestle_float_arg(1);
+  for (i = 0; i < 3; ++i) {
+    EXPECT(pestle_call(op, args, 5, NULL) == PESTLE_OK);
+    EXPECT(out[0] == 0.25f && out[7] == 0.25f);
+  }
+  tx.data = y; /* other data, another factor */
+  args[4] = pestle_float_arg(0);
+  EXPECT(pestle_call(op, args, 5, NULL) == PESTLE_OK && out[1] == 0.25f);
+  args[4] = pestle_float_arg(1);
+  EXPECT(pestle_call(op, args, 5, NULL) == PESTLE_OK && out[1] > 0.36f && out[0] < 0.14f);
+  EXPECT(pestle_call(op, args, 4, NULL) == PESTLE_OK && out[1] > 0.36f);
+  args[3] = pestle_int_arg(0); /* another dimension */
+  EXPECT(pestle_call(op, args, 5, NULL) == PESTLE_OK && out[0] == 0.5f && out[1] == 0.5f);
+  args[3] = pestle_int_arg(2);
+  EXPECT(pestle_call(op, args, 5, NULL) == PESTLE_INVALID_ARGUMENT);
+  args[3] = pestle_int_arg(-1);
+  to.strides = columns; /* other strides, the same numbers at other places */
+  EXPECT(pestle_call(op, args, 5, NULL) == PESTLE_OK && out[2] > 0.36f && out[0] < 0.14f);
+  to.strides = NULL;
+  to.data = y; /* in place, and overlapping */
+  EXPECT(pestle_call(op, args, 5, NULL) == PESTLE_OK && y[1] > 0.36f);
+  to.data = y + 1;
+  EXPECT(pestle_call(op, args, 5, NULL) == PESTLE_INVALID_ARGUMENT);
+  EXPECT(strstr(pestle_last_error(), "out overlaps x") != NULL);
+  to.data = NULL;
+  EXPECT(pestle_call(op, args, 5, NULL) == PESTLE_INVALID_ARGUMENT);
+  EXPECT(strstr(pestle_last_error(), "data pointer is NULL") != NULL);
+  to.data = out;
+  shape[1] = 3; /* the caller's arrays may change */
+  EXPECT(pestle_call(op, args, 5, NULL) == PESTLE_OK && out[5] > 0.2f);
+  memset(&options, 0, sizeof(options));
+  options.size = sizeof(options);
+  options.impl = "cpu/no_such";
+  EXPECT(pestle_call(op, args, 5, &options) == PESTLE_INVALID_ARGUMENT);
+
+  op = pestle_find_op("activation_backward"); /* a label in memory that changes */
+  for (i = 0; i < 2; ++i) {
+    const char* const labels[2] = {"silu", "gelu"};
+    pestle_tensor tg = tensor(x, PESTLE_F32, 2, shape);
+    pestle_tensor td = tensor(y, PESTLE_F32, 2, shape);
+    float slope;
+    x[0] = 1;
+    y[0] = 1;
+    memcpy(label, labels[i], 5);
+    args[0] = pestle_tensor_arg(&tg);
+    args[1] = pestle_tensor_arg(&td);
+    args[2] = pestle_tensor_arg(&to);
+    args[3] = pestle_choice_arg(label);
+    EXPECT(pestle_call(op, args, 4, NULL) == PESTLE_OK);
+    slope = out[0];
+    EXPECT(i == 0 ? slope > 0.92f && slope < 0.93f : slope > 1.08f && slope < 1.09f);
+  }
+}
+
 static void reference_in_double(void) {
   float x[2] = {0.0f, -1.0f};
   double exact[2] = {0, 0}, terms[2] = {0, 0};
@@ -138,6 +208,7 @@ int main(void) {
   quantises();
   options_and_choice();
   reference_in_double();
+  repeated_calls();
   printf("%s\n", failures == 0 ? "the C ABI holds" : "FAILED");
   return failures != 0;
 }
