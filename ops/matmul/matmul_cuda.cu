@@ -11,8 +11,8 @@
 // turns
 //          in the same run; bias + gelu_tanh + residual costs 3.5 to 4.7 % more (matmul.md).
 #include "ops/common/matmul_any.cuh"
+#include "ops/common/matmul_dense.cuh"
 #include "ops/common/matmul_few_rows.cuh"
-#include "ops/common/matmul_launch.cuh"
 #include "ops/matmul/matmul_spec.h"
 
 namespace pestle::ops::matmul {
@@ -79,25 +79,13 @@ Status run_few_rows(const Call& call) {
                                    : start_few_rows<FewKind::kF16>(call, "matmul_few_rows", o, e);
 }
 
-using hopper::Product;
-
-template <Product kProduct>
-Status start_product(const Call& call, const Operands& o) {
-  HopperJob job{};
-  PESTLE_TRY(fill_epilogue(call, kAlpha, o, &job.epilogue));
-  const char* name = "matmul_hopper";
-  if (o.a_along_k && o.b_along_k) return start_tile<kProduct, true, true>(call, name, o, job);
-  if (o.a_along_k) return start_tile<kProduct, true, false>(call, name, o, job);
-  if (o.b_along_k) return start_tile<kProduct, false, true>(call, name, o, job);
-  return start_tile<kProduct, false, false>(call, name, o, job);
-}
-
 Status run_hopper(const Call& call) {
   Operands o;
   const std::string why = read_operands(call, &o);
   if (!why.empty()) return unsupported(why);
-  return call.tensor(kA).dtype == DType::kBF16 ? start_product<Product::kBf16>(call, o)
-                                               : start_product<Product::kF16>(call, o);
+  HopperJob job{};
+  PESTLE_TRY(fill_epilogue(call, kAlpha, o, &job.epilogue));
+  return start_dense_product(call, "matmul_hopper", o, job);
 }
 
 constexpr Impl kImpls[] = {

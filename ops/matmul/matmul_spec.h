@@ -59,7 +59,9 @@ inline constexpr OpSpec spec{
     .args = args,
     .cases = cases,
     .flops = "2*numel(out)*K",
-    .backward = {.why_not = "not bound yet: d_a = d_out @ b^T and d_b = a^T @ d_out are this op"},
+    .backward = {.op = "matmul_backward",
+                 .call = "d_out=grad(out), a=a, b=b, alpha=alpha, bias=bias, residual=residual",
+                 .gives = "a=d_a, b=d_b, bias=d_bias, residual=d_residual"},
 };
 
 }  // namespace pestle::ops::matmul

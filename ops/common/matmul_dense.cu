@@ -1,0 +1,25 @@
+// The instances of Hopper's matrix product (matmul_hopper.cuh) for bf16 and f16.
+#include "ops/common/matmul_dense.cuh"
+
+namespace pestle::ops {
+namespace {
+
+using hopper::Product;
+
+template <Product kProduct>
+Status start_product(const Call& call, const char* name, const Operands& o, const HopperJob& job) {
+  if (o.a_along_k && o.b_along_k) return start_tile<kProduct, true, true>(call, name, o, job);
+  if (o.a_along_k) return start_tile<kProduct, true, false>(call, name, o, job);
+  if (o.b_along_k) return start_tile<kProduct, false, true>(call, name, o, job);
+  return start_tile<kProduct, false, false>(call, name, o, job);
+}
+
+}  // namespace
+
+Status start_dense_product(const Call& call, const char* name, const Operands& o,
+                           const HopperJob& job) {
+  return o.a.dtype == DType::kBF16 ? start_product<Product::kBf16>(call, name, o, job)
+                                   : start_product<Product::kF16>(call, name, o, job);
+}
+
+}  // namespace pestle::ops
