@@ -120,18 +120,23 @@ inline AnyTensor optional_any(const Call& call, int index) {
   return call.has(index) ? AnyTensor(call.tensor(index)) : AnyTensor();
 }
 
-// Arguments alpha, bias, residual, activation stand side by side from `epilogue` on; m, n of out.
+// Out, the epilogue and the tiles. Arguments alpha, bias, residual, activation stand side by side
+// from `epilogue` on; m, n of out are there.
+inline void fill_any_product(const Call& call, int out, int epilogue, AnyProduct* job) {
+  job->out = AnyTensor(call.tensor(out));
+  job->bias = optional_any(call, epilogue + 1);
+  job->residual = optional_any(call, epilogue + 2);
+  job->alpha = call.has(epilogue) ? call.tensor(epilogue).as<char>() : nullptr;
+  job->activation = static_cast<int>(call.integer(epilogue + 3));
+  job->m_tiles = cuda::ceil_div(job->m, kEdgeOfTile);
+  job->n_tiles = cuda::ceil_div(job->n, kEdgeOfTile);
+}
+
 template <class T>
 Status run_any_product(const Call& call, const char* name, int out, int epilogue, AnyProduct job) {
   const TensorView& o = call.tensor(out);
   if (numel(o) == 0) return {};
-  job.out = AnyTensor(o);
-  job.bias = optional_any(call, epilogue + 1);
-  job.residual = optional_any(call, epilogue + 2);
-  job.alpha = call.has(epilogue) ? call.tensor(epilogue).as<char>() : nullptr;
-  job.activation = static_cast<int>(call.integer(epilogue + 3));
-  job.m_tiles = cuda::ceil_div(job.m, kEdgeOfTile);
-  job.n_tiles = cuda::ceil_div(job.n, kEdgeOfTile);
+  fill_any_product(call, out, epilogue, &job);
   const int64_t batches = numel(o) / (job.m * job.n);
   return cuda::launch(call, name, {batches * job.m_tiles * job.n_tiles, kEdgeOfTile * kEdgeOfTile},
                       any_product_kernel<T>, job);

@@ -2,6 +2,7 @@
 // Map      cuda/matmul_hopper: tiles of 128 x 256, 192 or 128 by warpgroup instructions
 //          (ops/common/matmul_hopper.cuh), each operand along k or across it as its strides say.
 //          cuda/matmul_few_rows: up to 16 rows (ops/common/matmul_few_rows.cuh).
+//          cuda/matmul_split: f32 by narrow parts (ops/common/split_product.cuh).
 //          _any: a thread a result, tiles of 16 x 16 through shared memory, any strides and dtypes.
 // Traffic  a and b once from memory where a group of tiles fits the L2; out and residual once.
 // Numerics f32 sums along k in one order; the tensor cores truncate what falls below the sum's last
@@ -13,6 +14,7 @@
 #include "ops/common/matmul_any.cuh"
 #include "ops/common/matmul_dense.cuh"
 #include "ops/common/matmul_few_rows.cuh"
+#include "ops/common/split_product.cuh"
 #include "ops/matmul/matmul_spec.h"
 
 namespace pestle::ops::matmul {
@@ -26,8 +28,9 @@ constexpr int kOut = arg_index(spec, "out");
 constexpr int kAlpha = arg_index(spec, "alpha");
 constexpr int kBias = arg_index(spec, "bias");
 constexpr int kResidual = arg_index(spec, "residual");
+constexpr int kPrecision = arg_index(spec, "precision");
 
-Status run_any(const Call& call) {
+AnyProduct any_product(const Call& call) {
   const TensorView& out = call.tensor(kOut);
   AnyProduct job;
   job.a = AnyTensor(call.tensor(kA));
@@ -35,7 +38,11 @@ Status run_any(const Call& call) {
   job.m = out.shape[out.rank - 2];
   job.n = out.shape[out.rank - 1];
   job.k = call.tensor(kA).shape[out.rank - 1];
-  return run_any_product<float>(call, "matmul_any", kOut, kAlpha, job);
+  return job;
+}
+
+Status run_any(const Call& call) {
+  return run_any_product<float>(call, "matmul_any", kOut, kAlpha, any_product(call));
 }
 
 std::string read_operands(const Call& call, Operands* o) {
@@ -88,6 +95,38 @@ Status run_hopper(const Call& call) {
   return start_dense_product(call, "matmul_hopper", o, job);
 }
 
+// ---- f32 by parts ----
+
+std::string refuses_split(const Call& call, const Machine& machine) {
+  if (std::string why = refuse_machine(machine); !why.empty()) return why;
+  Operands o;
+  std::string why = read_operands(call, &o);
+  if (why.empty()) why = refuse_split(o);
+  return why.empty() ? refuse_split_elements(call, {kA, kB, kOut, kBias, kResidual, kAlpha}) : why;
+}
+
+// One matrix of a batch after the other, in the same workspace.
+Status run_split(const Call& call, SplitHow how) {
+  Operands all;
+  const std::string why = read_operands(call, &all);
+  if (!why.empty()) return unsupported(why);
+  AnyProduct plain = any_product(call);
+  fill_any_product(call, kOut, kAlpha, &plain);
+  for (int64_t i = 0; i < all.out.batches; ++i) {
+    Operands o = all;
+    for (Stack* s : {&o.a, &o.b, &o.out, &o.residual}) *s = matrix_of(*s, i);
+    hopper::EpilogueArguments e;
+    PESTLE_TRY(fill_epilogue(call, kAlpha, o, &e));
+    PESTLE_TRY(start_split_product(call, "matmul_split", o, e, how, plain, i));
+  }
+  return {};
+}
+
+Status run_split(const Call& call) {
+  return run_split(call, call.integer(kPrecision) == 1 ? SplitHow::kOnePart : SplitHow::kExact);
+}
+Status run_split_bf16(const Call& call) { return run_split(call, SplitHow::kBf16); }
+
 constexpr Impl kImpls[] = {
     {.id = "cuda/matmul_few_rows",
      .device = DeviceType::kCuda,
@@ -99,6 +138,19 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 90,
      .refuses = refuses_hopper,
      .run = run_hopper},
+    {.id = "cuda/matmul_split",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_split,
+     .run = run_split,
+     .workspace = kSplitWorkspace},
+    // The way of matmul_split for values out of the range of f16 parts, to be timed and checked.
+    {.id = "cuda/matmul_split_bf16",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_split,
+     .run = run_split_bf16,
+     .workspace = kSplitWorkspace},
     {.id = "cuda/matmul_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

@@ -12,11 +12,14 @@ inline constexpr Arg args[] = {
         "right matrices, any strides: a weight [N, K] is passed transposed, one matrix for all by "
         "strides of 0"),
     output("out", "bf16|f16|f32", "*B, M, N", "activation(a @ b * alpha + bias) + residual")
-        .within(4, "K"),
+        .within(4, "if(precision == tf32, 16777216 + K, K)"),
     input("alpha", "f32", "1", "factor on the product; 1 when absent").optional(),
     input("bias", "f32|bf16|f16", "N", "added to every row").optional(),
     input("residual", "f32|bf16|f16", "*B, M, N", "added after the activation").optional(),
     choice("activation", "none|gelu|gelu_tanh|silu", "applied after the bias"),
+    choice("precision", "highest|tf32",
+           "of products of two f32 matrices: as exact as f32, or each value may be rounded to "
+           "TF32's 11 bits"),
 };
 
 inline constexpr Case cases[] = {
@@ -41,6 +44,13 @@ inline constexpr Case cases[] = {
     {"B= M=24 N=40 K=64", kEdge, Dist::kSpecial},
     {"B= M=140 N=264 K=208 residual=bf16", kEdge},
     {"B= M=130 N=131 K=57 bias=f32", kEdge},
+    {"B= M=70 N=140 K=136 a=f32 b=f32 out=f32 alpha=f32 bias=f32"},
+    {"B=2 M=131 N=67 K=73 a=f32 b=f32 out=f32 residual=f32 activation=gelu"},
+    {"B= M=72 N=264 K=200 a=f32 b=f32 out=bf16 precision=tf32", kEdge},
+    {"B= M=72 N=72 K=64 a=f32 b=f32 out=f32", kEdge, Dist::kOutliers},
+    {"B= M=72 N=72 K=64 a=f32 b=f32 out=f32", kEdge, Dist::kSpecial},
+    {"B= M=72 N=72 K=64 a=f32 b=f32 out=f32 precision=tf32", kEdge, Dist::kSpecial},
+    {"B= M=72 N=72 K=64 a=f32 b=f32 out=f32", kEdge, Dist::kSubnormal},
     {"B= M=1 N=4096 K=4096", kBar},
     {"B= M=16 N=14336 K=4096", kBar},
     {"B= M=4096 N=4096 K=4096", kBar},
@@ -50,6 +60,8 @@ inline constexpr Case cases[] = {
     {"B= M=4608 N=3072 K=12288", kBar},
     {"B= M=4608 N=9216 K=3072", kBar},
     {"B= M=32760 N=5120 K=5120", kBar},
+    {"B= M=4096 N=4096 K=4096 a=f32 b=f32 out=f32", kBar},
+    {"B= M=4096 N=4096 K=4096 a=f32 b=f32 out=f32 precision=tf32", kBar},
 };
 
 inline constexpr OpSpec spec{

@@ -5,6 +5,7 @@
 //          made as the transposed product. Where an activation followed, the product is made again
 //          into the workspace (f32), and a pass over it makes d_pre = d_out * slope there.
 //          d_bias: sums of 64 columns of a run of rows a block, then of the runs in their order.
+//          cuda/matmul_backward_split: f32, the products by ops/common/split_product.cuh.
 //          _any: the same steps by kernels for any strides and dtypes.
 // Traffic  d_out, a and b once for each product that reads them, d_a and d_b once.
 // Numerics f32 sums in one order. d_pre made in the workspace is rounded to a's dtype (_any: f32).
@@ -12,6 +13,7 @@
 #include "backends/cuda/device/activations.cuh"
 #include "ops/common/matmul_any.cuh"
 #include "ops/common/matmul_dense.cuh"
+#include "ops/common/split_product.cuh"
 #include "ops/matmul_backward/matmul_backward_spec.h"
 
 namespace pestle::ops::matmul_backward {
@@ -251,20 +253,24 @@ std::string refuses_hopper(const Call& call, const Machine& machine) {
                      : why;
 }
 
-// out = a @ b * alpha + bias. `bias` may be null.
+// alpha and bias, which may be null, and where the result goes.
+Status fill_epilogue(const Call& call, const Operands& o, const TensorView* bias,
+                     hopper::EpilogueArguments* e) {
+  e->m = static_cast<int>(o.out.rows);
+  e->n = static_cast<int>(o.out.columns);
+  if (call.has(kAlpha)) e->alpha = call.tensor(kAlpha).as<float>();
+  if (bias)
+    e->bias = float_matrix({bias->data, bias->dtype, 1, bias->shape[0], 1, 0, bias->strides[0], 0});
+  e->out = float_matrix(o.out);
+  const BoxedTensor boxes = boxes_of(o.out, true, true);
+  e->by_boxes = dtype_bytes(o.out.dtype) == 2 && o.out.column_stride == 1 && e->n % 8 == 0 &&
+                !*refuse_boxes(boxes);
+  return e->by_boxes ? make_tensor_map(boxes, &e->out_map) : Status();
+}
+
 Status start_product(const Call& call, const Operands& o, const TensorView* bias) {
   HopperJob job{};
-  hopper::EpilogueArguments& e = job.epilogue;
-  e.m = static_cast<int>(o.out.rows);
-  e.n = static_cast<int>(o.out.columns);
-  if (call.has(kAlpha)) e.alpha = call.tensor(kAlpha).as<float>();
-  if (bias)
-    e.bias = float_matrix({bias->data, bias->dtype, 1, bias->shape[0], 1, 0, bias->strides[0], 0});
-  e.out = float_matrix(o.out);
-  const BoxedTensor boxes = boxes_of(o.out, true, true);
-  e.by_boxes = dtype_bytes(o.out.dtype) == 2 && o.out.column_stride == 1 && e.n % 8 == 0 &&
-               !*refuse_boxes(boxes);
-  if (e.by_boxes) PESTLE_TRY(make_tensor_map(boxes, &e.out_map));
+  PESTLE_TRY(fill_epilogue(call, o, bias, &job.epilogue));
   return start_dense_product(call, "matmul_backward_hopper", o, job);
 }
 
@@ -305,8 +311,8 @@ TensorView transposed(TensorView t) {
   return t;
 }
 
-Status start_any(const Call& call, const TensorView& a, const TensorView& b, const TensorView& out,
-                 const TensorView* bias) {
+AnyProduct any_product(const Call& call, const TensorView& a, const TensorView& b,
+                       const TensorView& out, const TensorView* bias) {
   AnyProduct job;
   job.a = AnyTensor(a);
   job.b = AnyTensor(b);
@@ -318,7 +324,13 @@ Status start_any(const Call& call, const TensorView& a, const TensorView& b, con
   job.k = a.shape[a.rank - 1];
   job.m_tiles = ceil_div(job.m, kEdgeOfTile);
   job.n_tiles = ceil_div(job.n, kEdgeOfTile);
+  return job;
+}
+
+Status start_any(const Call& call, const TensorView& a, const TensorView& b, const TensorView& out,
+                 const TensorView* bias) {
   if (numel(out) == 0) return {};
+  const AnyProduct job = any_product(call, a, b, out, bias);
   const int64_t batches = numel(out) / (job.m * job.n);
   return launch(call, "matmul_backward_any",
                 {batches * job.m_tiles * job.n_tiles, kEdgeOfTile * kEdgeOfTile},
@@ -353,6 +365,79 @@ Status run_any(const Call& call) {
       call, name, {{AnyTensor(d_out)}, {AnyTensor(call.tensor(kDResidual))}, {}}, rows, n);
 }
 
+// ---- f32 by narrow parts ------------------------------------------------------------------------
+
+constexpr const char* kPartsWorkspace =
+    "8192 + if(has(bias), 256*N, 0) + if(activation == none, 0, 4*B*M*N) +"
+    "6*(M*K + K*N + M*N) + 180*(M + N + K)";
+
+std::string refuses_split(const Call& call, const Machine& machine) {
+  if (std::string why = refuse_machine(machine); !why.empty()) return why;
+  Stacks s;
+  std::string why = read_stacks(call, &s);
+  if (!why.empty()) return why;
+  if (s.d_out.dtype != DType::kF32) return "d_out must be f32";
+  why = refuse_split(product_of(s.a, s.b, s.d_out));
+  if (why.empty()) why = refuse_split(s.to_a(s.d_out));
+  if (why.empty()) why = refuse_split(s.to_b(s.d_out));
+  return why.empty()
+             ? refuse_split_elements(call, {kDOut, kA, kB, kBias, kAlpha, kDA, kDB, kDResidual})
+             : why;
+}
+
+// One matrix of the batch after the other, in the same memory.
+Status start_split(const Call& call, char* memory, const TensorView& a, const TensorView& b,
+                   const TensorView& out, const TensorView* bias) {
+  Stack of_a, of_b, of_out;
+  if (!make_stack(a, &of_a) || !make_stack(b, &of_b) || !make_stack(out, &of_out))
+    return unsupported("matmul_backward: leading dimensions are not evenly spaced");
+  Call inner = call;
+  inner.workspace = memory;
+  const AnyProduct plain = any_product(call, a, b, out, bias);
+  for (int64_t i = 0; i < of_out.batches; ++i) {
+    const Operands o = product_of(matrix_of(of_a, i), matrix_of(of_b, i), matrix_of(of_out, i));
+    hopper::EpilogueArguments e;
+    PESTLE_TRY(fill_epilogue(call, o, bias, &e));
+    PESTLE_TRY(
+        start_split_product(inner, "matmul_backward_split", o, e, SplitHow::kExact, plain, i));
+  }
+  return {};
+}
+
+Status run_split(const Call& call) {
+  const TensorView& d_out = call.tensor(kDOut);
+  const TensorView &a = call.tensor(kA), &b = call.tensor(kB);
+  const int64_t n = d_out.shape[d_out.rank - 1];
+  const int64_t rows = numel(d_out) / n;
+  const char* name = "matmul_backward_elements";
+  Workspace memory(call);
+  float* const sums = memory.take<float>(call.has(kBias) ? kMostRuns * n : 0);
+  const int activation = static_cast<int>(call.integer(kActivation));
+  TensorView d_pre = d_out;
+  if (activation != 0) {
+    d_pre = make_view(memory.take<float>(rows * n), DType::kF32, d_out.rank, d_out.shape);
+    d_pre.device = d_out.device;
+  }
+  char* const rest = memory.take<char>(0);
+  Stacks s;
+  if (const std::string why = read_stacks(call, &s); !why.empty()) return unsupported(why);
+  const auto even = [&](const Stack& t) { return EvenRows{float_matrix(t), t.rows}; };
+  Stack made = s.d_out;
+  if (activation != 0) {
+    made = dense_like(s.d_out, DType::kF32, d_pre.data);
+    PESTLE_TRY(
+        start_split(call, rest, a, b, d_pre, call.has(kBias) ? &call.tensor(kBias) : nullptr));
+    Pointwise<EvenRows> job{even(s.d_out), even(made), even(made)};
+    job.activation = activation;
+    PESTLE_TRY(start_pointwise(call, name, job, rows, n));
+  }
+  PESTLE_TRY(start_split(call, rest, d_pre, transposed(b), call.tensor(kDA), nullptr));
+  PESTLE_TRY(start_split(call, rest, transposed(a), d_pre, call.tensor(kDB), nullptr));
+  if (call.has(kDBias)) PESTLE_TRY(start_column_sums(call, name, even(made), sums, rows));
+  if (!call.has(kDResidual)) return {};
+  return start_pointwise<EvenRows>(call, name, {even(s.d_out), even(s.d_residual), {}}, rows, n);
+}
+
 constexpr Impl kImpls[] = {
     {.id = "cuda/matmul_backward_hopper",
      .device = DeviceType::kCuda,
@@ -360,6 +445,12 @@ constexpr Impl kImpls[] = {
      .refuses = refuses_hopper,
      .run = run_hopper,
      .workspace = kHopperWorkspace},
+    {.id = "cuda/matmul_backward_split",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_split,
+     .run = run_split,
+     .workspace = kPartsWorkspace},
     {.id = "cuda/matmul_backward_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

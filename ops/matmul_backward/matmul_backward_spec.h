@@ -38,6 +38,8 @@ inline constexpr Case cases[] = {
     {"B=2 M=72 N=136 K=40 d_out=f32 alpha=f32 bias=f32 residual=f32 activation=silu"},
     {"B=2x2 M=17 N=33 K=29 d_out=f32 a=f32 b=f32 bias=f32 activation=gelu"},
     {"B=2 M=64 N=72 K=48 bias=bf16 residual=bf16"},
+    {"B=2 M=70 N=136 K=72 d_out=f32 a=f32 b=f32 bias=f32 residual=f32 activation=gelu_tanh"},
+    {"B= M=67 N=131 K=73 d_out=f32 a=f32 b=f32 alpha=f32", kEdge},
     {"B= M=33 N=31 K=35 d_out=bf16 a=bf16 b=f32 alpha=f32", kEdge},
     {"B= M=150 N=264 K=136 alpha=f32 bias=f32", kEdge},
     {"B= M=136 N=328 K=72 activation=silu bias=bf16", kEdge},
