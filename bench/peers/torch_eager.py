@@ -6,7 +6,6 @@ CHAINS: op -> function(case) -> (chain, arguments), or None where the case is no
 
 import torch
 import torch.nn.functional as F
-import torch_matmul
 import torch_rows
 from block_chains import (
     E2M1,
@@ -292,7 +291,7 @@ def unswizzled(case):
     return chain, (case.codes("scale", torch.uint8),)
 
 
-CHAINS = torch_rows.CHAINS | torch_matmul.CHAINS | {
+CHAINS = torch_rows.CHAINS | {
     "apply_rope": apply_rope,
     "argmax": extreme(torch.argmax),
     "argmin": extreme(torch.argmin),

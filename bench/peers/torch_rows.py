@@ -8,6 +8,7 @@ import math
 
 import torch
 import torch.nn.functional as F
+import torch_matmul
 from block_chains import LARGEST, mxfp8_codes, nvfp4_codes
 
 ACTIVATIONS = {
@@ -294,7 +295,7 @@ def cross_entropy_backward(case):
     return chain, tuple(map(case.tensor, ("d_loss", "logits", "target", "lse")))
 
 
-CHAINS = {
+CHAINS = torch_matmul.CHAINS | {
     "activation": activation,
     "activation_backward": activation_backward,
     "adaln": modulated(layer),

@@ -2154,6 +2154,7 @@ static inline pestle_status pestle_group_norm_backward(
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
  *   residual: f32|bf16|f16 [*B, M, N] (may be NULL) added after the activation
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   precision: highest|tf32; of products of two f32 matrices: as exact as f32, or each value may be rounded to TF32's 11 bits
  */
 static inline pestle_status pestle_matmul(
     const pestle_tensor* a,
@@ -2163,8 +2164,9 @@ static inline pestle_status pestle_matmul(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const char* precision,
     const pestle_call_options* options) {
-  pestle_arg args[7];
+  pestle_arg args[8];
   args[0] = pestle_tensor_arg(a);
   args[1] = pestle_tensor_arg(b);
   args[2] = pestle_tensor_arg(out);
@@ -2172,7 +2174,49 @@ static inline pestle_status pestle_matmul(
   args[4] = pestle_tensor_arg(bias);
   args[5] = pestle_tensor_arg(residual);
   args[6] = pestle_choice_arg(activation);
-  return pestle_call(pestle_find_op("matmul"), args, 7, options);
+  args[7] = pestle_choice_arg(precision);
+  return pestle_call(pestle_find_op("matmul"), args, 8, options);
+}
+
+/* Gradients of matmul: of a, b, bias and residual; the product is made again where an activation followed it.
+ *   d_out: bf16|f16|f32 [*B, M, N] gradient of matmul's out
+ *   a: bf16|f16|f32 [*B, M, K] matmul's a
+ *   b: bf16|f16|f32 [*B, K, N] matmul's b
+ *   alpha: f32 [1] (may be NULL) matmul's alpha
+ *   bias: f32|bf16|f16 [N] (may be NULL) matmul's bias
+ *   residual: f32|bf16|f16 [*B, M, N] (may be NULL) matmul's residual; its values are not read
+ *   d_a: =a [*B, M, K] (output) gradient of a
+ *   d_b: =b [*B, K, N] (output) gradient of b
+ *   d_bias: =bias [N] (output) (may be NULL) gradient of bias
+ *   d_residual: =residual [*B, M, N] (output) (may be NULL) d_out in residual's dtype
+ *   activation: none|gelu|gelu_tanh|silu; matmul's activation
+ */
+static inline pestle_status pestle_matmul_backward(
+    const pestle_tensor* d_out,
+    const pestle_tensor* a,
+    const pestle_tensor* b,
+    const pestle_tensor* alpha,
+    const pestle_tensor* bias,
+    const pestle_tensor* residual,
+    const pestle_tensor* d_a,
+    const pestle_tensor* d_b,
+    const pestle_tensor* d_bias,
+    const pestle_tensor* d_residual,
+    const char* activation,
+    const pestle_call_options* options) {
+  pestle_arg args[11];
+  args[0] = pestle_tensor_arg(d_out);
+  args[1] = pestle_tensor_arg(a);
+  args[2] = pestle_tensor_arg(b);
+  args[3] = pestle_tensor_arg(alpha);
+  args[4] = pestle_tensor_arg(bias);
+  args[5] = pestle_tensor_arg(residual);
+  args[6] = pestle_tensor_arg(d_a);
+  args[7] = pestle_tensor_arg(d_b);
+  args[8] = pestle_tensor_arg(d_bias);
+  args[9] = pestle_tensor_arg(d_residual);
+  args[10] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("matmul_backward"), args, 11, options);
 }
 
 #ifdef __cplusplus

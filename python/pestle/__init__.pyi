@@ -1690,7 +1690,7 @@ def group_norm_backward(
     """
 
 def matmul(
-    a: Tensor, b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    a: Tensor, b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", precision: Literal["highest", "tf32"] = "highest", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Product of two matrices of floats of any strides, f32 accumulation, with an epilogue.
 
@@ -1701,6 +1701,7 @@ def matmul(
         bias (f32|bf16|f16 [N], optional): added to every row
         residual (f32|bf16|f16 [*B, M, N], optional): added after the activation
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        precision (highest|tf32): of products of two f32 matrices: as exact as f32, or each value may be rounded to TF32's 11 bits
         out_dtype: dtype of out
         backend: the only one to use, or several in order; None: as selected
 
@@ -1708,6 +1709,30 @@ def matmul(
         out: activation(a @ b * alpha + bias) + residual
 
     Defined in out = activation(sum_k a[m,k] * b[k,n] * alpha + bias[n]) + residual[m,n]
+    """
+
+def matmul_backward(
+    d_out: Tensor, a: Tensor, b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", backend: str | tuple[str, ...] | None = None
+) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of matmul: of a, b, bias and residual; the product is made again where an activation followed it.
+
+    Args:
+        d_out (bf16|f16|f32 [*B, M, N]): gradient of matmul's out
+        a (bf16|f16|f32 [*B, M, K]): matmul's a
+        b (bf16|f16|f32 [*B, K, N]): matmul's b
+        alpha (f32 [1], optional): matmul's alpha
+        bias (f32|bf16|f16 [N], optional): matmul's bias
+        residual (f32|bf16|f16 [*B, M, N], optional): matmul's residual; its values are not read
+        activation (none|gelu|gelu_tanh|silu): matmul's activation
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_a: gradient of a
+        d_b: gradient of b
+        d_bias: gradient of bias, when has(bias)
+        d_residual: d_out in residual's dtype, when has(residual)
+
+    Defined in d_pre = d_out * activation'(a @ b * alpha + bias); d_a = d_pre @ b^T * alpha; d_b = a^T @ d_pre * alpha; d_bias = sum of d_pre over rows; d_residual = d_out
     """
 
 def stochastic_round_fp8_(

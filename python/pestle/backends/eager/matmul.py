@@ -146,6 +146,7 @@ def scaled_mm_mxfp8(a, b, scale_a, scale_b, *epilogue, scale_layout, **options):
 
 
 @implements("matmul", backend="eager")
-def matmul(a, b, alpha, bias, residual, **options):
+def matmul(a, b, alpha, bias, residual, precision, **options):
+    del precision  # torch has a switch of its own for how f32 is multiplied
     shape = (*a.shape[:-1], b.shape[-1])
     return _epilogue(a.float() @ b.float(), shape, alpha, bias, residual, **options)
