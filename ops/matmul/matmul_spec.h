@@ -73,7 +73,8 @@ inline constexpr OpSpec spec{
     .flops = "2*numel(out)*K",
     .backward = {.op = "matmul_backward",
                  .call = "d_out=grad(out), a=a, b=b, alpha=alpha, bias=bias, residual=residual",
-                 .gives = "a=d_a, b=d_b, bias=d_bias, residual=d_residual"},
+                 .gives = "a=d_a, b=d_b, bias=d_bias, residual=d_residual",
+                 .why_not = "unless bytes(a) > 1 && bytes(b) > 1: 8-bit floats have no gradient"},
 };
 
 }  // namespace pestle::ops::matmul

@@ -24,7 +24,7 @@ _ACTIVATIONS = {
 }
 
 
-def _slope(x: Tensor, act: str) -> Tensor:
+def slope_of(x: Tensor, act: str) -> Tensor:
     near, one = x.clamp(-_SLOPE_END, _SLOPE_END), torch.ones_like(x)
     if act == "silu":
         return torch.ops.aten.silu_backward(one, near)
@@ -48,7 +48,7 @@ def activation(x, q_scale=None, global_scale=None, *, act, **how):
 
 @implements("activation_backward", backend="eager")
 def activation_backward(d_out, x, *, act):
-    return (d_out.float() * _slope(x.float(), act)).to(x.dtype)
+    return (d_out.float() * slope_of(x.float(), act)).to(x.dtype)
 
 
 def _factors(x: Tensor, gate: Tensor | None, layout: str) -> tuple[Tensor, Tensor]:
@@ -69,7 +69,7 @@ def gated_activation(x, gate=None, q_scale=None, global_scale=None, *, act, layo
 def gated_activation_backward(d_out, x, gate=None, *, act, layout):
     inner, other = _factors(x, gate, layout)
     gradient = d_out.float()
-    d_inner = (gradient * other * _slope(inner, act)).to(x.dtype)
+    d_inner = (gradient * other * slope_of(inner, act)).to(x.dtype)
     d_other = (gradient * _ACTIVATIONS[act](inner)).to(x.dtype)
     if layout == "pair":
         return d_inner, d_other

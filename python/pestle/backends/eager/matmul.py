@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..._backends import implements
-from . import _layouts, blocks, fp8, int4, int8, w4a8
+from . import _layouts, activations, blocks, fp8, int4, int8, w4a8
 from . import _numbers as n
 
 _ACTIVATIONS = {
@@ -150,3 +150,17 @@ def matmul(a, b, alpha, bias, residual, precision, **options):
     del precision  # torch has a switch of its own for how f32 is multiplied
     shape = (*a.shape[:-1], b.shape[-1])
     return _epilogue(a.float() @ b.float(), shape, alpha, bias, residual, **options)
+
+
+@implements("matmul_backward", backend="eager")
+def matmul_backward(d_out, a, b, alpha, bias, residual, *, activation):
+    left, right, d_pre = a.float(), b.float(), d_out.float()
+    factor = 1 if alpha is None else alpha
+    if activation != "none":
+        pre = left @ right * factor + (0 if bias is None else bias.float())
+        d_pre = d_pre * activations.slope_of(pre, activation)
+    d_a = (d_pre @ right.mT * factor).to(a.dtype)
+    d_b = (left.mT @ d_pre * factor).to(b.dtype)
+    d_bias = () if bias is None else (d_pre.sum(tuple(range(d_pre.dim() - 1))).to(bias.dtype),)
+    d_residual = () if residual is None else (d_out.to(residual.dtype, copy=True),)
+    return (d_a, d_b, *d_bias, *d_residual)
