@@ -121,6 +121,15 @@ struct Ring {
   }
 };
 
+// Between the consumers and their movers.
+template <class Memory>
+__device__ inline void init_chunk_barriers(Memory& s) {
+  for (int i = 0; i < 4; ++i) {
+    init_barrier(&s.ready[i / 2][i % 2], 1);
+    init_barrier(&s.done[i / 2][i % 2], 4);  // warps
+  }
+}
+
 template <class Config>
 struct HopperMatmul {
   static constexpr Product kProduct = Config::kProduct;
@@ -277,10 +286,7 @@ struct HopperMatmul {
       init_barrier(&s.full[i], 1);
       init_barrier(&s.empty[i], 2);
     }
-    for (int i = 0; i < 4; ++i) {
-      init_barrier(&s.ready[i / 2][i % 2], 1);
-      init_barrier(&s.done[i / 2][i % 2], 4);  // warps
-    }
+    init_chunk_barriers(s);
     publish_barriers();
   }
 

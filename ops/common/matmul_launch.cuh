@@ -158,17 +158,10 @@ inline hopper::FloatMatrix float_matrix(const Stack& s) {
   return t;
 }
 
-// Arguments alpha, bias, residual, activation stand side by side from `first` on, as kEpilogueArgs.
-inline Status fill_epilogue(const Call& call, int first, const Operands& o,
-                            hopper::EpilogueArguments* e) {
+// Where the result goes and what is added to it, and whether the copy engine moves them.
+inline Status fill_output(const Operands& o, hopper::EpilogueArguments* e) {
   e->m = static_cast<int>(o.out.rows);
   e->n = static_cast<int>(o.out.columns);
-  e->activation = static_cast<int>(call.integer(first + 3));
-  if (call.has(first)) e->alpha = call.tensor(first).as<float>();
-  if (call.has(first + 1)) {
-    const TensorView& bias = call.tensor(first + 1);
-    e->bias = float_matrix({bias.data, bias.dtype, 1, bias.shape[0], 1, 0, bias.strides[0], 0});
-  }
   e->out = float_matrix(o.out);
   if (o.residual.data) e->residual = float_matrix(o.residual);
   // Rows of the copy engine end at multiples of 16 bytes.
@@ -182,6 +175,19 @@ inline Status fill_epilogue(const Call& call, int first, const Operands& o,
   PESTLE_TRY(cuda::make_tensor_map(boxes_of(o.out, true, true), &e->out_map));
   return o.residual.data ? cuda::make_tensor_map(boxes_of(o.residual, true, true), &e->residual_map)
                          : Status();
+}
+
+inline hopper::FloatMatrix bias_row(const TensorView& bias) {
+  return float_matrix({bias.data, bias.dtype, 1, bias.shape[0], 1, 0, bias.strides[0], 0});
+}
+
+// Arguments alpha, bias, residual, activation stand side by side from `first` on, as kEpilogueArgs.
+inline Status fill_epilogue(const Call& call, int first, const Operands& o,
+                            hopper::EpilogueArguments* e) {
+  e->activation = static_cast<int>(call.integer(first + 3));
+  if (call.has(first)) e->alpha = call.tensor(first).as<float>();
+  if (call.has(first + 1)) e->bias = bias_row(call.tensor(first + 1));
+  return fill_output(o, e);
 }
 
 // `job` comes with its epilogue filled, and the scales of blocks.

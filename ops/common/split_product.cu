@@ -177,10 +177,7 @@ struct SplitProduct {
       hopper::init_barrier(&s.full[i], 1);
       hopper::init_barrier(&s.empty[i], 2);
     }
-    for (int i = 0; i < 4; ++i) {
-      hopper::init_barrier(&s.ready[i / 2][i % 2], 1);
-      hopper::init_barrier(&s.done[i / 2][i % 2], 4);  // warps
-    }
+    hopper::init_chunk_barriers(s);
     hopper::publish_barriers();
   }
 
@@ -384,6 +381,10 @@ std::string refuse_split(const Operands& o) {
     return "splitting pays from 64 rows, columns and k on";
   if (o.a.rows > INT_MAX / 2 || o.b.columns > INT_MAX / 2 || o.a.columns > INT_MAX / 2)
     return "M, N and K must be below 2^30";
+  constexpr double kLeastOfBatch = 1 << 24;
+  const auto size = [](int64_t n) { return static_cast<double>(n); };
+  if (o.out.batches > 4 && size(o.a.rows) * size(o.a.columns) * size(o.b.columns) < kLeastOfBatch)
+    return "many matrices of less than 2^24 products each take longer one by one";
   const auto scattered = [](const Stack& s) { return s.row_stride != 1 && s.column_stride != 1; };
   if (scattered(o.a)) return "a has no dimension whose elements are neighbours";
   if (scattered(o.b)) return "b has no dimension whose elements are neighbours";

@@ -253,19 +253,12 @@ std::string refuses_hopper(const Call& call, const Machine& machine) {
                      : why;
 }
 
-// alpha and bias, which may be null, and where the result goes.
+// `bias` may be null.
 Status fill_epilogue(const Call& call, const Operands& o, const TensorView* bias,
                      hopper::EpilogueArguments* e) {
-  e->m = static_cast<int>(o.out.rows);
-  e->n = static_cast<int>(o.out.columns);
   if (call.has(kAlpha)) e->alpha = call.tensor(kAlpha).as<float>();
-  if (bias)
-    e->bias = float_matrix({bias->data, bias->dtype, 1, bias->shape[0], 1, 0, bias->strides[0], 0});
-  e->out = float_matrix(o.out);
-  const BoxedTensor boxes = boxes_of(o.out, true, true);
-  e->by_boxes = dtype_bytes(o.out.dtype) == 2 && o.out.column_stride == 1 && e->n % 8 == 0 &&
-                !*refuse_boxes(boxes);
-  return e->by_boxes ? make_tensor_map(boxes, &e->out_map) : Status();
+  if (bias) e->bias = bias_row(*bias);
+  return fill_output(o, e);
 }
 
 Status start_product(const Call& call, const Operands& o, const TensorView* bias) {
