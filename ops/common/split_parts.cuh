@@ -31,10 +31,12 @@ enum class Route : int { kF16, kBf16, kPlain };
 struct SplitState {
   unsigned flags;
   int not_large[2];  // of a and b: the most elements of a row that are not large
-  int unused;
+  // The same of a sample: where it says that f16 parts won't do, they are not made.
+  unsigned guessed_tiny;
+  int guessed_not_large[2];
 };
 constexpr unsigned kNotF16 = 1;     // a largest value outside 2^-60 to 2^60
-constexpr unsigned kNotBf16 = 2;    // an element outside 2^-100 to 2^120
+constexpr unsigned kNotBf16 = 2;    // bf16 parts are wanted, an element is outside 2^-100 to 2^120
 constexpr unsigned kTinyParts = 4;  // an element below 2^-28 of its row's largest
 
 // A matrix as `outer` lines of `inner` neighbours.
@@ -43,6 +45,7 @@ struct SplitSource {
   int64_t outer = 0, inner = 0, stride = 0;
   bool vectors = false;  // lines begin at multiples of 16 bytes
   int64_t k = 0;         // elements that share a scale
+  bool rows = true;      // those of a line do; else those of a column
   char* parts = nullptr;
   int64_t line = 0;  // elements from a part's line to the next, a multiple of 8
   int64_t part = 0;  // elements from a part to the next
@@ -56,9 +59,12 @@ struct SplitSource {
 
 #ifdef __CUDACC__
 
+__device__ inline bool gives_up_f16(const SplitState& s, int64_t k) {
+  return s.guessed_tiny && int64_t{s.guessed_not_large[0]} + s.guessed_not_large[1] > k;
+}
 __device__ inline Route route_of(const SplitState& s, int64_t k) {
   if (s.flags & kNotBf16) return Route::kPlain;
-  if (s.flags & kNotF16) return Route::kBf16;
+  if ((s.flags & kNotF16) || gives_up_f16(s, k)) return Route::kBf16;
   const bool many = int64_t{s.not_large[0]} + s.not_large[1] <= k - k / 8 - 1;
   return (s.flags & kTinyParts) && !many ? Route::kBf16 : Route::kF16;
 }
@@ -88,7 +94,6 @@ struct SplitScale {
 __device__ inline SplitScale scale_of(uint32_t largest) {
   SplitScale s;
   if (largest == 0) return s;
-  if (largest >= bits_of_power(120)) s.flags |= kNotBf16;
   if (largest < bits_of_power(-60) || largest >= bits_of_power(61)) {
     s.flags |= kNotF16;
     return s;
@@ -114,10 +119,11 @@ __device__ inline void split_one(float x, float up, __half* hi, __half* lo) {
 }
 __device__ inline unsigned marks_of(float x, uint32_t tiny_below) {
   const uint32_t size = size_bits(x);
-  unsigned flags = 0;
-  if (size != 0 && size < bits_of_power(-100)) flags |= kNotBf16;
-  if (size != 0 && size < tiny_below) flags |= kTinyParts;
-  return flags;
+  return size != 0 && size < tiny_below ? kTinyParts : 0;
+}
+__device__ inline bool fits_bf16(float x) {
+  const uint32_t size = size_bits(x);
+  return size == 0 || (size >= bits_of_power(-100) && size < bits_of_power(120));
 }
 __device__ inline void store_parts(const SplitSource& s, int64_t offset, const __half (&hi)[8],
                                    const __half (&lo)[8]) {
@@ -129,7 +135,53 @@ __device__ inline void store_parts(const SplitSource& s, int64_t offset, const _
                                                       pair_of(lo[4], lo[5]), pair_of(lo[6], lo[7]));
 }
 
+constexpr int kSamples = 16;  // of each operand; and values a thread
+
+// Samples: up to 4,096 values of a row, or 128 of each of 32 columns, a block.
+__global__ void __launch_bounds__(256) guess_range_kernel(const __grid_constant__ SplitSource a,
+                                                          const __grid_constant__ SplitSource b) {
+  __shared__ uint32_t largest[32];
+  __shared__ int large[32];
+  const SplitSource& s = blockIdx.x < kSamples ? a : b;
+  const bool rows = s.rows;
+  const int64_t place = 2 * (blockIdx.x % kSamples) + 1;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int slot = rows ? 0 : lane;
+  if (threadIdx.x < 32) largest[lane] = 0, large[lane] = 0;
+  __syncthreads();
+  const int count = rows ? static_cast<int>(min(s.inner, int64_t{4096})) : 128;
+  const int64_t line = s.outer * place / (2 * kSamples);
+  const int64_t column = s.inner * place / (2 * kSamples) + lane;
+  float v[kSamples];
+#pragma unroll
+  for (int i = 0; i < kSamples; ++i) {
+    const int of_row = i * 256 + threadIdx.x;
+    const int64_t row = rows ? line : s.outer * (warp * kSamples + i) / 128;
+    const bool exists = rows ? of_row < count : column < s.inner;
+    v[i] = exists ? s.data[row * s.stride + (rows ? of_row : column)] : 0.0f;
+  }
+  uint32_t mine = 0;
+#pragma unroll
+  for (int i = 0; i < kSamples; ++i) mine = max(mine, size_bits(v[i]));
+  atomicMax(&largest[slot], mine);
+  __syncthreads();
+  const SplitScale scale = scale_of(largest[slot]);
+  int mine_large = 0;
+  bool tiny = false;
+#pragma unroll
+  for (int i = 0; i < kSamples; ++i) {
+    mine_large += size_bits(v[i]) >= scale.large_from && (!rows || i * 256 + threadIdx.x < count);
+    tiny |= marks_of(v[i], scale.tiny_below) != 0;
+  }
+  atomicAdd(&large[slot], mine_large);
+  if (__syncthreads_or(tiny) && threadIdx.x == 0) atomicOr(&a.state->guessed_tiny, 1u);
+  if (threadIdx.x > (rows ? 0 : 31)) return;
+  const int64_t few = int64_t{max(0, count - large[slot])} * s.k / count;
+  atomicMax(&a.state->guessed_not_large[s.which], static_cast<int>(few));
+}
+
 __global__ void __launch_bounds__(256) split_rows_kernel(const __grid_constant__ SplitSource s) {
+  if (gives_up_f16(*s.state, s.k)) return;
   __shared__ uint32_t shared_largest;
   __shared__ int shared_large;
   const float* row = s.data + blockIdx.x * s.stride;
@@ -178,6 +230,7 @@ constexpr int kSplitRun = 256;  // lines a block
 
 __global__ void __launch_bounds__(256)
     largest_of_columns_kernel(const __grid_constant__ SplitSource s, int64_t column_blocks) {
+  if (gives_up_f16(*s.state, s.k)) return;
   __shared__ uint32_t joined[kSplitColumns];
   const int64_t run = blockIdx.x / column_blocks;
   const int64_t column = (blockIdx.x - run * column_blocks) * kSplitColumns + threadIdx.x % 16 * 8;
@@ -202,6 +255,7 @@ __global__ void __launch_bounds__(256)
 
 __global__ void __launch_bounds__(256)
     split_columns_kernel(const __grid_constant__ SplitSource s, int64_t column_blocks) {
+  if (gives_up_f16(*s.state, s.k)) return;
   __shared__ int joined[kSplitColumns];
   const int64_t run = blockIdx.x / column_blocks;
   const int64_t first = (blockIdx.x - run * column_blocks) * kSplitColumns;
@@ -251,12 +305,13 @@ __global__ void __launch_bounds__(256)
   if (threadIdx.x % 32 == 0 && few > 0) atomicMax(&s.state->not_large[s.which], few);
 }
 
-// bf16 parts of both operands, where they are wanted.
+// bf16 parts of both operands, where they are wanted, and whether they can be had.
 __global__ void __launch_bounds__(256) split_bf16_kernel(const __grid_constant__ SplitSource a,
                                                          const __grid_constant__ SplitSource b) {
   if (route_of(*a.state, a.k) != Route::kBf16) return;
   const int64_t units_a = (a.inner + 7) / 8 * a.outer;
   const int64_t units = units_a + (b.inner + 7) / 8 * b.outer;
+  bool fits = true;
   for (int64_t unit = int64_t{blockIdx.x} * 256 + threadIdx.x; unit < units;
        unit += int64_t{gridDim.x} * 256) {
     const bool of_a = unit < units_a;
@@ -267,6 +322,8 @@ __global__ void __launch_bounds__(256) split_bf16_kernel(const __grid_constant__
     const int64_t column = (index - row * per_line) * 8;
     float v[8];
     load_eight(s.data + row * s.stride + column, s.vectors, s.inner - column, v);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) fits &= fits_bf16(v[j]);
     auto* to = reinterpret_cast<__nv_bfloat16*>(s.parts) + row * s.line + column;
 #pragma unroll
     for (int p = 0; p < 3; ++p) {
@@ -282,6 +339,7 @@ __global__ void __launch_bounds__(256) split_bf16_kernel(const __grid_constant__
           make_uint4(words[0], words[1], words[2], words[3]);
     }
   }
+  if (!fits) atomicOr(&a.state->flags, kNotBf16);
 }
 
 #endif  // __CUDACC__

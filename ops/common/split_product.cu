@@ -4,6 +4,20 @@
 #include "ops/common/split_parts.cuh"
 
 namespace pestle::ops {
+
+template <Route kRouteOf, int kPartsOf, int kTileNOf, int kStagesOf, bool kA_AlongK, bool kB_AlongK>
+struct SplitConfig {
+  static constexpr Route kRoute = kRouteOf;
+  static constexpr hopper::Product kProduct =
+      kRouteOf == Route::kF16 ? hopper::Product::kF16 : hopper::Product::kBf16;
+  static constexpr int kParts = kPartsOf;
+  static constexpr int kTileN = kTileNOf;
+  static constexpr int kStages = kStagesOf;
+  static constexpr bool kAlongK_A = kA_AlongK;
+  static constexpr bool kAlongK_B = kB_AlongK;
+  static constexpr bool kScaled = kRouteOf == Route::kF16;
+};
+
 namespace {
 
 using namespace pestle::cuda;
@@ -13,19 +27,6 @@ using hopper::kChunkBytes;
 using hopper::kRowBytes;
 using hopper::kTileM;
 using hopper::MatmulTiles;
-using hopper::Product;
-
-template <Route kRouteOf, int kPartsOf, int kTileNOf, int kStagesOf, bool kA_AlongK, bool kB_AlongK>
-struct SplitConfig {
-  static constexpr Route kRoute = kRouteOf;
-  static constexpr Product kProduct = kRouteOf == Route::kF16 ? Product::kF16 : Product::kBf16;
-  static constexpr int kParts = kPartsOf;
-  static constexpr int kTileN = kTileNOf;
-  static constexpr int kStages = kStagesOf;
-  static constexpr bool kAlongK_A = kA_AlongK;
-  static constexpr bool kAlongK_B = kB_AlongK;
-  static constexpr bool kScaled = kRouteOf == Route::kF16;
-};
 
 template <class Config>
 struct SplitMemory {
@@ -35,8 +36,8 @@ struct SplitMemory {
   char b[Config::kStages][Config::kParts][kBBytes];
   Chunks out[2];
   ChunkColumns columns[2][2];
-  uint64_t full[Config::kStages];
-  uint64_t empty[Config::kStages];
+  uint64_t full[Config::kStages][Config::kParts];
+  uint64_t empty[Config::kStages][Config::kParts];
   uint64_t ready[2][2];
   uint64_t done[2][2];
 };
@@ -75,15 +76,20 @@ struct SplitProduct {
     }
   }
 
+  // Parts come in the order in which they are needed.
+  static constexpr int kSecondFirst = kParts == 3;
+  __device__ static int part_at(int place) { return place < 2 ? place ^ kSecondFirst : place; }
+
   __device__ static void produce(Memory& s, const MatmulTiles& t) {
     Stages ring;
     for (int i = blockIdx.x; i < t.total; i += gridDim.x) {
       const Tile tile = hopper::tile_at(t, i);
       for (int step = 0; step < t.k_steps; ++step) {
-        uint64_t* full = &s.full[ring.stage];
-        hopper::wait(&s.empty[ring.stage], ring.parity ^ 1);
-        hopper::arrive_expecting(full, kParts * (Memory::kABytes + Memory::kBBytes));
-        for (int p = 0; p < kParts; ++p) {
+        for (int place = 0; place < kParts; ++place) {
+          const int p = part_at(place);
+          uint64_t* full = &s.full[ring.stage][p];
+          hopper::wait(&s.empty[ring.stage][p], ring.parity ^ 1);
+          hopper::arrive_expecting(full, Memory::kABytes + Memory::kBBytes);
           load_part<Config::kAlongK_A, kTileM>(s.a[ring.stage][p], &t.a, full, tile.m * kTileM,
                                                step * 64, p);
           load_part<Config::kAlongK_B, kTileN>(s.b[ring.stage][p], &t.b, full, tile.n * kTileN,
@@ -112,26 +118,99 @@ struct SplitProduct {
     for (int i = 0; i < kSums; ++i) asm volatile("" : "+f"(v[i])::"memory");
   }
 
-  __device__ static void release(Memory& s, int stage) {
-    if (stage >= 0 && threadIdx.x % 128 == 0) hopper::arrive(&s.empty[stage]);
+  __device__ static void release(Memory& s, int stage, int part) {
+    if (stage >= 0 && threadIdx.x % 128 == 0) hopper::arrive(&s.empty[stage][part]);
   }
 
   __device__ static void accumulate_one(Memory& s, const MatmulTiles& t, Stages& ring, int consumer,
                                         float (&sum)[kSums]) {
     int before = -1;
     for (int step = 0; step < t.k_steps; ++step) {
-      hopper::wait(&s.full[ring.stage], ring.parity);
+      hopper::wait(&s.full[ring.stage][0], ring.parity);
       hopper::fence_products();
       multiply_parts(s, ring.stage, consumer, 0, 0, step == 0, sum);
       hopper::commit_products();
       hopper::wait_products<1>();
-      release(s, before);
+      release(s, before, 0);
       before = ring.stage;
       ring.advance();
     }
     hopper::wait_products<0>();
     hold(sum);
-    release(s, before);
+    release(s, before, 0);
+  }
+
+  __device__ static void add(float (&sum)[kSums], float (&first)[kSums]) {
+    hold(first);
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) sum[i] += first[i];
+  }
+
+  // hi*hi; then hi*lo and lo*hi, during which hi*hi is added.
+  __device__ static void accumulate_two(Memory& s, const MatmulTiles& t, Stages& ring, int consumer,
+                                        float (&sum)[kSums], float (&first)[kSums],
+                                        float (&rest)[kSums]) {
+    int before = -1;
+    for (int step = 0; step < t.k_steps; ++step) {
+      const int stage = ring.stage;
+      hopper::wait(&s.full[stage][0], ring.parity);
+      hopper::fence_products();
+      multiply_parts(s, stage, consumer, 0, 0, true, first);
+      hopper::commit_products();
+      hopper::wait_products<1>();
+      release(s, before, 0);
+      release(s, before, 1);
+      hopper::wait(&s.full[stage][1], ring.parity);
+      multiply_parts(s, stage, consumer, 0, 1, step == 0, rest);
+      multiply_parts(s, stage, consumer, 1, 0, false, rest);
+      hopper::commit_products();
+      hopper::wait_products<1>();
+      add(sum, first);
+      before = stage;
+      ring.advance();
+    }
+    hopper::wait_products<0>();
+    hold(rest);
+    release(s, before, 0);
+    release(s, before, 1);
+  }
+
+  // Of high, middle, low: middle*middle; the two of high and middle, high*high; the two of high
+  // and low, during which high*high is added.
+  __device__ static void accumulate_three(Memory& s, const MatmulTiles& t, Stages& ring,
+                                          int consumer, float (&sum)[kSums], float (&first)[kSums],
+                                          float (&rest)[kSums]) {
+    int before = -1;
+    for (int step = 0; step < t.k_steps; ++step) {
+      const int stage = ring.stage;
+      hopper::wait(&s.full[stage][1], ring.parity);
+      hopper::fence_products();
+      multiply_parts(s, stage, consumer, 1, 1, step == 0, rest);
+      hopper::commit_products();
+      hopper::wait_products<1>();
+      release(s, before, 0);
+      release(s, before, 2);
+      hopper::wait(&s.full[stage][0], ring.parity);
+      multiply_parts(s, stage, consumer, 0, 1, false, rest);
+      multiply_parts(s, stage, consumer, 1, 0, false, rest);
+      hopper::commit_products();
+      multiply_parts(s, stage, consumer, 0, 0, true, first);
+      hopper::commit_products();
+      hopper::wait_products<1>();
+      release(s, stage, 1);
+      hopper::wait(&s.full[stage][2], ring.parity);
+      multiply_parts(s, stage, consumer, 0, 2, false, rest);
+      multiply_parts(s, stage, consumer, 2, 0, false, rest);
+      hopper::commit_products();
+      hopper::wait_products<1>();
+      add(sum, first);
+      before = stage;
+      ring.advance();
+    }
+    hopper::wait_products<0>();
+    hold(rest);
+    release(s, before, 0);
+    release(s, before, 2);
   }
 
   __device__ static void accumulate(Memory& s, const MatmulTiles& t, Stages& ring, int consumer,
@@ -140,42 +219,18 @@ struct SplitProduct {
     float first[kSums], rest[kSums];
 #pragma unroll
     for (int i = 0; i < kSums; ++i) sum[i] = 0;
-    int before = -1;
-    for (int step = 0; step < t.k_steps; ++step) {
-      const int stage = ring.stage;
-      hopper::wait(&s.full[stage], ring.parity);
-      hopper::fence_products();
-      multiply_parts(s, stage, consumer, 0, 0, true, first);
-      hopper::commit_products();
-      if constexpr (kParts == 3) {
-        multiply_parts(s, stage, consumer, 1, 1, step == 0, rest);
-        multiply_parts(s, stage, consumer, 0, 2, false, rest);
-        multiply_parts(s, stage, consumer, 2, 0, false, rest);
-        multiply_parts(s, stage, consumer, 0, 1, false, rest);
-      } else {
-        multiply_parts(s, stage, consumer, 0, 1, step == 0, rest);
-      }
-      multiply_parts(s, stage, consumer, 1, 0, false, rest);
-      hopper::commit_products();
-      hopper::wait_products<1>();  // `first` is there, and all of the stage before
-      hold(first);
-      release(s, before);
-#pragma unroll
-      for (int i = 0; i < kSums; ++i) sum[i] += first[i];
-      before = stage;
-      ring.advance();
-    }
-    hopper::wait_products<0>();
-    hold(rest);
-    release(s, before);
+    if constexpr (kParts == 2)
+      accumulate_two(s, t, ring, consumer, sum, first, rest);
+    else
+      accumulate_three(s, t, ring, consumer, sum, first, rest);
 #pragma unroll
     for (int i = 0; i < kSums; ++i) sum[i] = fmaf(rest[i], kRestFactor, sum[i]);
   }
 
   __device__ static void init(Memory& s) {
-    for (int i = 0; i < Config::kStages; ++i) {
-      hopper::init_barrier(&s.full[i], 1);
-      hopper::init_barrier(&s.empty[i], 2);
+    for (int i = 0; i < Config::kStages * kParts; ++i) {
+      hopper::init_barrier(&s.full[i / kParts][i % kParts], 1);
+      hopper::init_barrier(&s.empty[i / kParts][i % kParts], 2);
     }
     hopper::init_chunk_barriers(s);
     hopper::publish_barriers();
@@ -279,6 +334,7 @@ SplitSource source_of(const Stack& s, bool k_is_columns, bool along_k) {
   p.k = k_is_columns ? s.columns : s.rows;
   const int64_t k_stride = k_is_columns ? s.column_stride : s.row_stride;
   p.data = static_cast<const float*>(s.data);
+  p.rows = along_k;
   p.outer = along_k ? other : p.k;
   p.inner = along_k ? p.k : other;
   p.stride = along_k ? other_stride : k_stride;
@@ -365,10 +421,11 @@ Status start_routes(const Call& call, const char* name, const SplitJob& job, Spl
   return start_route<SplitConfig<Route::kBf16, 3, 128, 2, kA_AlongK, kB_AlongK>>(call, name, job);
 }
 
-Status mark_f16_as_refused(const Call& call, SplitState* state) {
-  static_assert(kNotF16 == 1);  // the lowest byte of flags
+// As if a sample had said that f16 parts won't do.
+Status give_up_f16(const Call& call, SplitState* state) {
   PESTLE_ON_DEVICE(device_index(call));
-  PESTLE_CUDA_TRY(cudaMemsetAsync(state, 1, 1, static_cast<cudaStream_t>(call.stream)));
+  PESTLE_CUDA_TRY(
+      cudaMemsetAsync(&state->guessed_tiny, 0x7F, 12, static_cast<cudaStream_t>(call.stream)));
   return {};
 }
 
@@ -410,11 +467,13 @@ Status start_split_product(const Call& call, const char* name, const Operands& o
     s->count = how == SplitHow::kOnePart ? 1 : 2;
   }
   PESTLE_TRY(clear(call, cleared, memory.next - cleared));
-  PESTLE_TRY(how == SplitHow::kBf16 ? mark_f16_as_refused(call, state) : Status());
+  if (how == SplitHow::kBf16)
+    PESTLE_TRY(give_up_f16(call, state));
+  else
+    PESTLE_TRY(launch(call, name, {2 * kSamples, 256}, guess_range_kernel, job.a, job.b));
   for (const SplitSource* s : {&job.a, &job.b}) {
-    const bool rows = s->which == 0 ? o.a_along_k : o.b_along_k;
-    PESTLE_TRY(rows ? launch(call, name, {s->outer, 256}, split_rows_kernel, *s)
-                    : start_columns(call, name, *s));
+    PESTLE_TRY(s->rows ? launch(call, name, {s->outer, 256}, split_rows_kernel, *s)
+                       : start_columns(call, name, *s));
   }
   job.launch = {{}, epilogue, state, o.a.columns};
   job.launch.epilogue.rows = {job.a.factor, 1};
