@@ -1,5 +1,7 @@
 """The functions that Pestle serves, by comfy-kitchen's names, arguments and defaults. Which backend
-runs a call is the registry's choice; the work itself is in _adapters.py."""
+runs a call is the registry's choice; the work itself is in the adapters of _quantizers.py,
+_linears.py, _ropes.py and _norms.py. Signatures stand here one by one, for people and type
+checkers."""
 
 from __future__ import annotations
 

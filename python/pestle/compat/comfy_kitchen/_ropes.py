@@ -14,115 +14,47 @@ _SINGLE = {"x": _X, "freqs_cis": _FREQS}
 _RMS_PAIR = {"q": _X, "k": _X, "freqs_cis": _FREQS, "q_scale": _W, "k_scale": _W}
 _RMS_SINGLE = {"x": _X, "freqs_cis": _FREQS, "scale": _W}
 
-_SPLIT = {"pairs": "split_half"}
-
 
 def six_dimensions(freqs: Tensor) -> Tensor:
     """[B, D1, D2, D/2, 2, 2], dimensions of 1 put in front where there are fewer."""
     return freqs[(None,) * (6 - freqs.ndim)] if freqs.ndim < 6 else freqs
 
 
-def _rotate(call, x: Tensor, freqs: Tensor, x2: Tensor | None = None, **options):
-    return call(x, freqs=six_dimensions(freqs), x2=x2, **options)
+def _keep(split: str, layout: dict, end: str) -> None:
+    """The four functions of a layout that give new tensors (`end` is "") or write in place ("_"):
+    RoPE of two tensors or one, and the same after the RMS norm of each head."""
+
+    def rope(p, x, freqs, x2=None):
+        call = getattr(p, f"apply_rope{end}")
+        return call(x, freqs=six_dimensions(freqs), x2=x2, **layout)
+
+    def normed(p, x, freqs, weight, eps, **more):
+        call = getattr(p, f"rms_rope{end}")
+        return call(x, freqs=six_dimensions(freqs), weight=weight, eps=eps, **layout, **more)
+
+    def rope_of_two(p, xq, xk, freqs_cis):
+        return rope(p, xq, freqs_cis, xk)
+
+    def rope_of_one(p, x, freqs_cis):
+        return rope(p, x, freqs_cis)
+
+    # With split halves there is rot_dim, too.
+    def normed_two(p, q, k, freqs_cis, q_scale, k_scale=None, epsilon=1e-6, **rot_dim):
+        return normed(p, q, freqs_cis, q_scale, epsilon, x2=k, weight2=k_scale, **rot_dim)
+
+    def normed_one(p, x, freqs_cis, scale, epsilon=1e-6):
+        return normed(p, x, freqs_cis, scale, epsilon)
+
+    for op, count, function, rules in (
+        ("apply_rope", "", rope_of_two, _PAIR),
+        ("apply_rope", "1", rope_of_one, _SINGLE),
+        ("rms_rope", "", normed_two, _RMS_PAIR),
+        ("rms_rope", "1", normed_one, _RMS_SINGLE),
+    ):
+        function.__name__ = f"{op}{split}{count}{end}"
+        adapter(op, **rules)(function)
 
 
-@adapter("apply_rope", **_PAIR)
-def apply_rope(p, xq, xk, freqs_cis):
-    return _rotate(p.apply_rope, xq, freqs_cis, xk)
-
-
-@adapter("apply_rope", **_SINGLE)
-def apply_rope1(p, x, freqs_cis):
-    return _rotate(p.apply_rope, x, freqs_cis)
-
-
-@adapter("apply_rope", **_PAIR)
-def apply_rope_split_half(p, xq, xk, freqs_cis):
-    return _rotate(p.apply_rope, xq, freqs_cis, xk, **_SPLIT)
-
-
-@adapter("apply_rope", **_SINGLE)
-def apply_rope_split_half1(p, x, freqs_cis):
-    return _rotate(p.apply_rope, x, freqs_cis, **_SPLIT)
-
-
-@adapter("apply_rope", **_PAIR)
-def apply_rope_(p, xq, xk, freqs_cis):
-    _rotate(p.apply_rope_, xq, freqs_cis, xk)
-    return xq, xk
-
-
-@adapter("apply_rope", **_SINGLE)
-def apply_rope1_(p, x, freqs_cis):
-    _rotate(p.apply_rope_, x, freqs_cis)
-    return x
-
-
-@adapter("apply_rope", **_PAIR)
-def apply_rope_split_half_(p, xq, xk, freqs_cis):
-    _rotate(p.apply_rope_, xq, freqs_cis, xk, **_SPLIT)
-    return xq, xk
-
-
-@adapter("apply_rope", **_SINGLE)
-def apply_rope_split_half1_(p, x, freqs_cis):
-    _rotate(p.apply_rope_, x, freqs_cis, **_SPLIT)
-    return x
-
-
-# ---- after the RMS norm of each head
-
-
-def _norm_pair(call, q, k, freqs, q_scale, k_scale, epsilon, **options):
-    options |= {"weight": q_scale, "weight2": k_scale, "eps": epsilon}
-    return _rotate(call, q, freqs, k, **options)
-
-
-def _norm_single(call, x, freqs, scale, epsilon, **options):
-    return _rotate(call, x, freqs, weight=scale, eps=epsilon, **options)
-
-
-@adapter("rms_rope", **_RMS_PAIR)
-def rms_rope(p, q, k, freqs_cis, q_scale, k_scale=None, epsilon=1e-6):
-    return _norm_pair(p.rms_rope, q, k, freqs_cis, q_scale, k_scale, epsilon)
-
-
-@adapter("rms_rope", **_RMS_SINGLE)
-def rms_rope1(p, x, freqs_cis, scale, epsilon=1e-6):
-    return _norm_single(p.rms_rope, x, freqs_cis, scale, epsilon)
-
-
-@adapter("rms_rope", **_RMS_PAIR)
-def rms_rope_split_half(p, q, k, freqs_cis, q_scale, k_scale=None, epsilon=1e-6, rot_dim=0):
-    how = {**_SPLIT, "rot_dim": rot_dim}
-    return _norm_pair(p.rms_rope, q, k, freqs_cis, q_scale, k_scale, epsilon, **how)
-
-
-@adapter("rms_rope", **_RMS_SINGLE)
-def rms_rope_split_half1(p, x, freqs_cis, scale, epsilon=1e-6):
-    return _norm_single(p.rms_rope, x, freqs_cis, scale, epsilon, **_SPLIT)
-
-
-@adapter("rms_rope", **_RMS_PAIR)
-def rms_rope_(p, q, k, freqs_cis, q_scale, k_scale=None, epsilon=1e-6):
-    _norm_pair(p.rms_rope_, q, k, freqs_cis, q_scale, k_scale, epsilon)
-    return q, k
-
-
-@adapter("rms_rope", **_RMS_SINGLE)
-def rms_rope1_(p, x, freqs_cis, scale, epsilon=1e-6):
-    _norm_single(p.rms_rope_, x, freqs_cis, scale, epsilon)
-    return x
-
-
-@adapter("rms_rope", **_RMS_PAIR)
-def rms_rope_split_half_(p, q, k, freqs_cis, q_scale, k_scale=None, epsilon=1e-6, rot_dim=0):
-    how = {**_SPLIT, "rot_dim": rot_dim}
-    _norm_pair(p.rms_rope_, q, k, freqs_cis, q_scale, k_scale, epsilon, **how)
-    return q, k
-
-
-@adapter("rms_rope", **_RMS_SINGLE)
-def rms_rope_split_half1_(p, x, freqs_cis, scale, epsilon=1e-6):
-    _norm_single(p.rms_rope_, x, freqs_cis, scale, epsilon, **_SPLIT)
-    return x
+for _split, _layout in (("", {}), ("_split_half", {"pairs": "split_half"})):
+    for _end in ("", "_"):
+        _keep(_split, _layout, _end)
