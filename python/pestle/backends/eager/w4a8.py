@@ -6,20 +6,17 @@ import torch
 from torch import Tensor
 
 from ..._backends import implements
+from .._codebook import W4A8
 from . import _layouts
 from . import _numbers as n
 
 _MIN_SCALE = 1e-8
-_CODEBOOK = (
-    -0.980602, -0.794529, -0.638165, -0.500986, -0.377321, -0.263187, -0.155210, -0.050720,
-    0.052541, 0.156985, 0.265284, 0.379533, 0.502636, 0.638953, 0.794876, 0.980671,
-)  # fmt: skip
 
 
 def _levels(codebook: Tensor | None, like: Tensor) -> Tensor:
     if codebook is not None:
         return codebook
-    return torch.tensor(_CODEBOOK, dtype=torch.float32, device=like.device)
+    return torch.tensor(W4A8, dtype=torch.float32, device=like.device)
 
 
 def _index(v: Tensor, levels: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from ._rows import decode, encode, encode_by_scale, scale_shape
 from .hadamard import rotate
 
 
-def _rotated(x: torch.Tensor, size: int) -> torch.Tensor:
+def rotated_f32(x: torch.Tensor, size: int) -> torch.Tensor:
     if not size:
         return x
     values = torch.empty(x.shape, dtype=torch.float32, device=x.device)
@@ -26,7 +26,7 @@ def quantize_int8(
     x, scale, *, granularity, group_size, hadamard, rounding, seed, transposed, out=None
 ):
     stochastic = rounding == "stochastic"
-    x = _rotated(x, hadamard)
+    x = rotated_f32(x, hadamard)
     targets = out if isinstance(out, tuple) else (out, None)
     q = fresh(targets[0], x.shape, torch.int8, x)
     made = (q,)

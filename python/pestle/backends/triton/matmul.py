@@ -19,10 +19,14 @@ from ..._backends import implements
 from . import _device as d
 from ._blocks import scale_offset
 from ._launch import cdiv, finish, fresh, kind, launch, power_of_2, raw, rows
-from .hadamard import rotate
+from .int4 import rounded
+from .int8 import rotated_f32
+from .w4a8 import levels
 
 INT8 = tl.constexpr(5)
 E2M1 = tl.constexpr(6)
+NIBBLE = tl.constexpr(7)  # an integer of 4 bits, two's complement or with a zero point
+INDEX = tl.constexpr(8)  # into a codebook
 # Where an operand's scale goes.
 NONE = tl.constexpr(0)
 TENSOR = tl.constexpr(1)  # the whole sum
@@ -31,6 +35,7 @@ CHUNK = tl.constexpr(3)  # each partial sum
 ELEMENT = tl.constexpr(4)  # each element, in f32
 NVFP4 = tl.constexpr(5)  # each element, exactly
 MX = tl.constexpr(6)
+RELATIVE = tl.constexpr(7)  # each 16 elements, which are rounded to integers then; and the sum
 # What the tensor cores get.
 DOT_F32 = tl.constexpr(0)
 DOT_BF16 = tl.constexpr(1)
@@ -52,13 +57,16 @@ def _value(code, KIND: tl.constexpr):
 @triton.jit
 def _codes(p, row, start, rows_, columns, p_row, p_column, KIND: tl.constexpr,
            HIGH_FIRST: tl.constexpr, BK: tl.constexpr):  # fmt: skip
-    """f32 values of codes [rows, BK] (int8 as it is), 0 outside."""
+    """f32 values of codes [rows, BK] (integers as they are), 0 outside."""
     from_row = p + row.to(tl.int64)[:, None] * p_row
-    if KIND == E2M1:
+    if KIND >= E2M1:
         byte_at = start // 2 + tl.arange(0, BK // 2)[None, :]
         inside = (row < rows_)[:, None] & (byte_at < columns // 2)
         byte = tl.load(from_row + byte_at * p_column, mask=inside, other=0).to(tl.int32)
-        low, high = d.e2m1_value(byte), d.e2m1_value(byte >> 4)
+        if KIND == E2M1:
+            low, high = d.e2m1_value(byte), d.e2m1_value(byte >> 4)
+        else:
+            low, high = byte & 15, byte >> 4
         two = tl.join(high, low) if HIGH_FIRST else tl.join(low, high)
         return tl.reshape(two, (row.shape[0], BK))
     else:
@@ -82,16 +90,47 @@ def _block_scales(scale, row, start, rows_, columns, s_row, SCALE: tl.constexpr,
 
 
 @triton.jit
-def _operand(p, scale, row, start, rows_, columns, p_row, p_column, s_row, s_column,
-             KIND: tl.constexpr, SCALE: tl.constexpr, GROUP_ROWS: tl.constexpr,
+def _without_zero(code, zero, row, start, rows_, columns, z_row, z_column, HAS_ZERO: tl.constexpr,
+                  GROUP: tl.constexpr, BK: tl.constexpr):  # fmt: skip
+    """4-bit codes as integers, in f32."""
+    if HAS_ZERO:
+        column = start + tl.arange(0, BK)[None, :]
+        inside = (row < rows_)[:, None] & (column < columns)
+        at = row.to(tl.int64)[:, None] * z_row + (column // GROUP) * z_column
+        return (code - tl.load(zero + at, mask=inside, other=0).to(tl.int32)).to(tl.float32)
+    else:
+        return ((code ^ 8) - 8).to(tl.float32)
+
+
+@triton.jit
+def _of_codebook(index, codebook, scale, row, start, rows_, columns, s_row, s_column,
+                 BK: tl.constexpr):  # fmt: skip
+    """Integers of -127 to 127 that indices stand for under their relative scales, in f32."""
+    block = start // 16 + tl.arange(0, BK // 16)[None, :]
+    inside = (row < rows_)[:, None] & (block < columns // 16)
+    at = row.to(tl.int64)[:, None] * s_row + block * s_column
+    s = d.fp8_value(tl.load(scale + at, mask=inside, other=0), d.E4M3)
+    v = tl.reshape(tl.load(codebook + index), (row.shape[0], BK // 16, 16)) * s[:, :, None]
+    return rounded(tl.reshape(v, (row.shape[0], BK)), -127.0, 127.0).to(tl.float32)
+
+
+@triton.jit
+def _operand(p, scale, extra, row, start, rows_, columns, p_row, p_column, s_row, s_column, e_row,
+             e_column, KIND: tl.constexpr, SCALE: tl.constexpr, GROUP_ROWS: tl.constexpr,
              GROUP: tl.constexpr, HIGH_FIRST: tl.constexpr, SWIZZLED: tl.constexpr,
-             DOT: tl.constexpr, BK: tl.constexpr):  # fmt: skip
-    """[rows, BK] as the product takes it; f32 where it is still to be split or rounded exactly."""
+             HAS_ZERO: tl.constexpr, DOT: tl.constexpr, BK: tl.constexpr):  # fmt: skip
+    """[rows, BK] as the product takes it; f32 where it is still to be split or rounded exactly.
+    `extra`: zero points, or the codebook."""
     v = _codes(p, row, start, rows_, columns, p_row, p_column, KIND, HIGH_FIRST, BK)
     if DOT == DOT_INT8:
         return v
+    elif KIND == INDEX:
+        return _of_codebook(v, extra, scale, row, start, rows_, columns, s_row, s_column, BK)
     else:
-        if KIND != E2M1:
+        if KIND == NIBBLE:
+            v = _without_zero(v, extra, row, start, rows_, columns, e_row, e_column, HAS_ZERO,
+                              GROUP, BK)  # fmt: skip
+        elif KIND != E2M1:
             v = _value(v, KIND)
         if SCALE >= NVFP4:
             BLOCK: tl.constexpr = 16 if SCALE == NVFP4 else 32
@@ -171,14 +210,15 @@ def _epilogue(y, out, alpha, bias, residual, m, n, rows_, columns, bias_stride, 
 
 
 @triton.jit
-def matmul(a, b, scale_a, scale_b, global_a, global_b, out, alpha, bias, residual, M, N, K,
-           a_row, a_column, b_row, b_column, sa_row, sa_column, sb_row, sb_column,
+def matmul(a, b, scale_a, scale_b, global_a, global_b, extra, out, alpha, bias, residual, M, N, K,
+           a_row, a_column, b_row, b_column, sa_row, sa_column, sb_row, sb_column, e_row, e_column,
            bias_stride, r_row, r_column, AKIND: tl.constexpr, BKIND: tl.constexpr,
            ASCALE: tl.constexpr, BSCALE: tl.constexpr, GROUP_ROWS: tl.constexpr,
            GROUP: tl.constexpr, HIGH_FIRST: tl.constexpr, SWIZZLED: tl.constexpr,
-           DOT: tl.constexpr, SPLIT: tl.constexpr, LONG: tl.constexpr, HAS_ALPHA: tl.constexpr,
-           BIAS: tl.constexpr, RESIDUAL: tl.constexpr, ACTIVATION: tl.constexpr,
-           OKIND: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):  # fmt: skip
+           HAS_ZERO: tl.constexpr, DOT: tl.constexpr, SPLIT: tl.constexpr, LONG: tl.constexpr,
+           HAS_ALPHA: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
+           ACTIVATION: tl.constexpr, OKIND: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+           BK: tl.constexpr):  # fmt: skip
     """epilogue(a [M, K] @ b [N, K]^T), both decoded. BIAS, RESIDUAL: kinds, -1 for none."""
     tiles_m = tl.cdiv(M, BM)
     tiles_n = tl.cdiv(N, BN)
@@ -194,10 +234,12 @@ def matmul(a, b, scale_a, scale_b, global_a, global_b, out, alpha, bias, residua
     else:
         total = tl.zeros((BM, BN), tl.float32)
     for start in range(0, K, BK):
-        x = _operand(a, scale_a, m, start, M, K, a_row, a_column, sa_row, sa_column, AKIND, ASCALE,
-                     1, GROUP, HIGH_FIRST, SWIZZLED, DOT, BK)  # fmt: skip
-        w = _operand(b, scale_b, n, start, N, K, b_row, b_column, sb_row, sb_column, BKIND, BSCALE,
-                     GROUP_ROWS, GROUP, HIGH_FIRST, SWIZZLED, DOT, BK)  # fmt: skip
+        x = _operand(a, scale_a, extra, m, start, M, K, a_row, a_column, sa_row, sa_column, e_row,
+                     e_column, AKIND, ASCALE, 1, GROUP, HIGH_FIRST, SWIZZLED, HAS_ZERO, DOT,
+                     BK)  # fmt: skip
+        w = _operand(b, scale_b, extra, n, start, N, K, b_row, b_column, sb_row, sb_column, e_row,
+                     e_column, BKIND, BSCALE, GROUP_ROWS, GROUP, HIGH_FIRST, SWIZZLED, HAS_ZERO,
+                     DOT, BK)  # fmt: skip
         if DOT == DOT_INT8:
             total = tl.dot(x, tl.trans(w), total, out_dtype=tl.int32)
             if LONG and start % 131072 >= 131072 - BK:
@@ -225,6 +267,8 @@ def matmul(a, b, scale_a, scale_b, global_a, global_b, out, alpha, bias, residua
         y = y * _end_scale(global_a, m, M, 0, TENSOR, DOT)[:, None]
     if BSCALE == NVFP4:
         y = y * _end_scale(global_b, n, N, 0, TENSOR, DOT)[None, :]
+    if BSCALE == RELATIVE:
+        y = y * _end_scale(global_b, n, N, 1, ROW, DOT)[None, :]
     _epilogue(y, out, alpha, bias, residual, m, n, M, N, bias_stride, r_row, r_column, HAS_ALPHA,
               BIAS, RESIDUAL, ACTIVATION, OKIND)  # fmt: skip
 
@@ -244,15 +288,16 @@ def _tile(m: int, n: int, dot: int, chunk: int) -> dict:
         return {"BM": 16, "BN": 32, "BK": min(256, chunk), "warps": 4, "num_stages": 4}
     if m <= 64:
         return {"BM": 64, "BN": 64, "BK": min(128, chunk), "warps": 4, "num_stages": 3}
-    return {"BM": 128, "BN": 128, "BK": 64, "warps": 8, "num_stages": 3}
+    return {"BM": 128, "BN": 128, "BK": min(64, chunk), "warps": 8, "num_stages": 3}
 
 
 class _Operand:
     """Codes or activations [rows, ...], and how they are scaled."""
 
-    def __init__(self, t, kind_of, scale=None, how=NONE, global_scale=None):
+    def __init__(self, t, kind_of, scale=None, how=NONE, global_scale=None, extra=None):
         self.t, self.kind, self.scale, self.how = t, kind_of, scale, how.value
-        self.global_scale = global_scale
+        self.global_scale = global_scale  # or the scales of rows, with relative ones
+        self.extra = extra  # zero points or the codebook
 
     def scale_strides(self) -> tuple[int, int]:
         if self.scale is None:
@@ -277,17 +322,20 @@ def _multiply(a: _Operand, b: _Operand, k, out_shape, out_dtype, out, epilogue, 
     if residual is not None:
         residual = rows(residual)
     nothing = raw(a.t)
+    zeros = b.extra is not None and b.kind == NIBBLE.value
     strides = residual.stride() if residual is not None else (0, 0)
     interpreted = d.INTERPRETED.value and dot.value != DOT_INT8.value
     launch(
         matmul, cdiv(m, tile["BM"]) * cdiv(n, tile["BN"]), a.t, raw(a.t), raw(b.t),
         *(nothing if o.scale is None else raw(o.scale) for o in (a, b)),
-        *(nothing if o.global_scale is None else o.global_scale for o in (a, b)), raw(made),
+        *(nothing if o.global_scale is None else o.global_scale for o in (a, b)),
+        nothing if b.extra is None else b.extra, raw(made),
         *(nothing if t is None else raw(t) for t in (alpha, bias, residual)), m, n, k,
         *a.t.stride(), *b.t.stride(), *a.scale_strides(), *b.scale_strides(),
+        *(b.extra.stride() if zeros else (0, 0)),
         bias.stride(0) if bias is not None else 0, *strides, AKIND=a.kind, BKIND=b.kind,
         ASCALE=a.how, BSCALE=b.how, GROUP_ROWS=group_rows, GROUP=group, HIGH_FIRST=high_first,
-        SWIZZLED=swizzled, DOT=DOT_F32.value if interpreted else dot.value,
+        SWIZZLED=swizzled, HAS_ZERO=zeros, DOT=DOT_F32.value if interpreted else dot.value,
         SPLIT=split and not interpreted, LONG=k > LONGEST_INT8.value - 256,
         HAS_ALPHA=alpha is not None, BIAS=-1 if bias is None else kind(bias.dtype),
         RESIDUAL=-1 if residual is None else kind(residual.dtype),
@@ -380,10 +428,7 @@ def linear_fp8(x, weight, scale, alpha, bias, residual, *, granularity, activati
 @implements("linear_int8", backend="triton", refuses=_refuses_codes)
 def linear_int8(x, weight, scale, alpha, bias, residual, *, granularity, group_size, hadamard,
                 activations, activation, out_dtype, out=None):  # fmt: skip
-    if hadamard:
-        rotated = torch.empty(x.shape, dtype=torch.float32, device=x.device)
-        rotate(x, rotated, hadamard)
-        x = rotated
+    x = rotated_f32(x, hadamard)
     whole = group_size >= 64 and group_size % 64 == 0 and power_of_2(group_size) == group_size
     how = _PER.get(granularity, CHUNK if whole else ELEMENT)
     w = _Operand(weight, INT8.value, scale, how)
@@ -415,3 +460,23 @@ def linear_mxfp4(x, weight, scale, alpha, bias, residual, *, nibbles, scale_layo
     return _linear(x, w, MX, out_dtype, out, (alpha, bias, residual, activation),
                    high_first=nibbles == "high_first",
                    swizzled=scale_layout == "swizzled")  # fmt: skip
+
+
+@implements("linear_int4", backend="triton")
+def linear_int4(x, weight, scale, zero, alpha, bias, residual, *, group_size, mode, hadamard,
+                activation, out_dtype, out=None):  # fmt: skip
+    whole = group_size >= 32 and power_of_2(group_size) == group_size
+    how = ROW if group_size == 0 else CHUNK if whole else ELEMENT
+    how = how if scale.numel() else NONE  # an empty row has no scale
+    w = _Operand(weight, NIBBLE.value, scale, how, extra=zero)
+    return _linear(rotated_f32(x, hadamard), w, how, out_dtype, out,
+                   (alpha, bias, residual, activation), group=group_size or 1 << 30)  # fmt: skip
+
+
+@implements("linear_w4a8", backend="triton")
+def linear_w4a8(x, weight, scale_rel, scale_channel, codebook, alpha, bias, residual, *, hadamard,
+                activation, out_dtype, out=None):  # fmt: skip
+    w = _Operand(weight, INDEX.value, scale_rel, RELATIVE, scale_channel.contiguous(),
+                 levels(codebook, x))  # fmt: skip
+    return _linear(rotated_f32(x, hadamard), w, RELATIVE, out_dtype, out,
+                   (alpha, bias, residual, activation))  # fmt: skip

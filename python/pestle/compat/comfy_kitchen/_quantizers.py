@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pestle.backends._codebook import W4A8  # which a quantised weight is returned with
+
 from ._serve import BYTES, E4M3, E8M0, F32, FLOATS, FP8, INT8, TWO, adapter, of, refuse_unless
 
 BY_CODE = {
@@ -15,12 +17,6 @@ BY_CODE = {
     6: torch.float8_e5m2,
 }
 DTYPE_TO_CODE = {dtype: code for code, dtype in BY_CODE.items()}
-
-# The fixed codebook of docs/formats/w4a8.md, which a quantised weight is returned with.
-W4A8_CODEBOOK = (
-    *(-0.980602, -0.794529, -0.638165, -0.500986, -0.377321, -0.263187, -0.155210, -0.050720),
-    *(0.052541, 0.156985, 0.265284, 0.379533, 0.502636, 0.638953, 0.794876, 0.980671),
-)
 
 
 def one(scale: Tensor, like: Tensor) -> Tensor:
@@ -233,7 +229,7 @@ def quantize_w4a8_int8_weight(
 ):
     table = codebook_tensor
     if table is None:
-        table = torch.tensor(W4A8_CODEBOOK, dtype=torch.float32, device=weight.device)
+        table = torch.tensor(W4A8, dtype=torch.float32, device=weight.device)
     q, rel, channel = p.quantize_w4a8(weight, table, hadamard=convrot_groupsize)
     return q.view(torch.int8), rel, channel, None, table
 
