@@ -311,6 +311,19 @@ def test_int8_linear(device, act):
     assert_within(mine, other, 1, floor=1e-12)
 
 
+def test_fp16_linear(device):
+    """Listed: theirs sums in torch's configured mode, which the tests leave at f32."""
+    x, w = values(device, 2, 5, 96).half(), values(device, 24, 96, seed=9).half()
+    bias, residual = values(device, 24, seed=4).half(), values(device, 2, 5, 24, seed=5).half()
+    scale = values(device, 24, seed=6).half()
+    for more in ((), (bias,), (bias, residual, scale)):
+        mine, other = (m.fp16_linear(x, w, *more) for m in (ours, theirs))
+        assert mine.shape == other.shape and mine.dtype == other.dtype
+        assert relative_error(mine, other) < 1e-3
+    with pytest.raises(ValueError, match="residual_scale"):
+        ours.fp16_linear(x, w, bias, residual)
+
+
 def test_int8_linear_rotated(device):
     """Listed: the rotation's sums have another order; codes near ties move."""
     w = values(device, 24, 512, seed=9)

@@ -27,6 +27,7 @@ __all__ = [
     "dequantize_nvfp4",
     "dequantize_per_tensor_fp8",
     "dequantize_w4a8_int8_weight",
+    "fp16_linear",
     "int8_linear",
     "int8_linear_modulated",
     "int8_linear_rms_modulated",
@@ -222,6 +223,17 @@ def dequantize_w4a8_int8_weight(
     output_dtype: torch.dtype = torch.bfloat16,
 ) -> Tensor:
     """The weight of quantize_w4a8_int8_weight, rotated back."""
+
+
+@public
+def fp16_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    residual_scale: Tensor | None = None,
+) -> Tensor:
+    """x @ W.T + bias, summed in f32; with `residual`, residual + residual_scale * that."""
 
 
 @public

@@ -26,7 +26,6 @@ __all__ = [
     "flash_attention_decode_step_merge",
     "flash_attention_decode_tree_merge",
     "fp16_conv3d",
-    "fp16_linear",
     "gated_delta_ctl_ints",
     "gated_delta_decode_deferred",
     "gated_delta_decode_fused",
@@ -358,16 +357,6 @@ def gemv_awq_w4a16(
     wzeros: Tensor,
     bias: Tensor | None = None,
     group_size: int = 64,
-) -> Tensor: ...
-
-
-@public
-def fp16_linear(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    residual: Tensor | None = None,
-    residual_scale: Tensor | None = None,
 ) -> Tensor: ...
 
 

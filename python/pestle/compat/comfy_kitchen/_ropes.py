@@ -38,9 +38,12 @@ def _keep(split: str, layout: dict, end: str) -> None:
     def rope_of_one(p, x, freqs_cis):
         return rope(p, x, freqs_cis)
 
-    # With split halves there is rot_dim, too.
-    def normed_two(p, q, k, freqs_cis, q_scale, k_scale=None, epsilon=1e-6, **rot_dim):
-        return normed(p, q, freqs_cis, q_scale, epsilon, x2=k, weight2=k_scale, **rot_dim)
+    def normed_two(p, q, k, freqs_cis, q_scale, k_scale=None, epsilon=1e-6):
+        return normed(p, q, freqs_cis, q_scale, epsilon, x2=k, weight2=k_scale)
+
+    def normed_part(p, q, k, freqs_cis, q_scale, k_scale=None, epsilon=1e-6, rot_dim=0):
+        more = {"x2": k, "weight2": k_scale, "rot_dim": rot_dim}
+        return normed(p, q, freqs_cis, q_scale, epsilon, **more)
 
     def normed_one(p, x, freqs_cis, scale, epsilon=1e-6):
         return normed(p, x, freqs_cis, scale, epsilon)
@@ -48,7 +51,7 @@ def _keep(split: str, layout: dict, end: str) -> None:
     for op, count, function, rules in (
         ("apply_rope", "", rope_of_two, _PAIR),
         ("apply_rope", "1", rope_of_one, _SINGLE),
-        ("rms_rope", "", normed_two, _RMS_PAIR),
+        ("rms_rope", "", normed_part if split else normed_two, _RMS_PAIR),
         ("rms_rope", "1", normed_one, _RMS_SINGLE),
     ):
         function.__name__ = f"{op}{split}{count}{end}"
