@@ -12,18 +12,6 @@ from pestle._contract import DTYPE_NAMES
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def make(op, case: dict) -> cases.Case:
-    """The case with codes that are numbers: random bytes hold NaNs, and values far from one another
-    that drown a difference of the others."""
-    made = cases.make(op, case)
-    random = torch.Generator().manual_seed(11)
-    for name, tensor in made.call.tensors.items():
-        if tensor.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
-            values = torch.randn(tensor.shape, generator=random)
-            made.call.tensors[name] = values.to(tensor.dtype)
-    return made
-
-
 def in_dtype(op, case: dict, dtype: torch.dtype) -> dict:
     """The case with every tensor that has a gradient, and the outputs, in one dtype if allowed."""
     words = dict(word.split("=", 1) for word in case["text"].split())
@@ -46,7 +34,7 @@ def differentiable(case: cases.Case) -> dict[str, torch.Tensor]:
 def is_differentiable(op, case: dict) -> bool:
     """Whether gradients are of floats, and all that the backward op requires is returned."""
     plan = backward_of(op)
-    made = make(op, case)
+    made = cases.make_with_numbers(op, case)
     returned = {arg.name for arg in made.outputs()}
     asked = {n: t.gradient_of for n, t in plan.step.tensors.items() if t.gradient_of}
     return (
@@ -123,7 +111,7 @@ def loss(case: cases.Case, weights: dict, tensors: dict) -> float:
 @every_case
 def test_against_finite_differences(name, case):
     op = _contract.op(name)
-    case = make(op, in_dtype(op, case, torch.float32))
+    case = cases.make_with_numbers(op, in_dtype(op, case, torch.float32))
     leaves = differentiable(case)
     assert all(t.dtype == torch.float32 for t in leaves.values()), "no f32 gradient to compare"
     with torch.no_grad():
@@ -146,11 +134,11 @@ def test_against_finite_differences(name, case):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_is_near_f32(name, case, dtype):
     op = _contract.op(name)
-    text, case = case, make(op, in_dtype(op, case, dtype))
+    text, case = case, cases.make_with_numbers(op, in_dtype(op, case, dtype))
     found = gradients(case)
     with torch.no_grad():
         weights = {n: w.float() for n, w in weights_of(case, call(case, {})).items()}
-    wide = make(op, in_dtype(op, text, torch.float32))
+    wide = cases.make_with_numbers(op, in_dtype(op, text, torch.float32))
     wide.call.tensors = {n: t.float() if n in found else t for n, t in case.call.tensors.items()}
     expected = gradients(wide, weights)
     for argument, gradient in found.items():
@@ -166,7 +154,7 @@ def test_half_precision_is_near_f32(name, case, dtype):
 def test_compiled_and_twice(name):
     """torch.compile traces the backward; a backward op with a backward is differentiated again."""
     op = _contract.op(name)
-    case = make(op, in_dtype(op, op.cases[0], torch.float32))
+    case = cases.make_with_numbers(op, in_dtype(op, op.cases[0], torch.float32))
     expected = gradients(case)
     torch._dynamo.reset()
     leaves = {n: t.clone().requires_grad_() for n, t in differentiable(case).items()}
@@ -195,7 +183,7 @@ def test_compiled_and_twice(name):
 def test_python_backends_have_the_same_gradients(name, case):
     op = _contract.op(name)
     with_op = [b.name for b in pestle.list_backends() if b.name == "eager" and name in b.ops]
-    case = make(op, case)
+    case = cases.make_with_numbers(op, case)
     expected = gradients(case)
     for backend in with_op:
         for argument, gradient in gradients(case, namespace=f"pestle_{backend}").items():
@@ -208,7 +196,7 @@ def test_inputs_without_a_gradient_say_so():
         plan = backward_of(op)
         if plan is None:
             continue
-        case = make(op, op.cases[0])
+        case = cases.make_with_numbers(op, op.cases[0])
         others = [
             n for n, t in case.call.tensors.items() if n not in plan.gives and t.dtype in FLOATS
         ]
