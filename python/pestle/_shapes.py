@@ -81,6 +81,84 @@ class Call:
             calls.append(call)
         return calls
 
+    def positions(self) -> list[Call]:
+        """A call with lists as calls of its positions; any other as itself. Lists that do not go in
+        step are refused."""
+        if not self.op.has_lists:
+            return [self]
+        lists = {name: t for name, t in self.tensors.items() if self.op.by_name[name].is_list}
+        for name, tensors in lists.items():
+            arg = self.op.by_name[name]
+            if not isinstance(tensors, list | tuple):
+                raise self.error(arg, "must be a list of tensors")
+            if not tensors:
+                raise self.error(arg, "has no tensors: a list has at least one")
+        lengths = {name: len(tensors) for name, tensors in lists.items()}
+        for name, length in lengths.items():
+            first = next(iter(lengths.values()))
+            if length != first:
+                arg = self.op.by_name[name]
+                raise self.error(arg, f"has {length} tensors, the other lists {first}")
+        calls = []
+        for position in range(max(lengths.values(), default=0)):
+            own = {n: t[position] if n in lists else t for n, t in self.tensors.items()}
+            call = Call(self.op, own, self.attributes)
+            call.asked = self.asked
+            calls.append(call)
+        return calls
+
+    def positions(self) -> list[Call]:
+        """A call with lists as calls of its positions; any other as itself. Lists that do not go in
+        step are refused."""
+        if not self.op.has_lists:
+            return [self]
+        lists = {name: t for name, t in self.tensors.items() if self.op.by_name[name].is_list}
+        for name, tensors in lists.items():
+            arg = self.op.by_name[name]
+            if not isinstance(tensors, list | tuple):
+                raise self.error(arg, "must be a list of tensors")
+            if not tensors:
+                raise self.error(arg, "has no tensors: a list has at least one")
+        lengths = {name: len(tensors) for name, tensors in lists.items()}
+        for name, length in lengths.items():
+            first = next(iter(lengths.values()))
+            if length != first:
+                arg = self.op.by_name[name]
+                raise self.error(arg, f"has {length} tensors, the other lists {first}")
+        calls = []
+        for position in range(max(lengths.values(), default=0)):
+            own = {n: t[position] if n in lists else t for n, t in self.tensors.items()}
+            call = Call(self.op, own, self.attributes)
+            call.asked = self.asked
+            calls.append(call)
+        return calls
+
+    def positions(self) -> list[Call]:
+        """A call with lists as calls of its positions; any other as itself. Lists that do not go in
+        step are refused."""
+        if not self.op.has_lists:
+            return [self]
+        lists = {name: t for name, t in self.tensors.items() if self.op.by_name[name].is_list}
+        for name, tensors in lists.items():
+            arg = self.op.by_name[name]
+            if not isinstance(tensors, list | tuple):
+                raise self.error(arg, "must be a list of tensors")
+            if not tensors:
+                raise self.error(arg, "has no tensors: a list has at least one")
+        lengths = {name: len(tensors) for name, tensors in lists.items()}
+        for name, length in lengths.items():
+            first = next(iter(lengths.values()))
+            if length != first:
+                arg = self.op.by_name[name]
+                raise self.error(arg, f"has {length} tensors, the other lists {first}")
+        calls = []
+        for position in range(max(lengths.values(), default=0)):
+            own = {n: t[position] if n in lists else t for n, t in self.tensors.items()}
+            call = Call(self.op, own, self.attributes)
+            call.asked = self.asked
+            calls.append(call)
+        return calls
+
     def error(self, arg: Arg, what: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"{self.op.name}: {arg.name} {what}")
 

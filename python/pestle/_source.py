@@ -103,6 +103,7 @@ _CHOICE = """\
         try:"""
 _AFTER = """\
         except RuntimeError as error:
+            _usual = False
             _tried += (_space,)
             _space = _after(error, _tried, {op!r}, backend, ({inputs},), {{{options}}})"""
 

@@ -10,7 +10,7 @@ import cases
 import pestle
 import pytest
 import torch
-from pestle import _backends, _contract, _dispatch, _python_ops
+from pestle import _backends, _contract, _dispatch, _generated, _python_ops
 from pestle._library import contracts
 
 X = torch.randn(4, 64, generator=torch.Generator().manual_seed(1))
@@ -161,6 +161,21 @@ def test_refusals_go_to_the_next_backend(monkeypatch):
     with pestle.use_backend("eager", "cpu"):
         out = pestle.dequantize_fp8(q, scale)
     assert torch.equal(out, pestle.dequantize_fp8(q, scale))
+
+
+def test_a_usual_call_that_the_library_refuses_goes_on(monkeypatch):
+    """Nothing selected, every option by default: the library is called directly, and once."""
+    asked = []
+
+    def refuse(*args):
+        asked.append(args)
+        raise RuntimeError("[pestle unsupported] not this one")
+
+    x = torch.arange(64, dtype=torch.uint8)
+    assert pestle.swap_nibbles(x).shape == x.shape  # the function is made when it is first used
+    monkeypatch.setattr(_generated, "_swap_nibbles_0_usual", refuse)
+    expected = pestle.swap_nibbles(x, backend="cpu")
+    assert torch.equal(pestle.swap_nibbles(x), expected) and len(asked) == 1
 
 
 def test_each_backend_is_tried_once_whatever_the_order():

@@ -43,7 +43,7 @@ def register_all(registry) -> None:
             served = {
                 name: found
                 for name, found in ADAPTERS.items()
-                if set(found.ops) <= set(backend.ops) and backend.name not in found.without
+                if set(found.ops) <= set(backend.ops)
             }
             rules = {name: found.constraints(backend.name) for name, found in served.items()}
             registry.register(backend.name, Backend(backend.name, served), rules)

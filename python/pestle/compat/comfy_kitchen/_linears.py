@@ -68,8 +68,7 @@ def scaled_mm_mxfp8(p, a, b, block_scale_a, block_scale_b, bias=None, out_dtype=
 # ---- floats
 
 
-# On the CPU the library has its reference alone, in float64: PyTorch's product serves there.
-@adapter("matmul", x=of(FLOATS), weight=of(FLOATS, TWO), bias=of(FLOATS), without=("cpu",))
+@adapter("matmul", x=of(FLOATS), weight=of(FLOATS, TWO), bias=of(FLOATS))
 def fp16_linear(p, x, weight, bias=None, residual=None, residual_scale=None):
     out = p.matmul(x.reshape(-1, x.shape[-1]), weight.t(), bias=bias, out_dtype=x.dtype)
     return added(out.view(*x.shape[:-1], weight.shape[0]), residual, residual_scale)

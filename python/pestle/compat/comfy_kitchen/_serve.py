@@ -54,7 +54,6 @@ class Adapter:
     ops: tuple[str, ...]
     params: dict[str, ParamConstraint]
     rules: tuple[Callable, ...]
-    without: tuple[str, ...]  # backends that do not serve it, though they have the ops
 
     def constraints(self, backend: str) -> FunctionConstraints:
         return FunctionConstraints(self.params, DEVICES[backend], None, self.rules)
@@ -63,16 +62,11 @@ class Adapter:
 ADAPTERS: dict[str, Adapter] = {}
 
 
-def adapter(
-    *ops: str,
-    rules: tuple[Callable, ...] = (),
-    without: tuple[str, ...] = (),
-    **params: ParamConstraint,
-) -> Callable:
+def adapter(*ops: str, rules: tuple[Callable, ...] = (), **params: ParamConstraint) -> Callable:
     """Marks the adapter of a public function of the same name, which calls these ops."""
 
     def keep(function: Callable) -> Callable:
-        ADAPTERS[function.__name__] = Adapter(function, ops, params, rules, without)
+        ADAPTERS[function.__name__] = Adapter(function, ops, params, rules)
         return function
 
     return keep
