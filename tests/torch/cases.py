@@ -13,7 +13,7 @@ import numpy as np
 import pestle
 import pestle_ctypes
 import torch
-from pestle import _backends, _contract, _python_ops, list_ops
+from pestle import _backends, _contract, _python_ops, _why, list_ops
 from pestle._contract import DTYPES, Op
 from pestle._forms import Form, all_forms, forms_of
 from pestle._library import contracts
@@ -231,20 +231,36 @@ def refusal(backend: str, op: str, case: dict) -> str:
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
+def takes(case: Case, device: str) -> bool:
+    """Whether the library has an implementation that takes the call on this device."""
+    if not any(i["device"] == device for i in contracts()[case.op.name]["implementations"]):
+        return False
+    if device == "cpu":
+        return True  # there is a reference
+    tensors = {n: t.to(device) for n, t in case.call.tensors.items()}
+    call = Call(case.op, tensors, case.call.attributes)
+    return any(not v.refusal for v in _why._library_verdicts(device, call, case.asked))
+
+
+@cache
+def runs_on(form: Form, device: str) -> bool:
+    """Whether some small case calls the form there."""
+    try:
+        return first_case(form, device) is not None
+    except LookupError:
+        return False
+
+
 @cache
 def functional_calls() -> list[tuple[Form, str]]:
     """(form, device) of every functional form that some small case calls, where it runs."""
-    return [
-        (form, device)
-        for form in forms_with_a_case() if form.kind == "functional"
-        for device in DEVICES
-        if any(i["device"] == device for i in contracts()[form.op]["implementations"])
-    ]  # fmt: skip
+    forms = [form for form in forms_with_a_case() if form.kind == "functional"]
+    return [(form, device) for form in forms for device in DEVICES if runs_on(form, device)]
 
 
 def call_on(form: Form, device: str) -> tuple[tuple, dict]:
     """Arguments of a small call of a form, on a device."""
-    case = first_case(form)
+    case = first_case(form, device)
     return case.arguments(form, **{n: t.to(device) for n, t in case.call.tensors.items()})
 
 
@@ -263,15 +279,16 @@ def assert_same(got, expected) -> None:
 
 
 @cache
-def first_case(form: Form) -> Case:
-    """A small case that the form takes; NaNs and empty tensors are other tests' matter."""
-    for case in form.contract.cases:
-        if "smoke" in case["tags"] and (made := make(form.contract, case)).form(form.kind) == form:
-            return made
-    for case in form.contract.cases:
-        if "edge" in case["tags"] and (made := make(form.contract, case)).form(form.kind) == form:
-            return made
-    raise LookupError(f"no case for {form.name}")
+def first_case(form: Form, device: str = "cpu") -> Case:
+    """A small case that the form takes there; NaNs and empty tensors are other tests' matter."""
+    for tag in ("smoke", "edge"):
+        for case in form.contract.cases:
+            if tag not in case["tags"]:
+                continue
+            made = make(form.contract, case)
+            if made.form(form.kind) == form and takes(made, device):
+                return made
+    raise LookupError(f"no case for {form.name} on {device}")
 
 
 def bound_of(case: Case, name: str) -> dict | None:
