@@ -51,6 +51,7 @@ inline constexpr Case cases[] = {
     {"M=3 K=0 granularity=row", kEdge},
     {"M=1 K=1", kEdge},
     {"M=7 K=17 x=f32", kEdge, Dist::kSpecial},
+    {"M=40 K=1024", kEdge, Dist::kOutliers},
     {"M=7 K=17 x=f32 granularity=row", kEdge, Dist::kZeros},
     {"M=16 K=64 x=f32 granularity=row", kEdge, Dist::kSubnormal},
     {"M=32768 K=16384", kBar},

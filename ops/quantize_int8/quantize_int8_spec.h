@@ -57,6 +57,7 @@ inline constexpr Case cases[] = {
     {"M=3 K=0 granularity=row", kEdge},
     {"M=1 K=1", kEdge},
     {"M=7 K=17 x=f32", kEdge, Dist::kSpecial},
+    {"M=40 K=1024 x=f32", kEdge},
     {"M=9 K=64 granularity=row", kEdge, Dist::kSpecial},
     {"M=7 K=64 x=f32 granularity=row hadamard=16", kEdge, Dist::kSpecial},
     {"M=9 K=64 scale=f32 scale_out=none granularity=row", kEdge, Dist::kSpecial},

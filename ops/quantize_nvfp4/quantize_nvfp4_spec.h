@@ -47,6 +47,7 @@ inline constexpr Case cases[] = {
     {"M=0 K=5 pad=1", kEdge},
     {"M=1 K=16 x=f32", kEdge},
     {"M=9 K=64 x=f32", kEdge, Dist::kSpecial},
+    {"M=40 K=1024", kEdge, Dist::kOutliers},
     {"M=9 K=64 global_scale=f32 global_scale_out=none", kEdge, Dist::kSpecial},
     {"M=9 K=64", kEdge, Dist::kZeros},
     {"M=9 K=64 global_scale=f32 global_scale_out=none", kEdge, Dist::kZeros},
