@@ -42,7 +42,7 @@ inline constexpr Case cases[] = {
     {"S=4x128x320x320 weight=f32 bias=f32 C=128", kBar},
 };
 
-// Groups beyond 262144 elements are read twice.
+// Groups beyond 3.5 MiB, more than the shared memory of a cluster, have to be read twice.
 inline constexpr OpSpec spec{
     .name = "group_norm",
     .doc =
@@ -53,7 +53,7 @@ inline constexpr OpSpec spec{
     .constraints = constraints,
     .cases = cases,
     .flops = "8*S",
-    .bytes = "S*bytes(x)*if(S/max(1, size(x,0)*groups) > 262144, 3, 2)",
+    .bytes = "S*bytes(x)*if(S/max(1, size(x,0)*groups)*bytes(x) > 3670016, 3, 2)",
     .backward = {.op = "group_norm_backward",
                  .call = "d_out=grad(out), x=x, weight=weight, bias=bias",
                  .gives = "x=d_x, weight=d_weight, bias=d_bias"},
