@@ -47,6 +47,7 @@ inline constexpr Case cases[] = {
     {"N=9 K=128 group_size=32 hadamard=64", kEdge, Dist::kSpecial},
     {"N=4 K=64 group_size=32", kEdge, Dist::kZeros},
     {"N=3 K=2304 hadamard=256", kEdge},
+    {"N=2200 K=256 hadamard=256", kEdge},
     {"N=32768 K=16384 group_size=32", kBar},
     {"N=32768 K=16384 group_size=64", kBar},
     {"N=32768 K=16384 group_size=128", kBar},

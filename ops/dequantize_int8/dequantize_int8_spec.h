@@ -43,6 +43,7 @@ inline constexpr Case cases[] = {
     {"M=7 K=64 granularity=row hadamard=16", kEdge, Dist::kSpecial},
     {"M=7 K=65 out=f32 granularity=row", kEdge, Dist::kSubnormal},
     {"M=3 K=2304 granularity=row hadamard=256", kEdge},
+    {"M=2200 K=256 granularity=row hadamard=256", kEdge},
     {"M=32768 K=16384 granularity=row", kBar},
     {"M=32768 K=16384", kBar},
     {"M=32768 K=16384 granularity=row hadamard=256", kBar},

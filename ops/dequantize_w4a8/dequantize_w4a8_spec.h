@@ -31,6 +31,7 @@ inline constexpr Case cases[] = {
     {"N=0 K=256", kEdge},
     {"N=3 K=0", kEdge},
     {"N=1 K=16 hadamard=0", kEdge},
+    {"N=2200 K=256", kEdge},
     {"N=9 K=112 hadamard=0", kEdge, Dist::kSpecial},
     {"N=9 K=112 hadamard=0 out=f32 codebook=f32", kEdge, Dist::kSpecial},
     {"N=9 K=256 out=f32", kEdge, Dist::kSpecial},

@@ -42,6 +42,9 @@ inline constexpr Case cases[] = {
     {"M=160 K=264 transposed=1"},
     {"M=2x9 K=72 x=f16 transposed=1 granularity=column"},
     {"M=150 K=144 x=f32 q=e5m2 transposed=1 granularity=block_128x128"},
+    {"M=520 K=136 transposed=1 scale=f32 scale_out=none"},
+    {"M=552 K=72 transposed=1 granularity=column"},
+    {"M=1304 K=136 transposed=1 granularity=block_128x128"},
     {"M=136 K=40 x=f32 transposed=1 scale=f32 scale_out=none rounding=stochastic seed=9"},
     {"M=12 K=16 scale=f32 scale_out=none granularity=column"},
     {"M=9 K=24 x=f32 transposed=1 granularity=column", kEdge, Dist::kSpecial},
@@ -80,7 +83,7 @@ inline constexpr OpSpec spec{
     .flops = "2*M*K",
     .bytes =
         "M*K*bytes(x)*if(!has(scale) && (granularity == tensor || granularity == column) && "
-        "M*K*bytes(x) >= 1073741824, 2, 1) + M*K*if(transposed, 2, 1) + 4*if(has(scale), "
+        "M*K*bytes(x) >= 268435456, 2, 1) + M*K*if(transposed, 2, 1) + 4*if(has(scale), "
         "numel(scale), numel(scale_out))",
     .backward = {.why_not = "codes are piecewise constant: the gradient is zero almost everywhere"},
 };

@@ -57,6 +57,7 @@ inline constexpr Case cases[] = {
     {"N=4 K=64 group_size=32", kEdge, Dist::kZeros},
     {"N=4 K=64 group_size=32 mode=asymmetric", kEdge, Dist::kZeros},
     {"N=3 K=2304 hadamard=256", kEdge},
+    {"N=2200 K=256 hadamard=256", kEdge},
     {"N=2 K=2048 hadamard=64 mode=asymmetric x=f16", kEdge},
     {"N=3 K=2080 hadamard=16 rounding=stochastic seed=6 x=f32", kEdge},
     {"N=32768 K=16384 group_size=32", kBar},

@@ -64,6 +64,8 @@ inline constexpr Case cases[] = {
     {"M=7 K=17 x=f32 granularity=row", kEdge, Dist::kZeros},
     {"M=16 K=64 x=f32 granularity=row", kEdge, Dist::kSubnormal},
     {"M=3 K=2304 granularity=row hadamard=256", kEdge},
+    {"M=2200 K=256 granularity=row hadamard=256", kEdge},
+    {"M=300 K=2064 x=f32 granularity=row hadamard=16", kEdge},
     {"M=2 K=2048 granularity=row hadamard=64 rounding=stochastic seed=4 x=f16", kEdge},
     {"M=32768 K=16384 granularity=row", kBar},
     {"M=32760 K=5120 granularity=row", kBar},
@@ -87,7 +89,7 @@ inline constexpr OpSpec spec{
     .cases = cases,
     .flops = "2*M*K",
     .bytes =
-        "M*K*bytes(x)*if(!has(scale) && granularity == tensor && M*K*bytes(x) >= 1073741824, 2, 1)"
+        "M*K*bytes(x)*if(!has(scale) && granularity == tensor && M*K*bytes(x) >= 268435456, 2, 1)"
         " + M*K*if(transposed, 2, 1) + 4*if(has(scale), numel(scale), numel(scale_out))",
     .backward = {.why_not = "codes are piecewise constant: the gradient is zero almost everywhere"},
 };

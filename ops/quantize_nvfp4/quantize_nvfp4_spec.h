@@ -70,7 +70,7 @@ inline constexpr OpSpec spec{
     .cases = cases,
     .flops = "3*M*K",
     .bytes =
-        "M*K*bytes(x)*if(!has(global_scale) && M*K*bytes(x) >= 1073741824, 2, 1)"
+        "M*K*bytes(x)*if(!has(global_scale) && M*K*bytes(x) >= 268435456, 2, 1)"
         " + numel(q) + numel(scale_out) + 4",
     .backward = {.why_not = "codes are piecewise constant: the gradient is zero almost everywhere"},
 };
