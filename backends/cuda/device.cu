@@ -19,18 +19,32 @@ Status from_cuda(int error, const char* call) {
   return {memory ? Code::kOutOfMemory : Code::kDeviceError, std::move(message)};
 }
 
-int multiprocessors(int device) {
+namespace {
+
+// Asked for once a device; `otherwise` where it can't be had.
+template <cudaDeviceAttr kAttribute>
+int remembered(int device, int otherwise) {
   constexpr int kRemembered = 64;
-  static std::atomic<int> remembered[kRemembered];
+  static std::atomic<int> values[kRemembered];
   const bool fits = device >= 0 && device < kRemembered;
-  int count = fits ? remembered[device].load(std::memory_order_relaxed) : 0;
-  if (count > 0) return count;
-  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
+  int value = fits ? values[device].load(std::memory_order_relaxed) : 0;
+  if (value > 0) return value;
+  if (cudaDeviceGetAttribute(&value, kAttribute, device) != cudaSuccess) {
     cudaGetLastError();
-    return 1;
+    return otherwise;
   }
-  if (fits) remembered[device].store(count, std::memory_order_relaxed);
-  return count;
+  if (fits) values[device].store(value, std::memory_order_relaxed);
+  return value;
+}
+
+}  // namespace
+
+int multiprocessors(int device) {
+  return remembered<cudaDevAttrMultiProcessorCount>(device, 1);
+}
+
+int most_shared_bytes(int device) {
+  return remembered<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device, 48 << 10);
 }
 
 Result<int> device_count() {

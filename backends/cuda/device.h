@@ -13,6 +13,8 @@ Result<int> device_count();
 
 // Of the GPU; remembered, since launches ask.
 int multiprocessors(int device);
+// That a thread block may be allowed.
+int most_shared_bytes(int device);
 
 }  // namespace pestle::cuda
 

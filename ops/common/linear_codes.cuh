@@ -111,20 +111,52 @@ inline std::string refuse_linear_codes(const Call& call, const LinearCodesArgs& 
                      : why;
 }
 
-// After the codes are made: the operands and the job of their product with the weight.
-inline Status fill_linear(const Call& call, const LinearCodesArgs& args, const CodedX& coded,
-                          Operands* o, HopperJob* job) {
+// The operands after the codes are made.
+inline Status read_coded(const Call& call, const LinearCodesArgs& args, const CodedX& coded,
+                         Operands* o) {
   const std::string why = read_linear(call, args, o);
   if (!why.empty()) return unsupported(why);
   o->a.data = coded.codes.data;
   o->a.dtype = coded.codes.dtype;
-  PESTLE_TRY(fill_epilogue(call, args.alpha, *o, &job->epilogue));
+  return {};
+}
+inline void fill_coded_scales(const Call& call, const LinearCodesArgs& args, const CodedX& coded,
+                              hopper::EpilogueArguments* e) {
   const TensorView& scale = call.tensor(args.scale);
   int64_t step = 0;
   if (call.integer(args.granularity) == 1) even_rows(scale, step);
-  job->epilogue.rows = {coded.scale.as<float>(), 1};
-  job->epilogue.columns = {scale.as<float>(), step};
+  e->rows = {coded.scale.as<float>(), 1};
+  e->columns = {scale.as<float>(), step};
+}
+
+// After the codes are made: the operands and the job of their product with the weight.
+inline Status fill_linear(const Call& call, const LinearCodesArgs& args, const CodedX& coded,
+                          Operands* o, HopperJob* job) {
+  PESTLE_TRY(read_coded(call, args, coded, o));
+  PESTLE_TRY(fill_epilogue(call, args.alpha, *o, &job->epilogue));
+  fill_coded_scales(call, args, coded, &job->epilogue);
   return {};
+}
+
+inline std::string refuse_portable_linear(const Call& call, const LinearCodesArgs& args,
+                                          DType codes) {
+  std::string why = refuse_float_activations(call, args);
+  Operands o;
+  if (why.empty()) why = read_linear(call, args, &o);
+  o.a.dtype = codes;
+  if (why.empty()) why = refuse_portable(o);
+  return why.empty() ? refuse_split_elements(
+                           call, {args.out, args.scale, args.alpha, args.alpha + 1, args.alpha + 2})
+                     : why;
+}
+inline Status run_portable_linear(const Call& call, const char* name, const LinearCodesArgs& args,
+                                  const CodedX& coded) {
+  Operands o;
+  PESTLE_TRY(read_coded(call, args, coded, &o));
+  hopper::EpilogueArguments e;
+  fill_epilogue_values(call, args.alpha, o, &e);
+  fill_coded_scales(call, args, coded, &e);
+  return run_portable(call, name, o, e);
 }
 
 // T: float, or int for codes of i8.

@@ -21,6 +21,11 @@ inline std::string refuse_machine(const Machine& machine) {
   return cuda::portable() ? "needs code for sm_90a, this build has portable code only" : "";
 }
 
+// The same for a call that is already known to run on a GPU.
+inline bool on_hopper(const Call& call) {
+  return !cuda::portable() && cuda::compute_capability(cuda::device_index(call)) == 90;
+}
+
 // A stack of matrices with one distance between them; strides in elements.
 struct Stack {
   const void* data = nullptr;
@@ -158,12 +163,17 @@ inline hopper::FloatMatrix float_matrix(const Stack& s) {
   return t;
 }
 
-// Where the result goes and what is added to it, and whether the copy engine moves them.
-inline Status fill_output(const Operands& o, hopper::EpilogueArguments* e) {
+// Where the result goes and what is added to it.
+inline void fill_output_values(const Operands& o, hopper::EpilogueArguments* e) {
   e->m = static_cast<int>(o.out.rows);
   e->n = static_cast<int>(o.out.columns);
   e->out = float_matrix(o.out);
   if (o.residual.data) e->residual = float_matrix(o.residual);
+}
+
+// The same, and whether the copy engine moves them.
+inline Status fill_output(const Operands& o, hopper::EpilogueArguments* e) {
+  fill_output_values(o, e);
   // Rows of the copy engine end at multiples of 16 bytes.
   const auto takes = [&](const Stack& s) {
     return dtype_bytes(s.dtype) == 2 && s.column_stride == 1 &&
@@ -182,12 +192,21 @@ inline hopper::FloatMatrix bias_row(const TensorView& bias) {
 }
 
 // Arguments alpha, bias, residual, activation stand side by side from `first` on, as kEpilogueArgs.
-inline Status fill_epilogue(const Call& call, int first, const Operands& o,
-                            hopper::EpilogueArguments* e) {
+inline void fill_factors(const Call& call, int first, hopper::EpilogueArguments* e) {
   e->activation = static_cast<int>(call.integer(first + 3));
   if (call.has(first)) e->alpha = call.tensor(first).as<float>();
   if (call.has(first + 1)) e->bias = bias_row(call.tensor(first + 1));
+}
+inline Status fill_epilogue(const Call& call, int first, const Operands& o,
+                            hopper::EpilogueArguments* e) {
+  fill_factors(call, first, e);
   return fill_output(o, e);
+}
+// The same without the copy engine.
+inline void fill_epilogue_values(const Call& call, int first, const Operands& o,
+                                 hopper::EpilogueArguments* e) {
+  fill_factors(call, first, e);
+  fill_output_values(o, e);
 }
 
 // `job` comes with its epilogue filled, and the scales of blocks.

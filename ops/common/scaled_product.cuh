@@ -4,6 +4,8 @@
 #include "ops/common/matmul_any.cuh"
 #include "ops/common/matmul_few_rows.cuh"
 #include "ops/common/matmul_launch.cuh"
+#include "ops/common/matmul_pack.h"
+#include "ops/common/matmul_portable.h"
 #include "ops/common/quant_linear.h"
 
 namespace pestle::ops {
@@ -47,10 +49,9 @@ inline std::string refuse_scaled(const Call& call, const ScaledArgs& args) {
                      : why;
 }
 
-// What the kernels of all granularities need; the product is the caller's.
-inline Status fill_scaled(const Call& call, const ScaledArgs& args, const Operands& o,
-                          HopperJob* job) {
-  PESTLE_TRY(fill_epilogue(call, args.alpha, o, &job->epilogue));
+// Scales of rows, or one for all.
+inline void fill_row_scales(const Call& call, const ScaledArgs& args,
+                            hopper::EpilogueArguments* e) {
   const TensorView& a = call.tensor(args.scale_a);
   const TensorView& b = call.tensor(args.scale_b);
   int64_t a_row = 0, b_row = 0;
@@ -58,11 +59,23 @@ inline Status fill_scaled(const Call& call, const ScaledArgs& args, const Operan
     even_rows(a, a_row);
     even_rows(b, b_row);
   }
+  e->rows = {a.as<float>(), a_row};
+  e->columns = {b.as<float>(), b_row};
+}
+
+// What the kernels of all granularities need; the product is the caller's.
+inline Status fill_scaled(const Call& call, const ScaledArgs& args, const Operands& o,
+                          HopperJob* job) {
+  PESTLE_TRY(fill_epilogue(call, args.alpha, o, &job->epilogue));
   if (granularity_of(call, args) != Granularity::kBlock) {
-    job->epilogue.rows = {a.as<float>(), a_row};
-    job->epilogue.columns = {b.as<float>(), b_row};
+    fill_row_scales(call, args, &job->epilogue);
     return {};
   }
+  const TensorView& a = call.tensor(args.scale_a);
+  const TensorView& b = call.tensor(args.scale_b);
+  int64_t a_row = 0, b_row = 0;
+  even_rows(a, a_row);
+  even_rows(b, b_row);
   hopper::BlockScales& s = job->tiles.scales;
   s.a = a.as<float>();
   s.b = b.as<float>();
@@ -82,6 +95,74 @@ inline std::string refuse_few_scaled(const Call& call, const ScaledArgs& args) {
   Operands o;
   const std::string why = read_scaled(call, args, &o);
   return why.empty() ? refuse_few_rows(o) : why;
+}
+
+inline std::string refuse_portable_scaled(const Call& call, const ScaledArgs& args) {
+  if (granularity_of(call, args) == Granularity::kBlock) return "takes no scales of blocks";
+  Operands o;
+  std::string why = read_scaled(call, args, &o);
+  if (why.empty()) why = refuse_portable(o);
+  return why.empty() ? refuse_split_elements(call, {args.out, args.scale_a, args.scale_b,
+                                                    args.alpha, args.alpha + 1, args.alpha + 2})
+                     : why;
+}
+
+inline Status start_portable_scaled(const Call& call, const char* name, const ScaledArgs& args,
+                                    const Operands& o) {
+  hopper::EpilogueArguments e;
+  fill_epilogue_values(call, args.alpha, o, &e);
+  fill_row_scales(call, args, &e);
+  return run_portable(call, name, o, e);
+}
+
+inline Status run_portable_scaled(const Call& call, const char* name, const ScaledArgs& args) {
+  Operands o;
+  const std::string why = read_scaled(call, args, &o);
+  if (!why.empty()) return unsupported(why);
+  return start_portable_scaled(call, name, args, o);
+}
+
+// All leading dimensions as one; columns may lie apart.
+inline bool strided_stack(const TensorView& t, Stack* s) {
+  TensorView dense = t;
+  dense.strides[t.rank - 1] = 1;
+  if (!rows_stack(dense, s)) return false;
+  s->column_stride = t.strides[t.rank - 1];
+  return true;
+}
+
+// Codes of any strides, for packing.
+inline std::string read_strided(const Call& call, const ScaledArgs& args, Operands* o) {
+  const int residual = args.alpha + 2;
+  const std::string why =
+      refuse_uneven_rows(call, {args.scale_a, args.scale_b, args.out, residual});
+  if (!why.empty()) return why;
+  Stack b;
+  if (!strided_stack(call.tensor(args.a), &o->a) || !strided_stack(call.tensor(args.b), &b))
+    return "the rows of a or b are not evenly spaced";
+  rows_stack(call.tensor(args.out), &o->out);
+  if (call.has(residual)) rows_stack(call.tensor(residual), &o->residual);
+  o->b = {b.data, b.dtype, b.columns, b.rows, 1, b.column_stride, b.row_stride, 0};
+  o->a_along_k = lies_along_k(o->a, true);
+  o->b_along_k = lies_along_k(o->b, false);
+  return "";
+}
+
+// Blocks have a kernel on Hopper alone.
+inline std::string refuse_packed_scaled(const Call& call, const ScaledArgs& args) {
+  Operands o;
+  std::string why = read_strided(call, args, &o);
+  if (why.empty() && granularity_of(call, args) == Granularity::kBlock && !on_hopper(call))
+    why = "takes scales of blocks on Hopper alone";
+  if (why.empty()) why = refuse_packing(o);
+  return why.empty() ? refuse_split_elements(call, {args.out, args.scale_a, args.scale_b,
+                                                    args.alpha, args.alpha + 1, args.alpha + 2})
+                     : why;
+}
+
+inline Status read_packed(const Call& call, const char* name, const ScaledArgs& args, Operands* o) {
+  const std::string why = read_strided(call, args, o);
+  return why.empty() ? pack_operands(call, name, o) : unsupported(why);
 }
 
 // T: float, or int for codes of i8.

@@ -54,6 +54,16 @@ Status run_hopper(const Call& call) {
               : start_product<hopper::Product::kE5m2>(call, o, job);
 }
 
+std::string refuses_portable(const Call& call, const Machine&) {
+  return refuse_portable_linear(call, kArgs, call.tensor(kArgs.weight).dtype);
+}
+
+Status run_linear_portable(const Call& call) {
+  CodedX coded;
+  PESTLE_TRY(make_codes(call, &coded));
+  return run_portable_linear(call, "linear_fp8_portable", kArgs, coded);
+}
+
 Status run_any(const Call& call) {
   if (numel(call.tensor(kArgs.out)) == 0) return {};
   CodedX coded;
@@ -71,6 +81,12 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 90,
      .refuses = refuses_hopper,
      .run = run_hopper,
+     .workspace = kLinearCodesWorkspace},
+    {.id = "cuda/linear_fp8_portable",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_portable,
+     .run = run_linear_portable,
      .workspace = kLinearCodesWorkspace},
     {.id = "cuda/linear_fp8_any",
      .device = DeviceType::kCuda,

@@ -42,6 +42,18 @@ Status run_hopper(const Call& call) {
       call, "linear_int8_hopper", o, job);
 }
 
+std::string refuses_portable(const Call& call, const Machine&) {
+  if (row_length(call.tensor(kArgs.x)) > kLongestSum)
+    return "sums of more than 131071 products could overflow an s32";
+  return refuse_portable_linear(call, kArgs, DType::kI8);
+}
+
+Status run_linear_portable(const Call& call) {
+  CodedX coded;
+  PESTLE_TRY(make_codes(call, &coded));
+  return run_portable_linear(call, "linear_int8_portable", kArgs, coded);
+}
+
 Status run_any(const Call& call) {
   if (numel(call.tensor(kArgs.out)) == 0) return {};
   CodedX coded;
@@ -59,6 +71,12 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 90,
      .refuses = refuses_hopper,
      .run = run_hopper,
+     .workspace = kLinearCodesWorkspace},
+    {.id = "cuda/linear_int8_portable",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_portable,
+     .run = run_linear_portable,
      .workspace = kLinearCodesWorkspace},
     {.id = "cuda/linear_int8_any",
      .device = DeviceType::kCuda,

@@ -3,7 +3,12 @@
 //          (ops/common/matmul_hopper.cuh), each operand along k or across it as its strides say.
 //          cuda/matmul_few_rows: up to 16 rows (ops/common/matmul_few_rows.cuh).
 //          cuda/matmul_split: f32 by narrow parts (ops/common/split_product.cuh).
-//          _any: a thread a result, tiles of 16 x 16 through shared memory, any strides and dtypes.
+//          cuda/matmul_portable: mma.sync, every GPU from sm_80 on; on Hopper odd K, strides and
+//          offsets that the copy engine refuses, and 8-bit floats (ops/common/matmul_portable.cuh).
+//          cuda/matmul_packed: copies what the copy engine refuses, then as above.
+//          cuda/matmul_codes: the product, then the quantising op over it
+//          (ops/common/rule_codes.h). _any: a thread a result, tiles of 16 x 16 through shared
+//          memory, any strides and dtypes.
 // Traffic  a and b once from memory where a group of tiles fits the L2; out and residual once.
 // Numerics f32 sums along k in one order; the tensor cores truncate what falls below the sum's last
 // bit.
@@ -14,6 +19,8 @@
 #include "ops/common/matmul_any.cuh"
 #include "ops/common/matmul_dense.cuh"
 #include "ops/common/matmul_few_rows.cuh"
+#include "ops/common/matmul_pack.h"
+#include "ops/common/matmul_portable.h"
 #include "ops/common/split_product.cuh"
 #include "ops/matmul/matmul_spec.h"
 
@@ -29,6 +36,11 @@ constexpr int kAlpha = arg_index(spec, "alpha");
 constexpr int kBias = arg_index(spec, "bias");
 constexpr int kResidual = arg_index(spec, "residual");
 constexpr int kPrecision = arg_index(spec, "precision");
+constexpr int kOutFormat = arg_index(spec, "out_format");
+
+std::string refuse_codes(const Call& call) {
+  return call.integer(kOutFormat) == 0 ? "" : "gives no codes: out_format=none";
+}
 
 AnyProduct any_product(const Call& call) {
   const TensorView& out = call.tensor(kOut);
@@ -46,6 +58,7 @@ Status run_any(const Call& call) {
 }
 
 std::string read_operands(const Call& call, Operands* o) {
+  if (call.integer(kOutFormat) != 0) return refuse_codes(call);
   if (!make_stack(call.tensor(kA), &o->a) || !make_stack(call.tensor(kB), &o->b) ||
       !make_stack(call.tensor(kOut), &o->out))
     return "the leading dimensions of a, b or out are not evenly spaced";
@@ -86,13 +99,66 @@ Status run_few_rows(const Call& call) {
                                    : start_few_rows<FewKind::kF16>(call, "matmul_few_rows", o, e);
 }
 
+Status start_float(const Call& call, const char* name, const Operands& o) {
+  HopperJob job{};
+  PESTLE_TRY(fill_epilogue(call, kAlpha, o, &job.epilogue));
+  return start_dense_product(call, name, o, job);
+}
+
 Status run_hopper(const Call& call) {
   Operands o;
   const std::string why = read_operands(call, &o);
   if (!why.empty()) return unsupported(why);
-  HopperJob job{};
-  PESTLE_TRY(fill_epilogue(call, kAlpha, o, &job.epilogue));
-  return start_dense_product(call, "matmul_hopper", o, job);
+  return start_float(call, "matmul_hopper", o);
+}
+
+std::string refuses_portable(const Call& call, const Machine&) {
+  Operands o;
+  std::string why = read_operands(call, &o);
+  if (why.empty()) why = refuse_portable(o);
+  return why.empty() ? refuse_split_elements(call, {kOut, kBias, kResidual, kAlpha}) : why;
+}
+
+Status run_matmul_portable(const Call& call) {
+  Operands o;
+  const std::string why = read_operands(call, &o);
+  if (!why.empty()) return unsupported(why);
+  hopper::EpilogueArguments e;
+  fill_epilogue_values(call, kAlpha, o, &e);
+  return run_portable(call, "matmul_portable", o, e);
+}
+
+// Copies of the operands that no fast kernel could read as they lie, then the GPU's fastest one.
+std::string refuses_packed(const Call& call, const Machine& machine) {
+  const std::string why = refuses_portable(call, machine);
+  if (!why.empty()) return why;
+  Operands o;
+  read_operands(call, &o);
+  return refuse_packing(o);
+}
+
+Status run_packed(const Call& call) {
+  Operands o;
+  const std::string why = read_operands(call, &o);
+  if (!why.empty()) return unsupported(why);
+  PESTLE_TRY(pack_operands(call, "matmul_pack", &o));
+  const bool halves = o.a.dtype == DType::kBF16 || o.a.dtype == DType::kF16;
+  if (halves && on_hopper(call) && refuse_operands(o).empty())
+    return start_float(call, "matmul_packed_hopper", o);
+  hopper::EpilogueArguments e;
+  fill_epilogue_values(call, kAlpha, o, &e);
+  return run_portable(call, "matmul_packed_portable", o, e);
+}
+
+std::string refuses_any(const Call& call, const Machine&) { return refuse_codes(call); }
+
+// The product in the workspace as bf16, what the product needs (packed operands), what the
+// quantiser needs (a maximum for each scale).
+constexpr const char* kCodesWorkspace =
+    "if(keep_out, 0, 2*B*M*N) + 2*(numel(a) + numel(b) + 16*B*(M + 2*K + N)) + "
+    "4*B*M*(cdiv(N,128) + 1) + 4096";
+std::string refuses_plain(const Call& call, const Machine&) {
+  return call.integer(kOutFormat) != 0 ? "" : "is for quantised output";
 }
 
 // ---- f32 by parts ----
@@ -151,10 +217,28 @@ constexpr Impl kImpls[] = {
      .refuses = refuses_split,
      .run = run_split_bf16,
      .workspace = kSplitWorkspace},
+    {.id = "cuda/matmul_packed",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_packed,
+     .run = run_packed,
+     .workspace = kPackWorkspace},
+    {.id = "cuda/matmul_portable",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_portable,
+     .run = run_matmul_portable},
     {.id = "cuda/matmul_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
+     .refuses = refuses_any,
      .run = run_any},
+    {.id = "cuda/matmul_codes",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_plain,
+     .run = run_with_codes,
+     .workspace = kCodesWorkspace},
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/op_spec.h"
+#include "ops/common/rule_codes.h"
 
 namespace pestle::ops::matmul {
 
@@ -11,7 +12,8 @@ inline constexpr Arg args[] = {
         "b", "bf16|f16|f32|e4m3|e5m2", "*B, K, N",
         "right matrices, any strides: a weight [N, K] is passed transposed, one matrix for all by "
         "strides of 0"),
-    output("out", "bf16|f16|f32", "*B, M, N", "activation(a @ b * alpha + bias) + residual")
+    kept_output(
+        output("out", "bf16|f16|f32", "*B, M, N", "activation(a @ b * alpha + bias) + residual"))
         .within(4, "if(precision == tf32, 16777216 + K, K)"),
     input("alpha", "f32", "1", "factor on the product; 1 when absent").optional(),
     input("bias", "f32|bf16|f16", "N", "added to every row").optional(),
@@ -20,6 +22,20 @@ inline constexpr Arg args[] = {
     choice("precision", "highest|tf32",
            "of products of two f32 matrices: as exact as f32, or each value may be rounded to "
            "TF32's 11 bits"),
+    kProductScaleArg,
+    kProductGlobalScaleArg,
+    kProductCodesArg,
+    kProductScaleOutArg,
+    choice("out_format", kProductFormats, kProductFormatDoc),
+    kKeepOutArg,
+    kProductHadamardArg,
+    kQuantNibblesArg,
+    kQuantScaleLayoutArg,
+};
+
+inline constexpr Constraint constraints[] = {
+    kProductConstraints[0], kProductConstraints[1], kProductConstraints[2], kProductConstraints[3],
+    kProductConstraints[4], kProductConstraints[5], kProductConstraints[6], kProductConstraints[7],
 };
 
 inline constexpr Case cases[] = {
@@ -51,6 +67,15 @@ inline constexpr Case cases[] = {
     {"B= M=72 N=72 K=64 a=f32 b=f32 out=f32", kEdge, Dist::kSpecial},
     {"B= M=72 N=72 K=64 a=f32 b=f32 out=f32 precision=tf32", kEdge, Dist::kSpecial},
     {"B= M=72 N=72 K=64 a=f32 b=f32 out=f32", kEdge, Dist::kSubnormal},
+    {"B= M=5 N=48 K=40 q_scale=f32 out_format=fp8_tensor bias=f32"},
+    {"B=2 M=5 N=72 K=40 out_format=fp8_row activation=silu"},
+    {"B= M=9 N=300 K=64 out_format=fp8_block a=f16 b=f16 keep_out=true"},
+    {"B= M=9 N=128 K=33 out_format=int8_row hadamard=64 residual=bf16"},
+    {"B=1 M=130 N=48 K=64 global_scale=f32 out_format=nvfp4"},
+    {"B= M=5 N=96 K=72 out_format=mxfp8 scale_layout=plain"},
+    {"B= M=5 N=32 K=24 a=f32 b=f32 out_format=mxfp8", kEdge},
+    {"B= M=3 N=64 K=0 out_format=int8_row q_scale=f32", kEdge},
+    {"B= M=9 N=64 K=40 out_format=mxfp8", kEdge, Dist::kSpecial},
     {"B= M=1 N=4096 K=4096", kBar},
     {"B= M=16 N=14336 K=4096", kBar},
     {"B= M=4096 N=4096 K=4096", kBar},
@@ -62,6 +87,10 @@ inline constexpr Case cases[] = {
     {"B= M=32760 N=5120 K=5120", kBar},
     {"B= M=4096 N=4096 K=4096 a=f32 b=f32 out=f32", kBar},
     {"B= M=4096 N=4096 K=4096 a=f32 b=f32 out=f32 precision=tf32", kBar},
+    {"B= M=4608 N=3072 K=3073", kBar},
+    {"B= M=4608 N=12288 K=3072 a=e4m3 b=e4m3", kBar},
+    {"B= M=4608 N=12288 K=3072 global_scale=f32 out_format=nvfp4 activation=gelu_tanh", kBar},
+    {"B= M=4608 N=12288 K=3072 out_format=int8_row activation=gelu_tanh", kBar},
 };
 
 inline constexpr OpSpec spec{
@@ -69,8 +98,9 @@ inline constexpr OpSpec spec{
     .doc = "Product of two matrices of floats of any strides, f32 accumulation, with an epilogue.",
     .source = "out = activation(sum_k a[m,k] * b[k,n] * alpha + bias[n]) + residual[m,n]",
     .args = args,
+    .constraints = constraints,
     .cases = cases,
-    .flops = "2*numel(out)*K",
+    .flops = "2*B*M*N*K",
     .backward = {.op = "matmul_backward",
                  .call = "d_out=grad(out), a=a, b=b, alpha=alpha, bias=bias, residual=residual",
                  .gives = "a=d_a, b=d_b, bias=d_bias, residual=d_residual",

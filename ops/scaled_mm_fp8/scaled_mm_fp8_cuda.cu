@@ -1,8 +1,9 @@
 // scaled_mm_fp8 on CUDA.
 // Map      cuda/scaled_mm_fp8_hopper: tiles of 128 x 256, 192 or 128 by warpgroup instructions of
 //          8-bit floats (ops/common/matmul_hopper.cuh). Scales of tensors and rows in the epilogue,
-//          of blocks on the sums of each 128 of k. _any: a thread a result
-//          (ops/common/matmul_any.cuh).
+//          of blocks on the sums of each 128 of k. packed: codes that lie across k or off 16 bytes,
+//          copied first. portable: mma.sync of codes as f16, from sm_80 on, and accumulation=f32
+//          (ops/common/matmul_portable.cuh). _any: a thread a result (ops/common/matmul_any.cuh).
 // Traffic  a and b once from memory where a group of tiles fits the L2; out and residual once.
 // Numerics accumulation=accurate: the tensor cores add 128 products, with 13 bits behind the
 // largest
@@ -40,8 +41,7 @@ using hopper::Product;
 using hopper::Sum;
 
 template <Product kProduct>
-Status start_product(const Call& call, const Operands& o, const HopperJob& job) {
-  const char* name = "scaled_mm_fp8_hopper";
+Status start_product(const Call& call, const char* name, const Operands& o, const HopperJob& job) {
   if (granularity_of(call, kArgs) == Granularity::kBlock)
     return start_tile<kProduct, true, true, Sum::kBlocks>(call, name, o, job);
   if (accumulation_of(call) == Accumulation::kFast)
@@ -49,18 +49,21 @@ Status start_product(const Call& call, const Operands& o, const HopperJob& job) 
   return start_tile<kProduct, true, true, Sum::kPromoted, true>(call, name, o, job);
 }
 
+Status start_codes(const Call& call, const char* name, const Operands& o, const HopperJob& job) {
+  const bool a = o.a.dtype == DType::kE4M3, b = o.b.dtype == DType::kE4M3;
+  if (a) {
+    return b ? start_product<Product::kE4m3>(call, name, o, job)
+             : start_product<Product::kE4m3E5m2>(call, name, o, job);
+  }
+  return b ? start_product<Product::kE5m2E4m3>(call, name, o, job)
+           : start_product<Product::kE5m2>(call, name, o, job);
+}
+
 Status run_hopper(const Call& call) {
   Operands o;
   HopperJob job{};
   PESTLE_TRY(read_and_fill(call, kArgs, &o, &job));
-  const bool a = call.tensor(kArgs.a).dtype == DType::kE4M3;
-  const bool b = call.tensor(kArgs.b).dtype == DType::kE4M3;
-  if (a) {
-    return b ? start_product<Product::kE4m3>(call, o, job)
-             : start_product<Product::kE4m3E5m2>(call, o, job);
-  }
-  return b ? start_product<Product::kE5m2E4m3>(call, o, job)
-           : start_product<Product::kE5m2>(call, o, job);
+  return start_codes(call, "scaled_mm_fp8_hopper", o, job);
 }
 
 // Codes become f16 there, so every accumulation is f32's.
@@ -85,6 +88,31 @@ Status run_few_rows(const Call& call) {
            : start_few_rows<FewKind::kE5m2>(call, name, o, job.epilogue);
 }
 
+std::string refuses_portable(const Call& call, const Machine&) {
+  return refuse_portable_scaled(call, kArgs);
+}
+
+Status run_scaled_portable(const Call& call) {
+  return run_portable_scaled(call, "scaled_mm_fp8_portable", kArgs);
+}
+
+std::string refuses_packed(const Call& call, const Machine&) {
+  const bool blocks = granularity_of(call, kArgs) == Granularity::kBlock;
+  if (blocks && accumulation_of(call) == Accumulation::kF32)
+    return "accumulation=f32: the tensor cores' sums of 8-bit floats keep 13 bits";
+  return refuse_packed_scaled(call, kArgs);
+}
+
+Status run_packed(const Call& call) {
+  Operands o;
+  PESTLE_TRY(read_packed(call, "scaled_mm_fp8_pack", kArgs, &o));
+  if (!on_hopper(call) || accumulation_of(call) == Accumulation::kF32)
+    return start_portable_scaled(call, "scaled_mm_fp8_packed_portable", kArgs, o);
+  HopperJob job{};
+  PESTLE_TRY(fill_scaled(call, kArgs, o, &job));
+  return start_codes(call, "scaled_mm_fp8_packed_hopper", o, job);
+}
+
 Status run_any(const Call& call) { return run_any_scaled<float>(call, "scaled_mm_fp8_any", kArgs); }
 
 constexpr Impl kImpls[] = {
@@ -98,6 +126,17 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 90,
      .refuses = refuses_hopper,
      .run = run_hopper},
+    {.id = "cuda/scaled_mm_fp8_packed",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_packed,
+     .run = run_packed,
+     .workspace = kPackCodesWorkspace},
+    {.id = "cuda/scaled_mm_fp8_portable",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_portable,
+     .run = run_scaled_portable},
     {.id = "cuda/scaled_mm_fp8_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

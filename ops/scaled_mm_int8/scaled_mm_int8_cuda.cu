@@ -1,7 +1,8 @@
 // scaled_mm_int8 on CUDA.
 // Map      cuda/scaled_mm_int8_hopper: tiles of 128 x 256, 192 or 128 by warpgroup instructions of
-//          8-bit integers (ops/common/matmul_hopper.cuh), scales in the epilogue. _any: a thread a
-//          result (ops/common/matmul_any.cuh).
+//          8-bit integers (ops/common/matmul_hopper.cuh), scales in the epilogue. packed: codes
+//          that lie across k or off 16 bytes, copied first. portable: mma.sync, from sm_80 on
+//          (ops/common/matmul_portable.cuh). _any: a thread a result (ops/common/matmul_any.cuh).
 // Traffic  a and b once from memory where a group of tiles fits the L2; out and residual once.
 // Numerics sums exact in s32, which K up to 131071 cannot overflow; longer ones go to _any, whose
 //          sums are s64. Then f32, one rounding.
@@ -47,6 +48,33 @@ Status run_few_rows(const Call& call) {
   return start_few_rows<FewKind::kInt8>(call, "scaled_mm_int8_few_rows", o, job.epilogue);
 }
 
+std::string refuses_portable(const Call& call, const Machine&) {
+  if (row_length(call.tensor(kArgs.a)) > kLongestSum)
+    return "sums of more than 131071 products could overflow an s32";
+  return refuse_portable_scaled(call, kArgs);
+}
+
+Status run_scaled_portable(const Call& call) {
+  return run_portable_scaled(call, "scaled_mm_int8_portable", kArgs);
+}
+
+std::string refuses_packed(const Call& call, const Machine&) {
+  if (row_length(call.tensor(kArgs.a)) > kLongestSum)
+    return "sums of more than 131071 products could overflow an s32";
+  return refuse_packed_scaled(call, kArgs);
+}
+
+Status run_packed(const Call& call) {
+  Operands o;
+  PESTLE_TRY(read_packed(call, "scaled_mm_int8_pack", kArgs, &o));
+  if (!on_hopper(call))
+    return start_portable_scaled(call, "scaled_mm_int8_packed_portable", kArgs, o);
+  HopperJob job{};
+  PESTLE_TRY(fill_scaled(call, kArgs, o, &job));
+  return start_tile<hopper::Product::kInt8, true, true, hopper::Sum::kDirect, true>(
+      call, "scaled_mm_int8_packed_hopper", o, job);
+}
+
 Status run_any(const Call& call) { return run_any_scaled<int>(call, "scaled_mm_int8_any", kArgs); }
 
 constexpr Impl kImpls[] = {
@@ -60,6 +88,17 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 90,
      .refuses = refuses_hopper,
      .run = run_hopper},
+    {.id = "cuda/scaled_mm_int8_packed",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_packed,
+     .run = run_packed,
+     .workspace = kPackCodesWorkspace},
+    {.id = "cuda/scaled_mm_int8_portable",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_portable,
+     .run = run_scaled_portable},
     {.id = "cuda/scaled_mm_int8_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

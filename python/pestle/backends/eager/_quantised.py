@@ -14,8 +14,8 @@ def codes_of(out: Tensor, q_scale, global_scale, how: dict) -> tuple:
     kind, layout = how["out_format"], how["scale_layout"]
     rounding = {"rounding": "nearest", "seed": 0}
     rows = rounding | {"transposed": False}
-    if kind in ("fp8_tensor", "fp8_row"):
-        granularity = kind.removeprefix("fp8_")
+    if kind in ("fp8_tensor", "fp8_row", "fp8_block"):
+        granularity = "block_1x128" if kind == "fp8_block" else kind.removeprefix("fp8_")
         made = fp8.quantize_fp8(
             out, q_scale, granularity=granularity, q_dtype=torch.float8_e4m3fn, **rows
         )

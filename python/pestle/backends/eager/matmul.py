@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from ..._backends import implements
 from . import _layouts, activations, blocks, fp8, int4, int8, w4a8
 from . import _numbers as n
+from ._quantised import codes_of
 
 _ACTIVATIONS = {
     "none": lambda y: y,
@@ -146,10 +148,16 @@ def scaled_mm_mxfp8(a, b, scale_a, scale_b, *epilogue, scale_layout, **options):
 
 
 @implements("matmul", backend="eager")
-def matmul(a, b, alpha, bias, residual, precision, **options):
+def matmul(a, b, alpha, bias, residual, q_scale, global_scale, *, activation, precision,
+           out_dtype, **how):  # fmt: skip
     del precision  # torch has a switch of its own for how f32 is multiplied
     shape = (*a.shape[:-1], b.shape[-1])
-    return _epilogue(a.float() @ b.float(), shape, alpha, bias, residual, **options)
+    keeps = how["out_format"] == "none" or how["keep_out"]
+    dtype = out_dtype if keeps else torch.bfloat16
+    out = _epilogue(a.float() @ b.float(), shape, alpha, bias, residual, activation, dtype)
+    if how["out_format"] == "none":
+        return out
+    return ((out,) if keeps else ()) + codes_of(out, q_scale, global_scale, how)
 
 
 @implements("matmul_backward", backend="eager")
