@@ -39,9 +39,7 @@ int remembered(int device, int otherwise) {
 
 }  // namespace
 
-int multiprocessors(int device) {
-  return remembered<cudaDevAttrMultiProcessorCount>(device, 1);
-}
+int multiprocessors(int device) { return remembered<cudaDevAttrMultiProcessorCount>(device, 1); }
 
 int most_shared_bytes(int device) {
   return remembered<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device, 48 << 10);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <vector>
 
 #include "core/dispatch.h"
 #include "core/expr.h"
@@ -115,34 +116,77 @@ Status codes_by_rule(const Call& call, const TensorView& y, void* workspace, int
   return run(*op, inner);
 }
 
-Status run_with_codes(const Call& call) {
-  const OpSpec& spec = *call.spec;
+namespace {
+
+// The call as if no codes were wanted.
+struct PlainCall {
   std::array<Value, kMaxArgs> values{};
-  const std::span<Value> all(values.data(), spec.args.size());
-  for (size_t i = 0; i < all.size(); ++i) all[i] = call.args[i];
-  Call plain = call;
-  plain.args = all;
-  for (const char* name : {"q_scale", "global_scale", "q", "scale_out"})
-    all[static_cast<size_t>(find(call, name))] = {};
-  for (const char* name : {"out_format", "keep_out", "hadamard", "nibbles", "scale_layout"})
-    all[static_cast<size_t>(find(call, name))].i = 0;
-  Value& out = all[static_cast<size_t>(find(call, "out"))];
+  Call call;
+
+  explicit PlainCall(const Call& from) : call(from) {
+    for (size_t i = 0; i < from.args.size(); ++i) values[i] = from.args[i];
+    call.args = std::span<Value>(values.data(), from.args.size());
+    for (const char* name : {"q_scale", "global_scale", "q", "scale_out"}) set(name, {});
+    Value zero;
+    zero.present = true;
+    for (const char* name : {"out_format", "keep_out", "hadamard", "nibbles", "scale_layout"})
+      set(name, zero);
+  }
+  PlainCall(const PlainCall&) = delete;
+  PlainCall& operator=(const PlainCall&) = delete;
+
+  Value& out() { return values[static_cast<size_t>(find(call, "out"))]; }
+
+ private:
+  void set(const char* name, const Value& value) {
+    const int arg = find(call, name);
+    if (arg >= 0) values[static_cast<size_t>(arg)] = value;
+  }
+};
+
+// A product in `memory`, in the shape of the call's codes.
+TensorView product_at(const Call& call, void* memory) {
+  const TensorView& q = call.tensor(find(call, "q"));
+  int64_t dims[kMaxRank];
+  for (int d = 0; d < q.rank; ++d) dims[d] = q.shape[d];
+  if (label_of(call, find(call, "out_format")) == "nvfp4") dims[q.rank - 1] *= 2;
+  TensorView y = make_view(memory, DType::kBF16, q.rank, dims);
+  y.device = q.device;
+  return y;
+}
+
+}  // namespace
+
+Status reference_with_codes(const Call& call, Status (*run)(const Call&)) {
+  if (call.has(find(call, "out"))) PESTLE_TRY(run(call));
+  if (!wants_codes(call)) return {};
+  PlainCall plain(call);
+  TensorView y = product_at(call, nullptr);
+  std::vector<uint16_t> values(static_cast<size_t>(numel(y)) + 1);
+  y.data = values.data();
+  plain.out().present = true;
+  plain.out().tensor = y;
+  plain.call.sum_magnitudes = false;
+  PESTLE_TRY(run(plain.call));
+  std::vector<float> workspace(static_cast<size_t>(4 * row_count(y) + numel(y) + 64));
+  return codes_by_rule(call, y, workspace.data(), static_cast<int64_t>(workspace.size() * 4));
+}
+
+Status run_with_codes(const Call& call) {
+  PlainCall plain(call);
   auto* memory = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(call.workspace) + 255) &
                                          ~uintptr_t{255});
+  Value& out = plain.out();
   if (!out.present) {
-    const TensorView& q = call.tensor(find(call, "q"));
-    int64_t dims[kMaxRank];
-    for (int d = 0; d < q.rank; ++d) dims[d] = q.shape[d];
-    if (label_of(call, find(call, "out_format")) == "nvfp4") dims[q.rank - 1] *= 2;
     out.present = true;
-    out.tensor = make_view(memory, DType::kBF16, q.rank, dims);
-    out.tensor.device = q.device;
+    out.tensor = product_at(call, memory);
     memory += round_up(size_bytes(out.tensor));
   }
-  plain.workspace = memory;
-  plain.workspace_bytes = static_cast<char*>(call.workspace) + call.workspace_bytes - memory;
-  PESTLE_TRY(run(*find_op(spec.name), plain));
-  return codes_by_rule(call, out.tensor, plain.workspace, plain.workspace_bytes);
+  const int64_t left = static_cast<char*>(call.workspace) + call.workspace_bytes - memory;
+  plain.call.workspace = memory;
+  plain.call.workspace_bytes = left;
+  PESTLE_TRY(run(*find_op(call.spec->name), plain.call));
+  return codes_by_rule(call, out.tensor, memory, left);
 }
 
 }  // namespace pestle::ops

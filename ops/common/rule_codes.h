@@ -34,6 +34,7 @@ inline constexpr Arg kProductScaleArg =
 inline constexpr Arg kProductGlobalScaleArg =
     input("global_scale", "f32", "1", "decode scale of the whole tensor, out_format=nvfp4")
         .only_if("out_format == nvfp4");
+inline constexpr Arg kProductKeepArg = bool_attr("keep_out", false, "give out beside its codes");
 inline constexpr Arg kProductHadamardArg =
     int_attr("hadamard", 0,
              "elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 "
@@ -79,9 +80,18 @@ inline constexpr Constraint kProductConstraints[8] = {
 
 // Does the call want codes?
 bool wants_codes(const Call& call);
+inline std::string refuse_codes(const Call& call) {
+  return wants_codes(call) ? "gives no codes: out_format=none" : "";
+}
+inline std::string refuse_plain(const Call& call, const Machine&) {
+  return wants_codes(call) ? "" : "is for quantised output";
+}
 
 // The codes and scales of `call`, of y, by the op that its rule names. `workspace`: that op's.
 Status codes_by_rule(const Call& call, const TensorView& y, void* workspace, int64_t bytes);
+
+// For references: `run` as if no codes were wanted, then codes of its values as bf16.
+Status reference_with_codes(const Call& call, Status (*run)(const Call&));
 
 // The call without codes, into out or, where that is not kept, into the workspace as bf16; then its
 // codes. The workspace holds the product's bytes, then what the two ops need.

@@ -25,7 +25,6 @@ constexpr int kA = arg_index(spec, "a");
 constexpr int kB = arg_index(spec, "b");
 constexpr int kOut = arg_index(spec, "out");
 constexpr int kAlpha = arg_index(spec, "alpha");
-constexpr int kOutFormat = arg_index(spec, "out_format");
 
 constexpr int64_t kRows = 128;    // of a at once
 constexpr int64_t kDepth = 512;   // of k a piece of b, along k
@@ -242,12 +241,7 @@ Status run(const Call& call) {
   return {};
 }
 
-std::string refuses(const Call& call, const Machine&) {
-  return call.integer(kOutFormat) == 0 ? "" : "gives no codes: out_format=none";
-}
-std::string refuses_plain(const Call& call, const Machine&) {
-  return call.integer(kOutFormat) != 0 ? "" : "is for quantised output";
-}
+std::string refuses(const Call& call, const Machine&) { return refuse_codes(call); }
 
 constexpr Impl kImpls[] = {
     {.id = "cpu/matmul_simd",
@@ -255,7 +249,7 @@ constexpr Impl kImpls[] = {
      .run = run,
      .workspace = "(min(M,128) + 3) * (round_up(K,128) + round_up(N,96)) * 4 + 64"},
     {.id = "cpu/matmul_codes",
-     .refuses = refuses_plain,
+     .refuses = refuse_plain,
      .run = run_with_codes,
      .workspace = "if(keep_out, 0, 2*B*M*N) + 512 + "
                   "(min(M,128) + 3) * (round_up(K,128) + round_up(N,96)) * 4 + 64"},

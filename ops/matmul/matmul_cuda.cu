@@ -38,10 +38,6 @@ constexpr int kResidual = arg_index(spec, "residual");
 constexpr int kPrecision = arg_index(spec, "precision");
 constexpr int kOutFormat = arg_index(spec, "out_format");
 
-std::string refuse_codes(const Call& call) {
-  return call.integer(kOutFormat) == 0 ? "" : "gives no codes: out_format=none";
-}
-
 AnyProduct any_product(const Call& call) {
   const TensorView& out = call.tensor(kOut);
   AnyProduct job;
@@ -152,14 +148,12 @@ Status run_packed(const Call& call) {
 
 std::string refuses_any(const Call& call, const Machine&) { return refuse_codes(call); }
 
-// The product in the workspace as bf16, what the product needs (packed operands), what the
+// The product in the workspace as bf16, what the product needs (packed operands, parts
+// of f32), what the
 // quantiser needs (a maximum for each scale).
 constexpr const char* kCodesWorkspace =
-    "if(keep_out, 0, 2*B*M*N) + 2*(numel(a) + numel(b) + 16*B*(M + 2*K + N)) + "
-    "4*B*M*(cdiv(N,128) + 1) + 4096";
-std::string refuses_plain(const Call& call, const Machine&) {
-  return call.integer(kOutFormat) != 0 ? "" : "is for quantised output";
-}
+    "if(keep_out, 0, 2*B*M*N) + 6*(numel(a) + numel(b) + 16*B*(M + 2*K + N)) + 12*(M + N) + "
+    "4*B*M*(cdiv(N,128) + 1) + 8192";
 
 // ---- f32 by parts ----
 
@@ -236,7 +230,7 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/matmul_codes",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = refuses_plain,
+     .refuses = refuse_plain,
      .run = run_with_codes,
      .workspace = kCodesWorkspace},
 };

@@ -38,8 +38,9 @@ std::vector<double> matrix(const TensorView& t, int64_t index, bool transposed) 
   return values;
 }
 
-Status run_values(const Call& call, const TensorView& out) {
+Status run_values(const Call& call) {
   const TensorView& a = call.tensor(kA);
+  const TensorView& out = call.tensor(kOut);
   const Epilogue epilogue(call, kEpilogue);
   const int64_t m = out.shape[out.rank - 2];
   const int64_t n = row_length(out);
@@ -65,22 +66,7 @@ Status run_values(const Call& call, const TensorView& out) {
   return {};
 }
 
-Status run(const Call& call) {
-  if (call.has(kOut)) PESTLE_TRY(run_values(call, call.tensor(kOut)));
-  if (!wants_codes(call)) return {};
-  // Codes of its own values as bf16.
-  const TensorView& a = call.tensor(kA);
-  const TensorView& b = call.tensor(kB);
-  int64_t dims[kMaxRank];
-  for (int d = 0; d < a.rank; ++d) dims[d] = a.shape[d];
-  dims[a.rank - 1] = b.shape[b.rank - 1];
-  TensorView y = make_view(nullptr, DType::kBF16, a.rank, dims);
-  std::vector<uint16_t> values(static_cast<size_t>(numel(y)) + 1);
-  y.data = values.data();
-  if (!call.sum_magnitudes) PESTLE_TRY(run_values(call, y));
-  std::vector<float> workspace(static_cast<size_t>(4 * row_count(y) + 64));
-  return codes_by_rule(call, y, workspace.data(), static_cast<int64_t>(workspace.size() * 4));
-}
+Status run(const Call& call) { return reference_with_codes(call, run_values); }
 
 }  // namespace
 

@@ -27,7 +27,7 @@ inline constexpr Arg args[] = {
     kProductCodesArg,
     kProductScaleOutArg,
     choice("out_format", kProductFormats, kProductFormatDoc),
-    kKeepOutArg,
+    kProductKeepArg,
     kProductHadamardArg,
     kQuantNibblesArg,
     kQuantScaleLayoutArg,
