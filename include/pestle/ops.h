@@ -2149,12 +2149,21 @@ static inline pestle_status pestle_group_norm_backward(
 /* Product of two matrices of floats of any strides, f32 accumulation, with an epilogue.
  *   a: bf16|f16|f32|e4m3|e5m2 [*B, M, K] left matrices, any strides
  *   b: bf16|f16|f32|e4m3|e5m2 [*B, K, N] right matrices, any strides: a weight [N, K] is passed transposed, one matrix for all by strides of 0
- *   out: bf16|f16|f32 [*B, M, N] (output) activation(a @ b * alpha + bias) + residual
+ *   out: bf16|f16|f32 [*B, M, N] (output) (may be NULL) activation(a @ b * alpha + bias) + residual
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
  *   residual: f32|bf16|f16 [*B, M, N] (may be NULL) added after the activation
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
  *   precision: highest|tf32; of products of two f32 matrices: as exact as f32, or each value may be rounded to TF32's 11 bits
+ *   q_scale: f32 [none|fp8_tensor|fp8_block|nvfp4|mxfp8: 1; fp8_row|int8_row: *B, M, 1] (may be NULL) decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+ *   global_scale: f32 [1] (may be NULL) decode scale of the whole tensor, out_format=nvfp4
+ *   q: none|nvfp4: u8; fp8_tensor|fp8_row|fp8_block|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *B, M, N; nvfp4: *B, M, N/2] (output) (may be NULL) codes of out; nvfp4: two a byte
+ *   scale_out: none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *B, M, 1; fp8_block: *B, M, cdiv(N,128);nvfp4: if(scale_layout == swizzled, round_up(B*M,128), B*M), if(scale_layout == swizzled, round_up(cdiv(N,16),4), cdiv(N,16));mxfp8: if(scale_layout == swizzled, round_up(B*M,128), B*M), if(scale_layout == swizzled, round_up(cdiv(N,32),4), cdiv(N,32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N
+ *   out_format: none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8; none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
+ *   keep_out: give out beside its codes
+ *   out_hadamard: elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
  */
 static inline pestle_status pestle_matmul(
     const pestle_tensor* a,
@@ -2165,8 +2174,17 @@ static inline pestle_status pestle_matmul(
     const pestle_tensor* residual,
     const char* activation,
     const char* precision,
+    const pestle_tensor* q_scale,
+    const pestle_tensor* global_scale,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_out,
+    const char* out_format,
+    int keep_out,
+    int64_t out_hadamard,
+    const char* nibbles,
+    const char* scale_layout,
     const pestle_call_options* options) {
-  pestle_arg args[8];
+  pestle_arg args[17];
   args[0] = pestle_tensor_arg(a);
   args[1] = pestle_tensor_arg(b);
   args[2] = pestle_tensor_arg(out);
@@ -2175,7 +2193,16 @@ static inline pestle_status pestle_matmul(
   args[5] = pestle_tensor_arg(residual);
   args[6] = pestle_choice_arg(activation);
   args[7] = pestle_choice_arg(precision);
-  return pestle_call(pestle_find_op("matmul"), args, 8, options);
+  args[8] = pestle_tensor_arg(q_scale);
+  args[9] = pestle_tensor_arg(global_scale);
+  args[10] = pestle_tensor_arg(q);
+  args[11] = pestle_tensor_arg(scale_out);
+  args[12] = pestle_choice_arg(out_format);
+  args[13] = pestle_bool_arg(keep_out);
+  args[14] = pestle_int_arg(out_hadamard);
+  args[15] = pestle_choice_arg(nibbles);
+  args[16] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("matmul"), args, 17, options);
 }
 
 /* Gradients of matmul: of a, b, bias and residual; the product is made again where an activation followed it.

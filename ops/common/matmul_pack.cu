@@ -5,7 +5,7 @@
 //          (ops/common/strided_copy.cu).
 // Traffic  each packed operand once read, once written.
 // Numerics bits are copied.
-// Measured not yet run on a GPU.
+// Measured H200: 47 MB in some 65 us (ops/matmul/matmul.md).
 #include "ops/common/matmul_pack.h"
 
 #include "backends/cuda/device/tiles.h"

@@ -11,7 +11,8 @@
 // Traffic  A and B once from memory where a group fits the L2; out and residual once.
 // Numerics f32 sums of bf16 and f16 products; 8-bit floats become f16, exactly; 8-bit integers
 //          exactly in s32. Epilogue in f32, one rounding.
-// Measured not yet run on a GPU.
+// Measured H200, bf16: 436 TFLOP/s at 4096^3, 413 at 4608 x 12288 x 3072; guarded 39 to 45
+//          (ops/matmul/matmul.md).
 #pragma once
 
 #include "backends/cuda/device/async_copy.cuh"

@@ -129,7 +129,7 @@ struct PlainCall {
     for (const char* name : {"q_scale", "global_scale", "q", "scale_out"}) set(name, {});
     Value zero;
     zero.present = true;
-    for (const char* name : {"out_format", "keep_out", "hadamard", "nibbles", "scale_layout"})
+    for (const char* name : {"out_format", "keep_out", "out_hadamard", "nibbles", "scale_layout"})
       set(name, zero);
   }
   PlainCall(const PlainCall&) = delete;

@@ -21,7 +21,7 @@ inline constexpr const char* kProductRule =
     "fp8_tensor: quantize_fp8 x=out scale=q_scale;"
     "fp8_row: quantize_fp8 x=out scale=q_scale granularity=row;"
     "fp8_block: quantize_fp8 x=out granularity=block_1x128;"
-    "int8_row: quantize_int8 x=out scale=q_scale granularity=row hadamard=hadamard;"
+    "int8_row: quantize_int8 x=out scale=q_scale granularity=row hadamard=out_hadamard;"
     "nvfp4: quantize_nvfp4 x=out global_scale=global_scale nibbles=nibbles"
     " scale_layout=scale_layout;"
     "mxfp8: quantize_mxfp8 x=out scale_layout=scale_layout";
@@ -36,7 +36,7 @@ inline constexpr Arg kProductGlobalScaleArg =
         .only_if("out_format == nvfp4");
 inline constexpr Arg kProductKeepArg = bool_attr("keep_out", false, "give out beside its codes");
 inline constexpr Arg kProductHadamardArg =
-    int_attr("hadamard", 0,
+    int_attr("out_hadamard", 0,
              "elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 "
              "or 1024; 0: no rotation");
 inline constexpr Arg kProductCodesArg =
@@ -68,12 +68,13 @@ inline constexpr Constraint kProductConstraints[8] = {
     {"out_format != mxfp8 || N % 32 == 0", "mxfp8 needs N to be a multiple of 32, its block"},
     {"B == 1 || (out_format != nvfp4 && out_format != mxfp8)",
      "nvfp4 and mxfp8 are for one matrix: the tiles of their scales run over all rows"},
-    {"hadamard == 0 || out_format == int8_row", "hadamard belongs to out_format=int8_row"},
-    {"hadamard == 0 || hadamard == 4 || hadamard == 16 || hadamard == 64 || hadamard == 256 || "
-     "hadamard == 1024",
-     "hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024"},
-    {"hadamard == 0 || N % max(hadamard,1) == 0",
-     "N must be a multiple of hadamard, the elements that are rotated together"},
+    {"out_hadamard == 0 || out_format == int8_row", "out_hadamard belongs to out_format=int8_row"},
+    {"out_hadamard == 0 || out_hadamard == 4 || out_hadamard == 16 || out_hadamard == 64 || "
+     "out_hadamard == 256 || "
+     "out_hadamard == 1024",
+     "out_hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024"},
+    {"out_hadamard == 0 || N % max(out_hadamard,1) == 0",
+     "N must be a multiple of out_hadamard, the elements that are rotated together"},
 };
 
 // ---- for implementations ----

@@ -70,7 +70,7 @@ inline constexpr Case cases[] = {
     {"B= M=5 N=48 K=40 q_scale=f32 out_format=fp8_tensor bias=f32"},
     {"B=2 M=5 N=72 K=40 out_format=fp8_row activation=silu"},
     {"B= M=9 N=300 K=64 out_format=fp8_block a=f16 b=f16 keep_out=true"},
-    {"B= M=9 N=128 K=33 out_format=int8_row hadamard=64 residual=bf16"},
+    {"B= M=9 N=128 K=33 out_format=int8_row out_hadamard=64 residual=bf16"},
     {"B=1 M=130 N=48 K=64 global_scale=f32 out_format=nvfp4"},
     {"B= M=5 N=96 K=72 out_format=mxfp8 scale_layout=plain"},
     {"B= M=5 N=32 K=24 a=f32 b=f32 out_format=mxfp8", kEdge},

@@ -1690,8 +1690,8 @@ def group_norm_backward(
     """
 
 def matmul(
-    a: Tensor, b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", precision: Literal["highest", "tf32"] = "highest", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
-) -> Tensor:
+    a: Tensor, b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", precision: Literal["highest", "tf32"] = "highest", out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
     """Product of two matrices of floats of any strides, f32 accumulation, with an epilogue.
 
     Args:
@@ -1700,13 +1700,32 @@ def matmul(
         alpha (f32 [1], optional): factor on the product; 1 when absent
         bias (f32|bf16|f16 [N], optional): added to every row
         residual (f32|bf16|f16 [*B, M, N], optional): added after the activation
+        q_scale (f32 none: [1]; fp8_tensor: [1]; fp8_block: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*B, M, 1]; int8_row: [*B, M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+        global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         precision (highest|tf32): of products of two f32 matrices: as exact as f32, or each value may be rounded to TF32's 11 bits
+        out_format (none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8): none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
+        keep_out: give out beside its codes
+        out_hadamard: elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         out_dtype: dtype of out
         backend: the only one to use, or several in order; None: as selected
 
     Returns:
-        out: activation(a @ b * alpha + bias) + residual
+        out: activation(a @ b * alpha + bias) + residual, when out_format == none || keep_out
+        q: codes of out; nvfp4: two a byte, when out_format != none
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N, when out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
+
+    Rules:
+        out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
+        q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
+        nvfp4 needs N to be a multiple of 16, its block
+        mxfp8 needs N to be a multiple of 32, its block
+        nvfp4 and mxfp8 are for one matrix: the tiles of their scales run over all rows
+        out_hadamard belongs to out_format=int8_row
+        out_hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        N must be a multiple of out_hadamard, the elements that are rotated together
 
     Defined in out = activation(sum_k a[m,k] * b[k,n] * alpha + bias[n]) + residual[m,n]
     """

@@ -157,6 +157,7 @@ def matmul(a, b, alpha, bias, residual, q_scale, global_scale, *, activation, pr
     out = _epilogue(a.float() @ b.float(), shape, alpha, bias, residual, activation, dtype)
     if how["out_format"] == "none":
         return out
+    how["hadamard"] = how["out_hadamard"]
     return ((out,) if keeps else ()) + codes_of(out, q_scale, global_scale, how)
 
 
