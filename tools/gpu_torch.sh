@@ -5,7 +5,7 @@
 #                                                  tests' packages for that Python (3.12)
 #        tools/gpu_torch.sh run [PYTEST_ARGUMENT]  there, in that folder: installs dist's wheel into a
 #                                                  folder of its own, runs tests/torch against it on
-#                                                  all GPUs and cores, then times host costs
+#                                                  all GPUs and cores, host costs first
 #
 # PESTLE_SITE_WHEELS: a folder with the packages' wheels, which are downloaded otherwise.
 # PESTLE_WORKERS: processes beside those of test_aoti.py, which go on their own; as many as cores.
@@ -79,11 +79,12 @@ run() {
   if [ $# -gt 0 ]; then
     part "" "${PESTLE_WORKERS:-auto}" "$@" || status=$?
   else
+    # Host costs while nothing else runs here.
+    python3 bench/torch_host_cost.py cuda >"$out/gpu-torch.host.txt" 2>&1 || status=$?
     # AOTInductor compiles whole models, a minute each: beside the rest, so that it holds up nothing.
-    part .aoti 12 tests/torch/test_aoti.py & aoti=$!
+    part .aoti 16 tests/torch/test_aoti.py & aoti=$!
     part "" "${PESTLE_WORKERS:-auto}" tests/torch --ignore=tests/torch/test_aoti.py || status=$?
     wait $aoti || status=$?
-    python3 bench/torch_host_cost.py cuda >"$out/gpu-torch.host.txt" 2>&1 || status=$?
   fi
   tail -qn 2 "$out"/gpu-torch*.pytest.txt
   cat "$out"/gpu-torch*.log

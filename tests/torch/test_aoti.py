@@ -1,6 +1,8 @@
 """A model with our ops, compiled by AOTInductor and run by a C++ program without Python."""
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import cases
@@ -58,6 +60,15 @@ def as_bytes(tensor):
     return tensor
 
 
+# A model is loaded by a process that did not compile it.
+LOADS = """
+import sys
+import cases, pestle, torch
+tensors, expected = torch.load(sys.argv[2])
+model = torch._inductor.aoti_load_package(sys.argv[1])
+with torch.no_grad():
+    cases.assert_same(tuple(model(*tensors)), expected)
+"""
 PARTS = 8
 
 
@@ -95,6 +106,11 @@ def test_every_form_in_a_compiled_model(device, part, tmp_path):
         package = torch._inductor.aoti_compile_and_package(
             exported, package_path=str(tmp_path / "model.pt2")
         )
-        cases.assert_same(
-            tuple(torch._inductor.aoti_load_package(package)(*model.tensors)), expected
-        )
+    torch.save((model.tensors, expected), tmp_path / "values.pt")
+    command = [sys.executable, "-X", "faulthandler", "-W", "ignore", "-c", LOADS, package]
+    paths = os.pathsep.join(filter(None, sys.path))
+    run = subprocess.run(
+        [*command, str(tmp_path / "values.pt")], env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-4000:]
