@@ -49,7 +49,7 @@ struct SplitSource {
   char* parts = nullptr;
   int64_t line = 0;  // elements from a part's line to the next, a multiple of 8
   int64_t part = 0;  // elements from a part to the next
-  int count = 2;     // of f16 parts
+  int count = 2;     // of f16 parts; of bf16 ones one more
   float* factor = nullptr;
   uint32_t* largest = nullptr;  // columns: of each, zeroed before
   int* large = nullptr;         // columns: how many, zeroed before
@@ -327,6 +327,7 @@ __global__ void __launch_bounds__(256) split_bf16_kernel(const __grid_constant__
     auto* to = reinterpret_cast<__nv_bfloat16*>(s.parts) + row * s.line + column;
 #pragma unroll
     for (int p = 0; p < 3; ++p) {
+      if (p > s.count) break;
       uint32_t words[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {

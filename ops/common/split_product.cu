@@ -409,16 +409,17 @@ Status start_route(const Call& call, const char* name, SplitJob job) {
 
 template <bool kA_AlongK, bool kB_AlongK>
 Status start_routes(const Call& call, const char* name, const SplitJob& job, SplitHow how) {
-  if (how == SplitHow::kOnePart) {
-    PESTLE_TRY(
-        (start_route<SplitConfig<Route::kF16, 1, 256, 4, kA_AlongK, kB_AlongK>>(call, name, job)));
-  } else {
-    PESTLE_TRY(
-        (start_route<SplitConfig<Route::kF16, 2, 128, 3, kA_AlongK, kB_AlongK>>(call, name, job)));
-  }
-  PESTLE_TRY(launch(call, name, {int64_t{multiprocessors(device_index(call))} * 8, 256},
-                    split_bf16_kernel, job.a, job.b));
-  return start_route<SplitConfig<Route::kBf16, 3, 128, 2, kA_AlongK, kB_AlongK>>(call, name, job);
+  const auto start = [&]<class F16, class Bf16>() -> Status {
+    PESTLE_TRY(start_route<F16>(call, name, job));
+    PESTLE_TRY(launch(call, name, {int64_t{multiprocessors(device_index(call))} * 8, 256},
+                      split_bf16_kernel, job.a, job.b));
+    return start_route<Bf16>(call, name, job);
+  };
+  if (how == SplitHow::kOnePart)
+    return start.template operator()<SplitConfig<Route::kF16, 1, 256, 4, kA_AlongK, kB_AlongK>,
+                                     SplitConfig<Route::kBf16, 2, 128, 3, kA_AlongK, kB_AlongK>>();
+  return start.template operator()<SplitConfig<Route::kF16, 2, 128, 3, kA_AlongK, kB_AlongK>,
+                                   SplitConfig<Route::kBf16, 3, 128, 2, kA_AlongK, kB_AlongK>>();
 }
 
 // As if a sample had said that f16 parts won't do.

@@ -4,6 +4,7 @@
 //   Route::kF16, two parts   hi*hi + (hi*lo + lo*hi) * 2^-11            as exact as f32
 //   Route::kF16, one part    hi*hi                                      as exact as TF32
 //   Route::kBf16             six products of three parts                as exact as f32
+//   Route::kBf16, for TF32   three products of two parts                more exact than TF32
 //
 // Map      As ops/common/matmul_hopper.cuh: a persistent grid, a producer, two consumers of 64
 // rows,
