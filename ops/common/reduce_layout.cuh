@@ -8,7 +8,7 @@
 
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/elements.cuh"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/early_launch.h"
 #include "ops/common/reduce_plan.h"
 
 namespace pestle::ops {
@@ -70,6 +70,8 @@ struct Reduction {
   int64_t chunk;   // units (rows) or rows (columns) of a part
   void* partials;  // [splits][outs] if there are several
   int mode;        // the op's own
+  int width = 1;   // of finish_width
+  int each = 1;    // elements of a part's batch, of argmax and argmin
 
   explicit Reduction(const ReducePlan& plan)
       : x(plan.x),
@@ -108,12 +110,22 @@ inline int64_t splits_of_wave(int64_t outs, int64_t blocks, int64_t parts, int64
   return splits_for(outs, blocks, parts);
 }
 
+// Of a row longer than 2,048 elements: a block, or a warp where there are rows enough to fill the
+// device three times over and the block's last turn would leave many threads without a unit.
+inline int row_lanes(const Reduction& r, int64_t slots) {
+  const int64_t turn = int64_t{kReduceThreads} * kBatch;  // units
+  const int64_t covered = cuda::ceil_div(r.units, turn) * turn;
+  const bool idle = r.units * 8 < covered * 7;
+  const bool many = r.outs >= 3 * slots * (kReduceThreads / 32);
+  return r.units <= 2 * turn && many && idle ? 32 : kReduceThreads;
+}
+
 // `slots` blocks run at once. Returns the number of blocks.
 inline int64_t cut_rows(Reduction& r, int64_t slots) {
   r.units = r.count / cuda::kUnit;
   r.lanes = 1;
   while (r.lanes < 32 && r.lanes * kBatch < r.units) r.lanes *= 2;
-  if (r.units > 4 * 32 * kBatch) r.lanes = kReduceThreads;
+  if (r.units > 4 * 32 * kBatch) r.lanes = row_lanes(r, slots);
   const int64_t blocks = cuda::ceil_div(r.outs, kReduceThreads / r.lanes);
   const int64_t step = int64_t{r.lanes} * kBatch;  // units of a turn
   const int64_t turns = cuda::ceil_div(r.units, step);
@@ -125,10 +137,12 @@ inline int64_t cut_rows(Reduction& r, int64_t slots) {
   return blocks * r.splits;
 }
 
-// Results of a block that combines parts.
-inline int finish_width(int64_t outs) {
-  int width = 1;
-  while (width < 8 && width < outs) width *= 2;
+// Results of a block that combines parts: side by side, so that a thread has four parts at most
+// where there are few.
+inline int finish_width(int64_t outs, int64_t splits) {
+  int width = kReduceThreads;
+  while (width > 8 && width * splits > 4 * kReduceThreads) width /= 2;
+  while (width > 1 && width / 2 >= outs) width /= 2;
   return width;
 }
 
