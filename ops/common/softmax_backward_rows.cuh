@@ -53,9 +53,9 @@ __device__ void to_gradient(float (&d_out)[kUnit], const float (&out)[kUnit], fl
 template <class T>
 constexpr int kBackwardThreads = T::kBytes == 2 ? 512 : 128;
 
-// Rows of 16-bit elements are faster as they are, in two blocks a multiprocessor.
+// Rows of more units go through rings; shorter ones are faster held, two blocks a multiprocessor.
 template <class T>
-constexpr bool kUsesRing = T::kBytes == 4;
+constexpr int64_t kLeastRingUnits = T::kBytes == 4 ? kRowBlockUnits : 3 * kRowBlockUnits;
 
 // Two rows of 16-bit elements take half the registers of two rows of f32.
 template <class Access>
@@ -143,8 +143,9 @@ __global__ void __launch_bounds__(kRowThreads, 2) long_backward_kernel(SoftmaxBa
 
 // ---- rows in the shared memory of a cluster's blocks ----
 
-constexpr int kRingUnits = 4;  // of a thread, of a row
-constexpr int kRingMost = 8;   // units of a thread in shared memory
+template <class T>
+constexpr int kRingUnits = 16 / T::kBytes;  // of a thread, of a row: 256 bytes of both tensors
+constexpr int kRingBuffers = 4;             // rows whose sums may be on their way
 
 struct RingJob {
   RowTensor d_out, out, d_x;
@@ -155,8 +156,9 @@ struct RingJob {
 };
 
 struct RingParts {
-  float of_warps[2][kRowThreads / 32 * 16];  // by parity of the row
-  uint64_t arrived[2];
+  float of_warps[2][kRowThreads / 32];  // by number of the row
+  float of_blocks[kRingBuffers][16];
+  uint64_t arrived[kRingBuffers];
 };
 
 // 16 bytes to shared memory, past the L1 and without a register.
@@ -170,6 +172,10 @@ __device__ inline void wait_copies(int pending) {
     case 2: wait_for_copies<2>(); break;
     case 3: wait_for_copies<3>(); break;
     case 4: wait_for_copies<4>(); break;
+    case 5: wait_for_copies<5>(); break;
+    case 6: wait_for_copies<6>(); break;
+    case 7: wait_for_copies<7>(); break;
+    case 8: wait_for_copies<8>(); break;
     default: wait_for_copies<0>(); break;
   }
 }
@@ -218,19 +224,19 @@ struct Ring {
     commit_copies();
     load_slot += step;
     if (load_slot == end) load_slot = first;
-    if (++load_unit == kRingUnits) {
+    if (++load_unit == kRingUnits<T>) {
       load_unit = 0;
       load_row += stride;
     }
   }
   // 0 past the row's end. Copies over it wait for what was read.
-  __device__ void read(int i, typename T::Raw& d_out, typename T::Raw& out) const {
+  __device__ void read(uint32_t from, int i, typename T::Raw& d_out, typename T::Raw& out) const {
     uint4 raw[2 * kWords];
 #pragma unroll
     for (int k = 0; k < 2 * kWords; ++k) {
       asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                    : "=r"(raw[k].x), "=r"(raw[k].y), "=r"(raw[k].z), "=r"(raw[k].w)
-                   : "r"(slot + k * blockDim.x * 16)
+                   : "r"(from + k * blockDim.x * 16)
                    : "memory");
       if (!has(i, k % kWords)) raw[k] = make_uint4(0, 0, 0, 0);
     }
@@ -242,9 +248,8 @@ struct Ring {
       out = {raw[1]};
     }
   }
-  __device__ void advance() {
-    slot += step;
-    if (slot == end) slot = first;
+  __device__ uint32_t after(uint32_t place) const {
+    return place + step == end ? first : place + step;
   }
   __device__ void store(char* row, int i, const float (&v)[kUnit]) const {
     const auto raw = T::pack(v);
@@ -257,58 +262,83 @@ struct Ring {
   }
 };
 
-// Clusters stay and go through rows, a row at a time in registers; units of the next rows load
-// where its own were read.
+// The sums of rows, of all blocks of a cluster: sent as they are known, waited for a row later.
+struct RingSums {
+  RingParts& parts;
+  int cluster, rank;
+  uint32_t sent = 0, taken = 0;  // rows
+
+  __device__ void send(float sum) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float* warps = parts.of_warps[sent % 2];
+    sum = sum_over_lanes(sum, 32);
+    if (lane == 0) warps[warp] = sum;
+    __syncthreads();
+    const uint32_t slot = sent++ % kRingBuffers;
+    if (warp > 0) return;
+    if (lane == 0) expect_bytes(&parts.arrived[slot], cluster * 4);
+    sum = sum_over_lanes(lane < static_cast<int>(blockDim.x / 32) ? warps[lane] : 0, 32);
+    if (lane < cluster) {
+      tell_block(&parts.of_blocks[slot][rank], &parts.arrived[slot], static_cast<unsigned>(lane),
+                 sum);
+    }
+  }
+  __device__ float take() {
+    const uint32_t slot = taken % kRingBuffers;
+    wait_bytes(&parts.arrived[slot], taken / kRingBuffers & 1);
+    ++taken;
+    const int lane = threadIdx.x % 16;
+    return sum_over_lanes(lane < cluster ? parts.of_blocks[slot][lane] : 0, 16);
+  }
+};
+
+// Clusters stay and go through rows. A row is in registers while its sum is on its way between the
+// blocks; the next one's sum is made meanwhile, from shared memory, and units of the rows after it
+// load where it is read into registers.
 template <class T, SoftmaxKind kKind>
 __global__ void __launch_bounds__(kRowThreads, 1)
     ring_backward_kernel(const __grid_constant__ RingJob p) {
+  constexpr int kUnits = kRingUnits<T>;
   extern __shared__ uint4 memory[];
   __shared__ RingParts parts;
-  if (threadIdx.x == 0) {
-    begin_barrier(&parts.arrived[0]);
-    begin_barrier(&parts.arrived[1]);
-  }
+  if (threadIdx.x < kRingBuffers) begin_barrier(&parts.arrived[threadIdx.x]);
   cluster_arrive();
   const int rank = blockIdx.x % p.cluster;
   const int64_t stride = gridDim.x / p.cluster;
   int64_t row = blockIdx.x / p.cluster;
   Ring<T> ring(p, memory, rank, row);
   for (int i = 0; i < p.ring; ++i) ring.load_next(stride);
-  const int warps = blockDim.x / 32;
-  const int lane = threadIdx.x % 32;
+  RingSums sums{parts, p.cluster, rank};
   cluster_wait();
-  uint32_t phases = 0;
-  for (int parity = 0; row < p.rows; row += stride, parity ^= 1) {
-    wait_copies(p.ring - kRingUnits);
-    typename T::Raw raw[2][kRingUnits];
+  const auto send_sum = [&] {
+    wait_copies(p.ring - kUnits);
+    float own[2] = {};
+    uint32_t from = ring.slot;
 #pragma unroll
-    for (int i = 0; i < kRingUnits; ++i) {
-      ring.read(i, raw[0][i], raw[1][i]);
-      ring.advance();
-    }
-    float sums[2] = {};
-#pragma unroll
-    for (int i = 0; i < kRingUnits; ++i) {
+    for (int i = 0; i < kUnits; ++i, from = ring.after(from)) {
+      typename T::Raw raw[2];
       float g[kUnit], y[kUnit];
-      T::to_f32(raw[0][i], g);
-      T::to_f32(raw[1][i], y);
-      add_terms<kKind>(g, y, sums);
+      ring.read(from, i, raw[0], raw[1]);
+      T::to_f32(raw[0], g);
+      T::to_f32(raw[1], y);
+      add_terms<kKind>(g, y, own);
+    }
+    sums.send(own[0] + own[1]);
+  };
+  send_sum();
+  for (; row < p.rows; row += stride) {
+    typename T::Raw raw[2][kUnits];
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      ring.read(ring.slot, i, raw[0][i], raw[1][i]);
+      ring.slot = ring.after(ring.slot);
       ring.load_next(stride);  // over what this thread has read
     }
-    float sum = sum_over_lanes(sums[0] + sums[1], 32);
-    if (threadIdx.x == 0) expect_bytes(&parts.arrived[parity], warps * p.cluster * 4);
-    if (lane < p.cluster) {
-      tell_block(&parts.of_warps[parity][rank * warps + threadIdx.x / 32], &parts.arrived[parity],
-                 static_cast<unsigned>(lane), sum);
-    }
-    wait_bytes(&parts.arrived[parity], phases >> parity & 1);
-    phases ^= 1u << parity;
-    sum = 0;
-    for (int i = lane; i < warps * p.cluster; i += 32) sum += parts.of_warps[parity][i];
-    sum = sum_over_lanes(sum, 32);
+    if (row + stride < p.rows) send_sum();
+    const float sum = sums.take();
     char* to = p.d_x.any.data + row * p.d_x.distance;
 #pragma unroll
-    for (int i = 0; i < kRingUnits; ++i) {
+    for (int i = 0; i < kUnits; ++i) {
       float g[kUnit], y[kUnit];
       T::to_f32(raw[0][i], g);
       T::to_f32(raw[1][i], y);
@@ -348,18 +378,19 @@ std::optional<Status> start_softmax_ring(const Call& call, const char* name,
   ring.units = static_cast<int>(units);
   ring.scale = job.scale;
   for (ring.cluster = 2; ring.cluster < most_blocks;) {
-    if (units <= int64_t{kRingUnits} * kRowThreads * ring.cluster) break;
+    if (units <= int64_t{kRingUnits<T>} * kRowThreads * ring.cluster) break;
     ring.cluster *= 2;
   }
   ring.block_units = static_cast<int>(ceil_div(units, ring.cluster));
-  const int threads = static_cast<int>(ceil_div(ceil_div(ring.block_units, kRingUnits), 32) * 32);
+  const int threads =
+      static_cast<int>(ceil_div(ceil_div(ring.block_units, kRingUnits<T>), 32) * 32);
   if (ring.cluster > most_blocks || threads > kRowThreads) return std::nullopt;
   const int device = device_index(call);
   const int cc = machine_for({DeviceType::kCuda, device}).compute_capability;
   if (cc != 90 && cc != 100 && cc != 103) return std::nullopt;  // smaller shared memory
   constexpr int64_t kMemory = 227 * 1024 - static_cast<int64_t>(sizeof(RingParts));
   const int64_t slot = int64_t{threads} * Ring<T>::kThreadBytes;
-  ring.ring = static_cast<int>(std::min<int64_t>(kRingMost, kMemory / slot));
+  ring.ring = static_cast<int>(std::min<int64_t>(2 * kRingUnits<T>, kMemory / slot));
   // What an H200 runs at once: its multiprocessors come in groups of 14 to 18.
   const int clusters = ring.cluster == 2 ? 66 : ring.cluster == 4 ? 30 : ring.cluster == 8 ? 15 : 7;
   const int64_t blocks = std::min<int64_t>(ring.rows, clusters) * ring.cluster;
@@ -385,7 +416,7 @@ Status start_softmax_backward(const Call& call, const char* name, SoftmaxBackwar
         apart ? RowGroups::one_thread(rows, units) : RowGroups::looping(rows, units, most_blocks);
     return start(long_backward_kernel<Elements<T>, kKind>);
   }
-  if (kUsesRing<T> && most_blocks > 1 && units > kRowBlockUnits) {
+  if (most_blocks > 1 && units > kLeastRingUnits<T>) {
     if (auto status = start_softmax_ring<kKind, T>(call, name, job, most_blocks)) return *status;
   }
   // Small blocks first: several on a multiprocessor overlap their loads and stores.
