@@ -296,6 +296,8 @@ Status norm_backward_cuda(const Call& call, const char* name, const NormBackward
   GradientJob job;
   job.plan = plan_of(b, machine);
   job.runs = RowRuns::over(n.rows(), b.groups(), runs_of_wave(job.plan.cluster), job.plan.teams);
+  // The rows of a single group are dealt out in turns, so that what runs together reads neighbours.
+  job.row_step = job.plan.teams * (job.runs.groups == 1 ? job.runs.runs : 1);
   job.rows_of_group = FastDivisor(static_cast<uint32_t>(job.runs.group_rows));
   job.x = Side(n.x);
   job.d_out = Side(b.d_out);

@@ -71,6 +71,7 @@ struct TeamPlan {
 struct GradientJob {
   TeamPlan plan;
   RowRuns runs;
+  int64_t row_step;  // from one of a team's rows to the next
   FastDivisor rows_of_group;
   Side x, d_out, residual, d_residual_out, d_x, d_residual;
   Side gate, weight, scale;       // of any dtype

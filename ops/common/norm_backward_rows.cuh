@@ -1,9 +1,10 @@
 // The fast kernel of norm_backward.cu: teams of threads walk over rows that the copy unit brings
 // into shared memory some rows ahead, and keep their columns' sums in registers.
-// Map      a block (or a cluster) takes a run of rows, its teams take them in turns; a thread has
-//          the same kUnits units of 8 columns of every row, and reads only what it asked for
-//          itself, so that nothing but the row's sums passes between threads. A row's sums are made
-//          while the row before it is finished: their exchange is not waited for.
+// Map      a block (or a cluster) takes a run of rows, a stretch of them or, of a single group, its
+//          turns of all; its teams take them in turns; a thread has the same kUnits units of 8
+//          columns of every row, and reads only what it asked for itself, so that nothing but the
+//          row's sums passes between threads. A row's sums are made while the row before it is
+//          finished: their exchange is not waited for.
 // Traffic  x, d_out (and residuals) once, d_x once; sums of columns once a block.
 // Numerics f32. Squares and products are taken around the mean of the row's first 8 elements, which
 //          all threads read: a provisional mean, so that large means cancel nothing; then around
@@ -116,11 +117,11 @@ struct Gradients {
       }
     }
   }
-  // The first rows of [begin, end) of this team.
+  // This team's first rows of begin, begin + step, ... below end.
   __device__ void begin_rows(int64_t begin, int64_t end) const {
     uint32_t stage = shared;
     for (int n = 0; n < p.plan.stages; ++n) {
-      const int64_t row = begin + team + n * p.plan.teams;
+      const int64_t row = begin + team + n * p.row_step;
       const Sources sources = sources_of(row);
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) {
@@ -327,6 +328,7 @@ struct Gradients {
                          bool has_next) {
     const Sources sources = sources_of(next);
     char* d_x = p.d_x.row(row) + unit0 * 16;
+    const float by_m1 = -of.rstd * of.m1, by_m2 = -of.rstd * of.m2;
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       if (!has<kWhole>(i)) continue;
@@ -342,9 +344,10 @@ struct Gradients {
       for (int j = 0; j < kWide; ++j) {
         if constexpr (kKind != kProducts) y[j] -= of.mean;
         y[j] *= of.rstd;
-        d[j] = __fmaf_rn(-y[j], of.m2, g[j] * factor[i][j]);
-        if constexpr (kKind != kProducts) d[j] -= of.m1;
-        d[j] *= of.rstd;
+        if constexpr (kKind == kProducts)
+          d[j] = of.rstd * __fmaf_rn(-y[j], of.m2, g[j] * factor[i][j]);
+        else
+          d[j] = __fmaf_rn(g[j] * factor[i][j], of.rstd, __fmaf_rn(y[j], by_m2, by_m1));
         products[i][j] = __fmaf_rn(g[j], y[j], products[i][j]);
         if constexpr (kKind != kProducts) sums[i][j] += g[j];
       }
@@ -375,13 +378,13 @@ struct Gradients {
   template <bool kWhole>
   __device__ void walk(int64_t begin, int64_t end) {
     const TeamPlan& plan = p.plan;
-    const int teams = plan.teams;
+    const int64_t step = p.row_step;
     int64_t row = begin + team;
     if (row >= end) return;
     const uint32_t last = shared + plan.stages * stage_step;
     uint32_t stage = shared;
     float shift = shift_of(beginning_of(row));
-    Beginning next_beginning = beginning_of(min(row + teams, end - 1));
+    Beginning next_beginning = beginning_of(min(row + step, end - 1));
     wait_for(stage, plan.stages - 1);
     float number = warp_sums<kWhole>(stage, shift);
     post(number);
@@ -391,17 +394,17 @@ struct Gradients {
       uint32_t next_stage = stage + stage_step;
       if (next_stage == last) next_stage = shared;
       parity ^= 1;
-      if (row + teams < end) {
+      if (row + step < end) {
         shift = shift_of(next_beginning);
-        next_beginning = beginning_of(min(row + 2 * teams, end - 1));
+        next_beginning = beginning_of(min(row + 2 * step, end - 1));
         wait_for(next_stage, plan.stages - 2);
         number = warp_sums<kWhole>(next_stage, shift);
         post(number);
       }
-      const int64_t next = row + plan.stages * teams;
+      const int64_t next = row + plan.stages * step;
       finish<kWhole>(facts, row, stage, next, next < end);
       stage = next_stage;
-      row += teams;
+      row += step;
     }
   }
 
@@ -542,10 +545,11 @@ __global__ void __launch_bounds__(Limits<T, kKind>::kThreads, 1)
     cluster_arrive();
   }
   const int64_t run = blockIdx.x / p.plan.cluster;
-  const int64_t end = p.runs.end(run);
+  const bool dealt = p.row_step > p.plan.teams;  // one group, whose rows are dealt out to the runs
+  const int64_t end = dealt ? p.runs.group_rows : p.runs.end(run);
   bool first = true;
-  for (int64_t row = p.runs.begin(run); row < end;) {
-    const int64_t group = p.rows_of_group.divide(static_cast<uint32_t>(row));
+  for (int64_t row = dealt ? run * p.plan.teams : p.runs.begin(run); row < end;) {
+    const int64_t group = dealt ? 0 : p.rows_of_group.divide(static_cast<uint32_t>(row));
     const int64_t stop = min(end, (group + 1) * p.runs.group_rows);
     own.begin_rows(row, stop);
     own.begin_group(group);
