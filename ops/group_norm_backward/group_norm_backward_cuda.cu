@@ -1,13 +1,14 @@
 // group_norm_backward on CUDA.
 // Map      walk: a group lies in the registers of a block's or of a cluster's threads, a piece of
-//          one channel a warp; clusters stay, the next group comes into shared memory meanwhile.
+//          one channel a warp; clusters stay, two groups are in shared memory, the next one's
+//          statistics are made while this one's sums are exchanged.
 //          held: longer groups lie in shared memory, x and d_out; a warp takes several pieces.
 //          Both: two exchanges between the blocks, mean and squares, then the sums behind d_x.
 //          any: a block a group, element by element; any strides and offsets. All leave sums of
 //          channels of samples; a second kernel adds them up over samples in a fixed order.
 // Traffic  walk, held: x, d_out and d_x once. any: x five times, d_out twice, d_x once.
-// Numerics f32; fixed trees of additions; squares around means of 8 joined to those of the group.
-// Measured H200, bf16 8 x 320 x 128 x 128, silu: 177 us, 38 % of the copy (any: 4,610 us).
+// Numerics f32; fixed trees of additions; squares around means of parts joined to the group's.
+// Measured H200, bf16 8 x 320 x 128 x 128, silu: 124 us, 49 % of the copy (any: 4,610 us).
 #include <atomic>
 
 #include "backends/cuda/device/any_tensor.cuh"
@@ -173,6 +174,9 @@ int64_t shared_bytes(int compute_capability) {
   }
 }
 
+// Of the walk kernel, and what the device takes of each block.
+constexpr int64_t kWalkStatic = sizeof(WalkParts) + 1024;
+
 // How a group is cut; no cluster: it does not fit.
 struct Cut {
   int piece_units = 0;
@@ -188,12 +192,14 @@ struct Cut {
     set_pieces(g, 32 * 8 / bytes_of_element);
     for (cluster = 1; cluster <= largest_cluster(cc); cluster *= 2) {
       block_pieces = ceil_div(pieces, cluster);
-      if (block_pieces > kMostWarps) continue;
+      if (block_pieces > kWalkWarps) continue;
       in_registers = true;
       warps = static_cast<int>(block_pieces);
-      bytes = int64_t{warps} * 32 * 128;
+      bytes = kWalkStages * int64_t{warps} * 32 * 128;
+      if (bytes > shared_bytes(cc) - kWalkStatic) continue;
       return;
     }
+    in_registers = false;
     set_pieces(g, kPieceUnits);
     const int64_t most = shared_bytes(cc) - static_cast<int64_t>(sizeof(Parts)) - 64;
     const int64_t piece_bytes = int64_t{piece_units} * kUnit * 2 * bytes_of_element;
@@ -239,10 +245,11 @@ Status start_held(const Call& call, const HeldJob& job, const Cut& cut, int64_t 
         allow_memory<held_kernel<T>>(device, most - static_cast<int64_t>(sizeof(Parts)) - 64));
     return launch(call, "group_norm_backward", grid, held_kernel<T>, job);
   }
-  PESTLE_TRY(allow_memory<walk_kernel<T>>(device, kMostWarps * 32 * 128));
+  PESTLE_TRY(allow_memory<walk_kernel<T>>(device, most - kWalkStatic));
   // What an H200 runs at once, multiprocessors in groups of 14 to 18: a cluster more would begin
   // when the others end.
-  const int64_t together = std::max(1, 20 / cut.warps);
+  const int64_t together = std::max<int64_t>(
+      1, std::min<int64_t>(kWalkWarps / cut.warps, most / (cut.bytes + kWalkStatic)));
   const int64_t clusters = cut.cluster == 1   ? 132
                            : cut.cluster == 2 ? 66
                            : cut.cluster == 4 ? 30
@@ -271,6 +278,7 @@ Status run(const Call& call) {
   job.bias = AnyTensor(g.bias);
   job.sums = static_cast<float2*>(call.workspace);
   job.groups = static_cast<int>(g.groups);
+  job.by_groups = FastDivisor(static_cast<uint32_t>(g.groups));
   job.group_channels = static_cast<int>(g.group_channels());
   job.channel_units = static_cast<int>(g.plane / kUnit);
   job.channel_pieces = static_cast<int>(cut.channel_pieces);

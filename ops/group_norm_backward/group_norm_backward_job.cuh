@@ -4,6 +4,7 @@
 
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/async_copy.cuh"
+#include "backends/cuda/device/tiles.h"
 
 namespace pestle::ops::group_norm_backward {
 
@@ -21,6 +22,7 @@ struct HeldJob {
   AnyTensor weight, bias;
   float2* sums;  // of pieces: of d, and of d * y
   int groups, group_channels;
+  FastDivisor by_groups;
   int channel_units, channel_pieces;  // of a plane
   int piece_units;                    // of all pieces but a channel's last
   int pieces, block_pieces;           // of a group, of a block of it
