@@ -45,6 +45,7 @@ __global__ void __launch_bounds__(kThreads, Access::kBytes == 2 ? 8 : 5)
   const Access out(job.out[0], place);
 #pragma unroll
   for (int c = 0; c < kRowChunks; ++c) {
+    if (c * place.lanes >= place.units) break;
     float v[kUnit];
     Access::values(x.raw[c], v);
     activate(job.act, v);
@@ -67,6 +68,7 @@ __global__ void __launch_bounds__(kThreads, Access::kBytes == 2 ? 5 : 4)
   const Access d_x(job.out[0], place);
 #pragma unroll
   for (int c = 0; c < kRowChunks; ++c) {
+    if (c * place.lanes >= place.units) break;
     float v[kUnit];
     float slope[kUnit];
     float g[kUnit];
@@ -124,26 +126,32 @@ struct ActivationTensors {
   }
 };
 
-inline ActivationJob activation_job(ActivationTensors t, Activation act, bool any) {
+// A small tensor goes to every multiprocessor (of an H200, twice), with less for each thread.
+inline void spread(cuda::RowGroups& g) {
+  const int64_t enough = 2 * 132;
+  const int64_t chunks = g.rows * g.units / (g.lanes * enough);
+  g.block_units = std::clamp<int64_t>(chunks, 1, cuda::kRowChunks) * g.lanes;
+  g.cluster = static_cast<int>((g.units + g.block_units - 1) / g.block_units);
+}
+
+inline ActivationJob activation_job(const ActivationTensors& t, Activation act, bool any) {
   ActivationJob job;
   job.act = act;
-  int64_t rows = numel(t.x) == 0 ? 0 : numel(t.x) / t.x.shape[t.x.rank - 1];
-  if (!any && t.is_dense()) {
-    const int64_t count = numel(t.x);
-    rows = count == 0 ? 0 : 1;
-    for (TensorView* one : {&t.x, &t.gate, &t.grad, &t.out[0], &t.out[1]}) {
-      if (one->data != nullptr) *one = make_view(one->data, one->dtype, 1, &count);
-    }
-  }
-  const auto row = [](const TensorView& one) {
-    return one.data == nullptr ? cuda::RowTensor() : cuda::RowTensor(one, cuda::row_distance(one));
+  const int64_t count = numel(t.x);
+  const bool one_row = !any && t.is_dense();
+  const auto row = [&](const TensorView& one) {
+    if (one.data == nullptr) return cuda::RowTensor();
+    if (one_row) return cuda::RowTensor(make_view(one.data, one.dtype, 1, &count));
+    return cuda::RowTensor(one, cuda::row_distance(one));
   };
   job.x = row(t.x);
   job.gate = row(t.gate);
   job.grad = row(t.grad);
   job.out[0] = row(t.out[0]);
   job.out[1] = row(t.out[1]);
+  const int64_t rows = count == 0 ? 0 : one_row ? 1 : count / job.x.count;
   job.groups = cuda::RowGroups::sliced(rows, (job.x.count + cuda::kUnit - 1) / cuda::kUnit, 128);
+  if (rows > 0) spread(job.groups);
   return job;
 }
 

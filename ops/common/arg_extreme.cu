@@ -2,7 +2,8 @@
 // Map      as reduce (ops/common/reduce_layout.cuh): rows by 1 to 32 threads, which take two rows
 // of
 //          16-bit elements at a time, or a block; columns 8 a thread, 32 threads side by side;
-//          parts of few results by several blocks, combined by a second kernel
+//          parts of few results by several blocks, combined by a second kernel, or, where x is
+//          small, by the cluster that they are
 // Traffic  x once; parts in the workspace, at most 8 MiB
 // Numerics exact: the first largest element, NaN above all, without a branch in the loops. Short
 //          rows: the row's largest value, then the first place of those who have it. Else a thread
@@ -12,6 +13,9 @@
 // Measured H200, 256 MiB, share of a copy that writes as little: rows of 256k 97 %,
 //          bf16 rows of 1k 89 %, columns 84 %
 #include "ops/common/arg_extreme.h"
+
+#include "backends/cuda/device/cluster.cuh"
+#include "core/machine.h"
 #include "ops/common/reduce_layout.cuh"
 
 namespace pestle::ops {
@@ -25,6 +29,8 @@ using Key = unsigned long long;
 
 __device__ inline bool is_nan(float v) { return v != v; }
 __device__ inline float lowest() { return __int_as_float(0xFF800000); }
+
+constexpr int kClusterParts = 8;
 
 // NaN above all, zeros of both signs equal.
 __device__ inline uint32_t sortable(float v) {
@@ -156,9 +162,12 @@ __device__ int64_t place_of(const Reduction& r, int64_t result, Key key, int eac
   return first + place;
 }
 
+// Are the parts of a result the blocks of a cluster?
+__device__ inline bool in_cluster(const Reduction& r) { return r.partials == nullptr; }
+
 template <class T>
 __device__ inline void keep(const Reduction& r, int64_t result, int64_t split, Key key, int each) {
-  if (r.splits > 1) {
+  if (r.splits > 1 && !in_cluster(r)) {
     static_cast<Key*>(r.partials)[split * r.outs + result] = key;
   } else {
     *reinterpret_cast<int64_t*>(r.out + r.kept.out_offset(result)) =
@@ -173,11 +182,30 @@ __device__ inline Key largest_of_lanes(Key key, int lanes) {
   return key;
 }
 
+// By all threads of a cluster, whose first threads have the keys of a row's parts; the answer is in
+// the first block's first thread.
+__device__ Key largest_of_cluster(Key key, int64_t rank, int64_t blocks) {
+  __shared__ float4 keys[kClusterParts];
+  if (threadIdx.x == 0) {
+    store_to_block(keys + rank, 0,
+                   make_float4(__uint_as_float(static_cast<uint32_t>(key)),
+                               __uint_as_float(static_cast<uint32_t>(key >> 32)), 0, 0));
+  }
+  cluster_arrive();
+  cluster_wait();
+  if (rank != 0 || threadIdx.x != 0) return 0;
+  for (int64_t i = 1; i < blocks; ++i) {
+    key = max(key, static_cast<Key>(__float_as_uint(keys[i].y)) << 32 | __float_as_uint(keys[i].x));
+  }
+  return key;
+}
+
 // Parts of long rows, by a block.
 template <class T>
 __global__ void __launch_bounds__(kReduceThreads, 4) arg_rows(const __grid_constant__ Reduction r) {
   __shared__ Key warps[kReduceThreads / 32];
   const RowPlace place = row_place(r);
+  if (in_cluster(r)) cluster_arrive();  // a block may store to another one only when that has begun
   const uint32_t flip = flip_of(r, Words<T>::kSigns);
   constexpr int kUnitBytes = kUnit * T::kBytes;
   const auto end = static_cast<uint32_t>(place.end);
@@ -204,9 +232,15 @@ __global__ void __launch_bounds__(kReduceThreads, 4) arg_rows(const __grid_const
   Key key = largest_of_lanes(has_any ? key_of(best.value, best.batch) : 0, 32);
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = key;
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  for (int i = 1; i < kReduceThreads / 32; ++i) key = max(key, warps[i]);
-  keep<T>(r, place.row, place.split, key, kUnit);
+  if (threadIdx.x == 0) {
+    for (int i = 1; i < kReduceThreads / 32; ++i) key = max(key, warps[i]);
+  }
+  if (in_cluster(r)) {
+    cluster_wait();
+    key = largest_of_cluster(key, place.split, r.splits);
+    if (place.split != 0) return;
+  }
+  if (threadIdx.x == 0) keep<T>(r, place.row, place.split, key, kUnit);
 }
 
 // The largest number of `lanes` neighbouring threads.
@@ -460,6 +494,9 @@ ReducePlan plan_of(const Call& call) {
   return {call.tensor(0), call.tensor(1), call.integer(2), call.integer(3) != 0};
 }
 
+// Of x: a second kernel would take longer than the first.
+constexpr int64_t kSmallBytes = int64_t{1} << 20;
+
 template <class T>
 Status start(const Call& call, const char* name, const ReducePlan& plan, int sign) {
   Reduction r(plan);
@@ -474,6 +511,15 @@ Status start(const Call& call, const char* name, const ReducePlan& plan, int sig
       const int64_t rows_of_block = kReduceThreads / r.lanes * kRows;
       return launch(call, name, {ceil_div(r.outs, rows_of_block), kReduceThreads},
                     arg_short_rows<T, kRows>, r);
+    }
+    const Device device{DeviceType::kCuda, device_index(call)};
+    const bool small = r.outs * r.count * T::kBytes <= kSmallBytes;
+    if (small && r.splits > 1 && machine_for(device).compute_capability >= 90) {
+      r.splits = kClusterParts;
+      r.chunk = ceil_div(r.units, r.splits);
+      r.partials = nullptr;
+      return launch(call, name, {r.outs * r.splits, kReduceThreads, 0, kClusterParts}, arg_rows<T>,
+                    r);
     }
     PESTLE_TRY(launch(call, name, {blocks, kReduceThreads}, arg_rows<T>, r));
   } else {

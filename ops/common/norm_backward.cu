@@ -1,13 +1,14 @@
 // Gradients of rms_norm, layer_norm, adaln and rms_adaln on CUDA.
 // Map      rows: norm_backward_rows.cuh; a second kernel adds up the runs' sums in a fixed order.
 //          any: a block a row for d_x, then a block 32 columns of all rows (of a group) for the
-//          sums.
+//          sums; small tensors: a cluster does both.
 // Traffic  x and d_out (and residuals) once, d_x once; 4 bytes of sums a column, array and run.
 // Numerics f32; statistics from x again. docs: norm_backward.h
 // Measured H200, share of the copy: bf16 32760 x 5120 95-96 % (3.8 TB/s), with residual and gate
 //          82-88 %; rms 4096 to 262144 86-89 %, f32 92 %; 4608 x 3072 60-68 %. norm_backward.md
 #include <atomic>
 
+#include "backends/cuda/device/cluster.cuh"
 #include "backends/cuda/early_launch.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tensor_amax.h"
@@ -69,9 +70,8 @@ __device__ float any_sum(float v) {
   return v;
 }
 
-__global__ void __launch_bounds__(kAnyRowThreads)
-    any_rows_kernel(const __grid_constant__ AnyGradients p) {
-  const int64_t row = blockIdx.x;
+// d_x of a row, and its statistics. By all threads of a block.
+__device__ void any_row(const AnyGradients& p, int64_t row) {
   const auto count = static_cast<float>(p.columns);
   float4 of = make_float4(0, 0, 0, 0);
   const auto sum = [&](auto term) {
@@ -98,16 +98,15 @@ __global__ void __launch_bounds__(kAnyRowThreads)
   }
 }
 
-// Blocks of 32 columns: `groups` of them above one another, rows of a group shared by 8 lanes.
-__global__ void __launch_bounds__(256)
-    any_sums_kernel(const __grid_constant__ AnyGradients p, bool of_groups) {
+// 32 columns of a group's rows, which 8 lanes share. By all threads of a block.
+__device__ void any_sums(const AnyGradients& p, bool of_groups, int64_t block) {
   constexpr int kLanes = 8;
   __shared__ float parts[kLanes][32][3];
   const int64_t tiles = (p.columns + 31) / 32;
-  const int64_t group = blockIdx.x / tiles;
+  const int64_t group = block / tiles;
   const int column = threadIdx.x % 32;
   const int lane = threadIdx.x / 32;
-  const int64_t j = blockIdx.x % tiles * 32 + column;
+  const int64_t j = block % tiles * 32 + column;
   const int64_t rows = of_groups ? p.rows_of_group : p.rows;
   float sums[3] = {0, 0, 0};
   for (int64_t i = lane; i < rows && j < p.columns; i += kLanes) {
@@ -125,6 +124,7 @@ __global__ void __launch_bounds__(256)
       sums[1] += g;
     }
   }
+  __syncthreads();
   for (int n = 0; n < 3; ++n) parts[lane][column][n] = sums[n];
   __syncthreads();
   if (lane != 0 || j >= p.columns) return;
@@ -137,6 +137,27 @@ __global__ void __launch_bounds__(256)
   put(of_groups ? p.d_scale : p.d_weight, sums[0]);
   put(of_groups ? p.d_shift : p.d_bias, sums[1]);
   if (of_groups) put(p.d_gate, sums[2]);
+}
+
+__global__ void __launch_bounds__(kAnyRowThreads)
+    any_rows_kernel(const __grid_constant__ AnyGradients p) {
+  any_row(p, blockIdx.x);
+}
+// Blocks of 32 columns, `groups` of them above one another.
+__global__ void __launch_bounds__(kAnyRowThreads)
+    any_sums_kernel(const __grid_constant__ AnyGradients p, bool of_groups) {
+  any_sums(p, of_groups, blockIdx.x);
+}
+// All of it, by the one cluster that is the grid. sums, group_sums: blocks that these want.
+__global__ void __launch_bounds__(kAnyRowThreads)
+    any_small_kernel(const __grid_constant__ AnyGradients p, int sums, int group_sums) {
+  for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) any_row(p, row);
+  __syncthreads();
+  cluster_arrive();
+  cluster_wait();
+  for (int i = blockIdx.x; i < sums + group_sums; i += gridDim.x) {
+    any_sums(p, i >= sums, i >= sums ? i - sums : i);
+  }
 }
 
 // ---- host ----
@@ -288,6 +309,9 @@ int64_t runs_of_wave(int cluster) {
   }
 }
 
+// Of x, for _any: launches would take longer than the work of a few blocks.
+constexpr int64_t kSmallElements = 16384;
+
 }  // namespace
 
 Status norm_backward_cuda(const Call& call, const char* name, const NormBackward& b) {
@@ -349,16 +373,24 @@ Status norm_backward_cuda_any(const Call& call, const char* name, const NormBack
                          std::max<int64_t>(1, groups == 0 ? 1 : n.rows() / groups),
                          n.eps,
                          n.subtract_mean};
-  PESTLE_TRY(launch(call, name, {n.rows(), kAnyRowThreads}, any_rows_kernel, job));
   const int64_t tiles = ceil_div(n.columns(), 32);
-  if (b.d_weight.data != nullptr || b.d_bias.data != nullptr) {
-    PESTLE_TRY(launch(call, name, {tiles, 256}, any_sums_kernel, job, false));
+  const bool sums = b.d_weight.data != nullptr || b.d_bias.data != nullptr;
+  const bool group_sums = b.d_gate.data != nullptr || b.d_scale.data != nullptr;
+  const int64_t elements = n.rows() * n.columns();
+  if ((sums || group_sums) && elements > 0 && elements <= kSmallElements) {
+    const Machine machine = machine_for({DeviceType::kCuda, device_index(call)});
+    const int blocks = std::min(8, largest_cluster(machine.compute_capability));
+    return launch(call, name, {blocks, kAnyRowThreads, 0, blocks}, any_small_kernel, job,
+                  static_cast<int>(sums ? tiles : 0),
+                  static_cast<int>(group_sums ? tiles * groups : 0));
   }
-  if (b.d_gate.data == nullptr && b.d_scale.data == nullptr) return {};
+  PESTLE_TRY(launch(call, name, {n.rows(), kAnyRowThreads}, any_rows_kernel, job));
+  if (sums) PESTLE_TRY(launch(call, name, {tiles, kAnyRowThreads}, any_sums_kernel, job, false));
+  if (!group_sums) return {};
   AnyGradients of_groups = job;
   of_groups.rows_of_group = groups == 0 ? 1 : n.rows() / groups;
   if (n.rows() == 0) of_groups.rows_of_group = 0;
-  return launch(call, name, {tiles * groups, 256}, any_sums_kernel, of_groups, true);
+  return launch(call, name, {tiles * groups, kAnyRowThreads}, any_sums_kernel, of_groups, true);
 }
 
 std::string refuse_norm_backward_cuda(const NormBackward& b, const Machine& machine) {

@@ -16,6 +16,7 @@
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tensor_amax.h"
+#include "backends/cuda/whole_amax.h"
 #include "ops/common/hadamard.cuh"
 #include "ops/common/row_codes.cuh"
 
@@ -53,6 +54,7 @@ struct RowMatrix {
   float* scale_out;      // written; from
   const uint32_t* amax;  // this, for one scale of the whole tensor
   RandomRounding rounding;
+  cuda::WholeAmax whole = {};  // in place of amax, for quantize_given
 
   __device__ uint64_t element(int64_t row, int unit) const {
     return static_cast<uint64_t>(row * units + unit) * cuda::kUnit;
@@ -82,7 +84,7 @@ __device__ void quantize_given_tile(const RowMatrix& m, const cuda::TilePlace& p
   for (int r = 0; r < kRows; ++r) {
     if (r >= rows) continue;
     raw[r] = T::load(x);
-    scale[r] = m.amax != nullptr ? whole_scale : __ldg(scales + m.map.row(place.row + r));
+    scale[r] = m.whole.is_known() ? __ldg(scales + m.map.row(place.row + r)) : whole_scale;
     x += m.x_row_bytes;
   }
 #pragma unroll
@@ -97,10 +99,11 @@ __device__ void quantize_given_tile(const RowMatrix& m, const cuda::TilePlace& p
 // Backwards over x when an amax pass has just read it: what that read last is still in the L2.
 template <class T, class Code, int kRows>
 __global__ void __launch_bounds__(384) quantize_given(RowMatrix m) {
-  const bool after_amax = m.amax != nullptr;
+  const bool after_amax = !m.whole.is_known();
   const unsigned block = after_amax ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
   const cuda::TilePlace place = cuda::tile_place(m.column_blocks, kRows, block);
-  const float whole = after_amax ? Code::scale(*m.amax) : 0.0f;
+  float whole = 0;
+  if (after_amax) whole = Code::scale(m.whole.by_block<T>());
   if (after_amax && block == 0 && threadIdx.x == 0) *m.scale_out = whole;
   if (cuda::is_whole(place, m.rows, m.units, kRows))
     quantize_given_tile<T, Code, kRows, true>(m, place, whole);
@@ -310,9 +313,28 @@ inline bool square_tiles(const QuantizeRows& b) {
 }
 inline constexpr int64_t kLongestRow = 65536;  // of quantize_row: 512 threads, 16 units each
 
+// One scale of a small dense tensor: units in a row, one a thread, for every multiprocessor.
+inline bool is_short_run(const QuantizeRows& b) {
+  constexpr int64_t kShort = int64_t{132} * 8 * 256;  // units
+  return whole_tensor(b) && b.rows * b.columns <= kShort * cuda::kUnit && is_contiguous(b.x) &&
+         is_contiguous(b.q);
+}
+
+template <class T, class Code>
+Status start_short_run(const Call& call, const char* name, const QuantizeRows& b, RowMatrix m) {
+  m.units = static_cast<int>(b.rows * b.columns / cuda::kUnit);
+  m.rows = 1;
+  // Blocks that each look for the largest element want many loads at a time.
+  const int threads = m.whole.x != nullptr ? 384 : 128;
+  const int64_t blocks = cuda::ceil_div(m.units, threads);
+  m.column_blocks = cuda::FastDivisor(static_cast<uint32_t>(blocks));
+  return cuda::launch(call, name, {blocks, threads}, quantize_given<T, Code, 1>, m);
+}
+
 template <class T, class Code>
 Status start_rows(const Call& call, const char* name, const QuantizeRows& b, RowMatrix m) {
   constexpr int kRows = 4;
+  if (is_short_run(b)) return start_short_run<T, Code>(call, name, b, m);
   const cuda::Tiles tiles = cuda::Tiles::over(m.rows, m.units);
   m.column_blocks = tiles.column_blocks;
   const cuda::Grid grid{tiles.blocks(kRows), tiles.threads};
@@ -340,10 +362,10 @@ Status start_rows(const Call& call, const char* name, const QuantizeRows& b, Row
 template <class Code>
 Status run_quantize_rows(const Call& call, const char* name, const QuantizeRows& b) {
   if (b.rows == 0 || b.columns == 0) return unsupported(std::string(name) + ": empty");
-  auto* amax = static_cast<uint32_t*>(call.workspace);
-  const bool pre_pass = b.computes && whole_tensor(b);
-  if (pre_pass) PESTLE_TRY(cuda::tensor_amax(call, b.x, amax));
-  const RowMatrix m = row_matrix(b, pre_pass ? amax : nullptr);
+  RowMatrix m = row_matrix(b, nullptr);
+  if (b.computes && whole_tensor(b)) {
+    PESTLE_TRY(cuda::whole_amax(call, b.x, call.workspace, m.whole));
+  }
   switch (b.x.dtype) {
     case DType::kBF16: return start_rows<cuda::Bf16, Code>(call, name, b, m);
     case DType::kF16: return start_rows<cuda::F16, Code>(call, name, b, m);

@@ -14,6 +14,7 @@
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tensor_amax.h"
+#include "backends/cuda/whole_amax.h"
 #include "formats/nvfp4.h"
 #include "ops/quantize_nvfp4/quantize_nvfp4_block.h"
 #include "ops/quantize_nvfp4/quantize_nvfp4_spec.h"
@@ -42,15 +43,24 @@ constexpr uint32_t kLargest = (127u + 40u) << 23;
 
 struct Rule {
   const char* given_scale;  // the global scale, of any alignment, or
-  const uint32_t* amax;     // what it follows from, and
+  const uint32_t* amax;     // what it follows from, or
+  WholeAmax whole;          // what finds that (and `found` is the scale), and
   char* scale_out;          // where it is then stored
+  float found;
   bool high_first;
   bool stochastic;
   uint64_t seed;
 
   __device__ float global_scale() const {
     if (given_scale != nullptr) return __uint_as_float(AnyTensor::bits(given_scale, 4));
-    return formats::nvfp4_global_scale(*amax);
+    return amax != nullptr ? formats::nvfp4_global_scale(*amax) : found;
+  }
+  // By all threads of a block, before anything else is asked.
+  template <class T>
+  __device__ void find_global_scale() {
+    if (given_scale == nullptr && amax == nullptr) {
+      found = formats::nvfp4_global_scale(whole.by_block<T>());
+    }
   }
   // By one thread of the grid.
   __device__ void store_global_scale() const {
@@ -230,6 +240,7 @@ template <class T>
 __global__ void __launch_bounds__(384, 2) tile_kernel(Matrix m, Rule rule) {
   constexpr int kRows = kRowsOf<T>;
   const TilePlace place = tile_place(m.column_blocks, kRows, blockIdx.x);
+  rule.find_global_scale<T>();
   if (is_whole(place, m.x_rows, m.blocks, kRows))
     quantize_tile<T, true>(m, rule, place);
   else
@@ -264,7 +275,7 @@ __global__ void __launch_bounds__(128)
   }
 }
 
-Status prepare(const Call& call, Rule& rule) {
+Status prepare(const Call& call, Rule& rule, bool any) {
   rule = {};
   rule.high_first = call.integer(kNibbles) == 0;
   rule.stochastic = call.integer(kRounding) == 1;
@@ -274,12 +285,21 @@ Status prepare(const Call& call, Rule& rule) {
     return {};
   }
   auto* amax = static_cast<uint32_t*>(call.workspace);
-  rule.amax = amax;
   rule.scale_out = call.tensor(kGlobalScaleOut).as<char>();
+  if (!any) {
+    PESTLE_TRY(whole_amax(call, call.tensor(kX), amax, rule.whole));
+    if (rule.whole.count == 1) rule.amax = rule.whole.parts;
+    return {};
+  }
+  rule.amax = amax;
   return tensor_amax(call, call.tensor(kX), amax);
 }
 
-__global__ void global_scale_kernel(Rule rule) { rule.store_global_scale(); }
+// For an empty matrix, whose scale is that of 0.
+__global__ void global_scale_kernel(Rule rule) {
+  if (rule.amax == nullptr) rule.found = formats::nvfp4_global_scale(0);
+  rule.store_global_scale();
+}
 
 int64_t scale_rows(const Call& call) { return call.tensor(kScaleOut).shape[0]; }
 int64_t scale_columns(const Call& call) { return call.tensor(kScaleOut).shape[1]; }
@@ -310,7 +330,7 @@ Status run_tiles(const Call& call, const Rule& rule) {
 
 Status run(const Call& call) {
   Rule rule;
-  PESTLE_TRY(prepare(call, rule));
+  PESTLE_TRY(prepare(call, rule, false));
   switch (call.tensor(kX).dtype) {
     case DType::kBF16: return run_tiles<Bf16>(call, rule);
     case DType::kF16: return run_tiles<F16>(call, rule);
@@ -320,7 +340,7 @@ Status run(const Call& call) {
 
 Status run_any(const Call& call) {
   Rule rule;
-  PESTLE_TRY(prepare(call, rule));
+  PESTLE_TRY(prepare(call, rule, true));
   const TensorView& q = call.tensor(kQ);
   const int64_t blocks = q.shape[1] * 2 / kBlock;
   const int64_t rows = is_swizzled(call) ? scale_rows(call) : q.shape[0];
@@ -348,12 +368,12 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 80,
      .refuses = refuses,
      .run = run,
-     .workspace = "4"},
+     .workspace = "if(has(global_scale), 0, 4096)"},
     {.id = "cuda/quantize_nvfp4_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
      .run = run_any,
-     .workspace = "4"},
+     .workspace = "if(has(global_scale), 0, 4)"},
 };
 
 }  // namespace
