@@ -196,21 +196,6 @@ def _requires_grad(*values) -> bool:
 _any_requires_grad = getattr(torch._C, "_any_requires_grad", _requires_grad)  # torch 2.5 lacks it
 
 
-def _flat(values: tuple) -> list:
-    """Lists opened."""
-    return [v for value in values for v in (value if isinstance(value, list) else (value,))]
-
-
-def _flat(values: tuple) -> list:
-    """Lists opened."""
-    return [v for value in values for v in (value if isinstance(value, list) else (value,))]
-
-
-def _flat(values: tuple) -> list:
-    """Lists opened."""
-    return [v for value in values for v in (value if isinstance(value, list) else (value,))]
-
-
 def _guard_written_memory(form: Form, overload: torch._ops.OpOverload):
     written = [i for i, name in enumerate(form.keywords()) if name in form.written]
     names = form.keywords()

@@ -89,18 +89,6 @@ class Arg:
     def is_list(self) -> bool:
         return self.kind == "tensor_list"
 
-    @property
-    def is_list(self) -> bool:
-        return self.kind == "tensor_list"
-
-    @property
-    def is_list(self) -> bool:
-        return self.kind == "tensor_list"
-
-    @property
-    def is_list(self) -> bool:
-        return self.kind == "tensor_list"
-
     @cached_property
     def lifts_scalar(self) -> bool:
         """A tensor without dimensions is taken as one of shape [1]."""
@@ -141,18 +129,6 @@ class Op:
     @cached_property
     def by_name(self) -> dict[str, Arg]:
         return {arg.name: arg for arg in self.args}
-
-    @cached_property
-    def has_lists(self) -> bool:
-        return any(arg.is_list for arg in self.args)
-
-    @cached_property
-    def has_lists(self) -> bool:
-        return any(arg.is_list for arg in self.args)
-
-    @cached_property
-    def has_lists(self) -> bool:
-        return any(arg.is_list for arg in self.args)
 
     @cached_property
     def has_lists(self) -> bool:

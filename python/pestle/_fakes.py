@@ -17,21 +17,6 @@ def _outputs(calls: list, arg, asked: torch.dtype | None):
     return made if arg.is_list else made[0]
 
 
-def _outputs(calls: list, arg, asked: torch.dtype | None):
-    made = [_like(call, arg, call.dtype(arg, asked)) for call in calls]
-    return made if arg.is_list else made[0]
-
-
-def _outputs(calls: list, arg, asked: torch.dtype | None):
-    made = [_like(call, arg, call.dtype(arg, asked)) for call in calls]
-    return made if arg.is_list else made[0]
-
-
-def _outputs(calls: list, arg, asked: torch.dtype | None):
-    made = [_like(call, arg, call.dtype(arg, asked)) for call in calls]
-    return made if arg.is_list else made[0]
-
-
 def _fake_of(form: Form):
     def fake(*args, **kwargs):
         whole, asked = form.call(args, kwargs)

@@ -14,18 +14,6 @@ from ._shapes import Call
 TENSORS = ("tensor", "optional_tensor", "tensor_list", "optional_tensor_list")
 
 
-# Kinds of arguments of schemas that are tensors, or lists of them.
-TENSORS = ("tensor", "optional_tensor", "tensor_list", "optional_tensor_list")
-
-
-# Kinds of arguments of schemas that are tensors, or lists of them.
-TENSORS = ("tensor", "optional_tensor", "tensor_list", "optional_tensor_list")
-
-
-# Kinds of arguments of schemas that are tensors, or lists of them.
-TENSORS = ("tensor", "optional_tensor", "tensor_list", "optional_tensor_list")
-
-
 @dataclass(frozen=True)
 class Form:
     op: str

@@ -114,9 +114,6 @@ class _Plan:
         for name in _chosen_dtypes(op.name):
             self.options.setdefault(name, None)
         self.lists = op.has_lists
-        self.lists = op.has_lists
-        self.lists = op.has_lists
-        self.lists = op.has_lists
         self.inputs = sorted(op.of_role("input"), key=lambda arg: arg.optional)
         self._check_outputs(calls)
         self._ask(whole)
@@ -181,24 +178,6 @@ def _flat(values) -> list[torch.Tensor]:
             if t is not None]  # fmt: skip
 
 
-def _flat(values) -> list[torch.Tensor]:
-    """The tensors that are there, lists opened."""
-    return [t for value in values for t in (value if isinstance(value, list | tuple) else (value,))
-            if t is not None]  # fmt: skip
-
-
-def _flat(values) -> list[torch.Tensor]:
-    """The tensors that are there, lists opened."""
-    return [t for value in values for t in (value if isinstance(value, list | tuple) else (value,))
-            if t is not None]  # fmt: skip
-
-
-def _flat(values) -> list[torch.Tensor]:
-    """The tensors that are there, lists opened."""
-    return [t for value in values for t in (value if isinstance(value, list | tuple) else (value,))
-            if t is not None]  # fmt: skip
-
-
 @cache
 def _chosen_dtypes(op: str) -> tuple[str, ...]:
     """Keywords of the op's Python function that name an output's dtype."""
@@ -207,30 +186,6 @@ def _chosen_dtypes(op: str) -> tuple[str, ...]:
         for form in all_forms() if form.op == op
         for kind, name, _ in form.arguments if kind == "dtype"
     })  # fmt: skip
-
-
-def _views(calls: list[Call], arg):
-    """How an input is seen as what the contract calls it, each tensor of a list by itself."""
-    views = [_view(call, arg) for call in calls]
-    if not arg.is_list:
-        return views[0]
-    return lambda tensors: [view(t) for view, t in zip(views, tensors, strict=True)]
-
-
-def _views(calls: list[Call], arg):
-    """How an input is seen as what the contract calls it, each tensor of a list by itself."""
-    views = [_view(call, arg) for call in calls]
-    if not arg.is_list:
-        return views[0]
-    return lambda tensors: [view(t) for view, t in zip(views, tensors, strict=True)]
-
-
-def _views(calls: list[Call], arg):
-    """How an input is seen as what the contract calls it, each tensor of a list by itself."""
-    views = [_view(call, arg) for call in calls]
-    if not arg.is_list:
-        return views[0]
-    return lambda tensors: [view(t) for view, t in zip(views, tensors, strict=True)]
 
 
 def _views(calls: list[Call], arg):
@@ -325,15 +280,6 @@ class _Kernel:
 
     def _may_write_directly(self, plan: _Plan, inputs: list, targets: list) -> bool:
         """No output shares memory with an input, but for the one whose place it may take."""
-        if plan.lists:
-            every = _flat(inputs)
-            return not any(torch._C._is_alias_of(t, o) for t in every for o in _flat(targets))
-        if plan.lists:
-            every = _flat(inputs)
-            return not any(torch._C._is_alias_of(t, o) for t in every for o in _flat(targets))
-        if plan.lists:
-            every = _flat(inputs)
-            return not any(torch._C._is_alias_of(t, o) for t in every for o in _flat(targets))
         if plan.lists:
             every = _flat(inputs)
             return not any(torch._C._is_alias_of(t, o) for t in every for o in _flat(targets))

@@ -152,7 +152,9 @@ def _bind_python(op: _contract.Op, args: tuple, kwargs: dict) -> tuple[Call, dic
         raise InvalidArgumentError(f"{op.name} has no argument {', '.join(sorted(unknown))}")
     attributes = {a.name: values.get(a.name, a.default) for a in op.of_role("attribute")}
     asked = {a.name: values.get(f"{a.name}_dtype") for a in op.of_role("output")}
-    return Call(op, {a.name: values.get(a.name) for a in inputs}, attributes), asked
+    call = Call(op, {a.name: values.get(a.name) for a in inputs}, attributes)
+    call.asked = asked
+    return call, asked
 
 
 def _ask_library(call: Call, asked: dict, implementation: str | None = None) -> None:

@@ -239,6 +239,7 @@ def takes(case: Case, device: str) -> bool:
         return True  # there is a reference
     tensors = {n: t.to(device) for n, t in case.call.tensors.items()}
     call = Call(case.op, tensors, case.call.attributes)
+    call.asked = case.asked
     return any(not v.refusal for v in _why._library_verdicts(device, call, case.asked))
 
 

@@ -6,6 +6,7 @@ import sys
 import threading
 from pathlib import Path
 
+import cases
 import pestle
 import pytest
 import torch
@@ -122,6 +123,16 @@ def test_why_gives_every_verdict():
         pestle.why("quantize_int4", X[:, :5])
     with pytest.raises(pestle.InvalidArgumentError, match="no op 'nothing'"):
         pestle.why("nothing", X)
+
+
+@pytest.mark.parametrize("name", [n for n in pestle.list_ops() if not _contract.op(n).has_lists])
+def test_why_takes_every_case(name):
+    for op, row in cases.all_cases():
+        if op == name:
+            case = cases.make(_contract.op(name), row)
+            asked = {f"{output}_dtype": dtype for output, dtype in case.asked.items()}
+            found = pestle.why(name, **case.call.tensors, **case.call.attributes, **asked)
+            assert found.chosen, row["text"]
 
 
 def test_calls_release_the_interpreter():
