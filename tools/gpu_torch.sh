@@ -82,7 +82,7 @@ run() {
     # Host costs while nothing else runs here.
     python3 bench/torch_host_cost.py cuda >"$out/gpu-torch.host.txt" 2>&1 || status=$?
     # AOTInductor compiles whole models, a minute each: beside the rest, so that it holds up nothing.
-    part .aoti 16 tests/torch/test_aoti.py & aoti=$!
+    part .aoti 9 tests/torch/test_aoti.py & aoti=$!
     part "" "${PESTLE_WORKERS:-auto}" tests/torch --ignore=tests/torch/test_aoti.py || status=$?
     wait $aoti || status=$?
   fi
