@@ -1,8 +1,9 @@
 // Decoders of 4-bit codes, the even column low, with a scale of a few columns of a row, rotated
 // back if asked, on CUDA. An op gives its Format; maps and refusals are here.
 // Maps     tiles    a thread decodes 8 neighbouring codes in each of kRows rows
-//          rotated  groups up to 256: a warp 2048 columns of a row, 64 neighbours a lane, one pass
-//                   through shared memory (hadamard_lanes.cuh); of 1024: a warp 1024 columns, 16
+//          rotated  groups up to 256: a warp up to 8 pieces of 2048 columns of a row, 64 neighbours
+//                   a lane, one pass through shared memory (hadamard_lanes.cuh), the next piece's
+//                   codes and scales on their way meanwhile; of 1024: a warp 1024 columns, 16
 //                   neighbours a lane twice (hadamard.cuh)
 //          any      a thread block 1024 columns of a row in shared memory; any strides
 // Traffic  codes and scales once, out once.
@@ -19,8 +20,13 @@ namespace pestle::ops {
 
 // What a Format has:
 //   State start(): what a thread keeps
-//   Context context(row, column): what 8 codes from `column` on, a multiple of 8, share
+//   Ahead ahead(row, column): what 8 codes from `column` on, a multiple of 8, share, as loads give
+//     it: nothing waits for it
+//   Context context(ahead): the same, ready for use
 //   static constexpr int kContextUnits: how many such units share one, if they begin at a multiple
+//   static constexpr int kLaneAheads, bool looks_ahead(): the Aheads of 64 columns from a multiple
+//   of
+//     64 on, evenly spread, if that is true
 //   void values(word, context, state, v): eight codes, the first in the lowest nibble; by whole
 //     warps
 //   static float factor(context): what they are multiplied by last; static Context scaled(context,
@@ -39,6 +45,8 @@ struct NibbleMatrix {
   int64_t tasks;
   DType out_dtype;
   int out_bytes;
+  bool wide_q;          // rows of codes at multiples of 16 bytes
+  uint32_t tasks_each;  // rotated, groups up to 256: pieces of a warp
 };
 
 struct NibbleCall {
@@ -57,15 +65,16 @@ __global__ void __launch_bounds__(384)
   const int rows = cuda::rows_left(m.rows, place.row, kRows);
   const char* q = m.q + place.row * m.q_row_bytes + place.unit * 4;
   char* out = m.out + place.row * m.out_row_bytes + place.unit * (cuda::kUnit * T::kBytes);
+  // All loads first: what is made of them would wait.
   uint32_t words[kRows];
-  typename Format::Context contexts[kRows];
+  typename Format::Ahead aheads[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     words[r] = 0;
-    contexts[r] = {};
+    aheads[r] = {};
     if (r >= rows || !inside) continue;
     words[r] = __ldg(reinterpret_cast<const uint32_t*>(q));
-    contexts[r] = format.context(place.row + r, place.unit * cuda::kUnit);
+    aheads[r] = format.ahead(place.row + r, place.unit * cuda::kUnit);
     q += m.q_row_bytes;
   }
   const typename Format::State state = format.start();
@@ -73,7 +82,7 @@ __global__ void __launch_bounds__(384)
   for (int r = 0; r < kRows; ++r) {
     if (r >= rows) continue;
     float v[cuda::kUnit];
-    format.values(words[r], contexts[r], state, v);
+    format.values(words[r], format.context(aheads[r]), state, v);
     if (inside) T::store(out, v);
     out += m.out_row_bytes;
   }
@@ -114,7 +123,8 @@ __global__ void __launch_bounds__(32 * kNibbleWarps)
     for (int half = 0; half < 2; ++half) {
       float y[cuda::kUnit];
       typename Format::Context context{};
-      if (first < m.columns) context = format.context(row, first + half * cuda::kUnit);
+      if (first < m.columns)
+        context = format.context(format.ahead(row, first + half * cuda::kUnit));
       format.values(half == 0 ? words[c].x : words[c].y, context, state, y);
       for (int i = 0; i < cuda::kUnit; ++i) v[c][8 * half + i] = y[i];
     }
@@ -159,61 +169,109 @@ __device__ inline void decode_and_rotate(const Format& format, const typename Fo
     for (int i = 0; i < cuda::kUnit; ++i) v[8 * u + i] = y[i];
   }
   rotate_long_runs<kN, kCalm>(v, shared);
+  const int place = long_run_offset(threadIdx.x % 32, 0);
+  char* to = out + place * T::kBytes;
+  const int rest = left - place;
 #pragma unroll
   for (int u = 0; u < 8; ++u) {
-    const int offset = long_run_offset(threadIdx.x % 32, u);
     float y[cuda::kUnit];
 #pragma unroll
     for (int i = 0; i < cuda::kUnit; ++i) y[i] = kCalm ? v[8 * u + i] : v[8 * u + i] * kNorm;
-    if (offset >= left) continue;
-    if (kCalm)
-      T::put(out + offset * T::kBytes, T::pack_numbers(y));
-    else
-      T::store(out + offset * T::kBytes, y);
+    if (long_run_step(u) >= rest) continue;
+    put_plain(to + long_run_step(u) * T::kBytes, kCalm ? T::pack_numbers(y) : T::pack(y));
   }
 }
 
 inline constexpr int kRunWarps = 4;  // of a thread block: 16 KiB of shared memory
 
+struct NibblePiece {
+  int64_t row;
+  int first;  // column
+};
+__device__ inline NibblePiece nibble_piece(const NibbleMatrix& m, uint32_t task) {
+  const uint32_t row = m.pieces.divide(task);
+  return {row, static_cast<int>(task - row * m.pieces.divisor) * kLongPiece};
+}
+
+// Starts the copy of a piece's codes, and the loads of what this lane's 64 columns share.
+template <class Format>
+__device__ inline void start_nibbles(const NibbleMatrix& m, const Format& format, uint32_t task,
+                                     uint4* stage,
+                                     typename Format::Ahead (&aheads)[Format::kLaneAheads]) {
+  const NibblePiece at = nibble_piece(m, task);
+  const int left = (static_cast<int>(m.columns) - at.first) / 2;
+  start_codes<2>(m.q + at.row * m.q_row_bytes + at.first / 2, left, m.wide_q, stage);
+  if (!format.looks_ahead()) return;
+#pragma unroll
+  for (int i = 0; i < Format::kLaneAheads; ++i) {
+    const int column = at.first + static_cast<int>(threadIdx.x % 32) * kLongRun +
+                       i * (kLongRun / Format::kLaneAheads);
+    aheads[i] = {};
+    if (column < m.columns) aheads[i] = format.ahead(at.row, column);
+  }
+}
+
+template <class Format>
+__device__ inline void lane_contexts(const NibbleMatrix& m, const Format& format,
+                                     const NibblePiece& at,
+                                     const typename Format::Ahead (&aheads)[Format::kLaneAheads],
+                                     typename Format::Context (&contexts)[8]) {
+#pragma unroll
+  for (int u = 0; u < 8; u += Format::kContextUnits) {
+    if (format.looks_ahead()) {
+      contexts[u] = u % (8 / Format::kLaneAheads) == 0
+                        ? format.context(aheads[u * Format::kLaneAheads / 8])
+                        : contexts[u / (8 / Format::kLaneAheads) * (8 / Format::kLaneAheads)];
+      continue;
+    }
+    const int column = at.first + static_cast<int>(threadIdx.x % 32) * kLongRun + u * cuda::kUnit;
+    contexts[u] = {};
+    if (column < m.columns) contexts[u] = format.context(format.ahead(at.row, column));
+  }
+}
+
+// Warps go on to the next piece, whose codes are copied to shared memory meanwhile.
 template <class T, class Format, int kN>
 __global__ void __launch_bounds__(32 * kRunWarps, 4)
     nibble_rotated_lanes(const NibbleMatrix m, const __grid_constant__ Format format) {
   __shared__ __align__(128) float4 shared[kRunWarps][kLongQuads];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int64_t task = static_cast<int64_t>(blockIdx.x) * kRunWarps + warp;
-  if (task >= m.tasks) return;
-  const auto row = static_cast<int64_t>(m.pieces.divide(static_cast<uint32_t>(task)));
-  const auto piece = static_cast<int>(task - row * m.pieces.divisor) * kLongPiece;
-  const int first = piece + lane * kLongRun;
-  const int left = static_cast<int>(m.columns) - piece;
-  const char* q = m.q + row * m.q_row_bytes + first / 2;
-  uint2 words[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const bool inside = first + 16 * i < m.columns;
-    words[i] = inside ? __ldg(reinterpret_cast<const uint2*>(q) + i) : make_uint2(0, 0);
-  }
-  typename Format::Context contexts[8] = {};
-  bool calm = true;
-#pragma unroll
-  for (int u = 0; u < 8; u += Format::kContextUnits) {
-    const int column = first + u * cuda::kUnit;
-    // Scales of 64 columns and more are looked up once.
-    if (u > 0 && format.is_wide())
-      contexts[u] = contexts[0];
-    else if (column < m.columns)
-      contexts[u] = format.context(row, column);
-    const uint32_t factor = __float_as_uint(Format::factor(contexts[u]));
-    constexpr uint32_t kLeast = (127u - 100u) << 23, kMost = (127u + 100u) << 23;
-    calm = calm && (factor == 0 || factor - kLeast <= kMost - kLeast);
-  }
+  __shared__ __align__(128) uint4 stages[kRunWarps][kLongPiece / 32];
+  const int warp = threadIdx.x / 32;
+  uint32_t task = (blockIdx.x * kRunWarps + warp) * m.tasks_each;
+  const auto end = static_cast<uint32_t>(min(static_cast<int64_t>(task) + m.tasks_each, m.tasks));
+  if (task >= end) return;
   const typename Format::State state = format.start();
-  char* out = m.out + row * m.out_row_bytes + static_cast<int64_t>(piece) * T::kBytes;
-  if (__all_sync(0xFFFFFFFFu, calm))
-    decode_and_rotate<T, Format, kN, true>(format, state, words, contexts, shared[warp], out, left);
-  else
-    decode_and_rotate<T, Format, kN, false>(format, state, words, contexts, shared[warp], out,
-                                            left);
+  typename Format::Ahead aheads[Format::kLaneAheads] = {};
+  start_nibbles(m, format, task, stages[warp], aheads);
+  for (; task < end; ++task) {
+    const NibblePiece at = nibble_piece(m, task);
+    typename Format::Context contexts[8];
+    lane_contexts(m, format, at, aheads, contexts);
+    uint4 codes[2];
+    await_copies();
+    take_codes<2>(stages[warp], codes);
+    __syncwarp();
+    const uint2 words[4] = {{codes[0].x, codes[0].y},
+                            {codes[0].z, codes[0].w},
+                            {codes[1].x, codes[1].y},
+                            {codes[1].z, codes[1].w}};
+    if (task + 1 < end) start_nibbles(m, format, task + 1, stages[warp], aheads);
+    bool calm = true;
+#pragma unroll
+    for (int u = 0; u < 8; u += Format::kContextUnits) {
+      const uint32_t factor = __float_as_uint(Format::factor(contexts[u]));
+      constexpr uint32_t kLeast = (127u - 100u) << 23, kMost = (127u + 100u) << 23;
+      calm = calm && (factor == 0 || factor - kLeast <= kMost - kLeast);
+    }
+    char* out = m.out + at.row * m.out_row_bytes + static_cast<int64_t>(at.first) * T::kBytes;
+    const int left = static_cast<int>(m.columns) - at.first;
+    if (__all_sync(0xFFFFFFFFu, calm))
+      decode_and_rotate<T, Format, kN, true>(format, state, words, contexts, shared[warp], out,
+                                             left);
+    else
+      decode_and_rotate<T, Format, kN, false>(format, state, words, contexts, shared[warp], out,
+                                              left);
+  }
 }
 
 template <class Format>
@@ -255,7 +313,8 @@ Status run_nibbles_rotated(const Call& call, const char* name, const NibbleCall&
     constexpr int kWarps = kLong ? kRunWarps : kNibbleWarps;
     m.pieces = cuda::FastDivisor(static_cast<uint32_t>(pieces));
     m.tasks = m.rows * pieces;
-    const cuda::Grid grid{cuda::ceil_div(m.tasks, kWarps), 32 * kWarps};
+    if constexpr (kLong) m.tasks_each = static_cast<uint32_t>(rows_each(call, 1, m.tasks));
+    const cuda::Grid grid{cuda::ceil_div(m.tasks, kWarps * m.tasks_each), 32 * kWarps};
     if constexpr (kLong) {
       return cuda::launch(call, name, grid, nibble_rotated_lanes<T, Format, n>, m, format);
     } else {
@@ -280,7 +339,9 @@ Status run_nibbles(const Call& call, const char* name, const NibbleCall& b, cons
                        tiles.column_blocks,
                        0,
                        b.out.dtype,
-                       dtype_bytes(b.out.dtype)};
+                       dtype_bytes(b.out.dtype),
+                       cuda::refuse_unaligned("q", b.q, 16).empty(),
+                       1};
   if (b.hadamard > 0) {
     switch (b.out.dtype) {
       case DType::kBF16: return run_nibbles_rotated<cuda::Bf16>(call, name, b, m, format);

@@ -1,21 +1,20 @@
 // Quantisers to INT8 that rotate first, on CUDA, then codes.
-// Map      long   groups up to 256: a thread block a row, a warp 2048 columns of it, 64 neighbours
-// a
-//                 lane (hadamard_lanes.cuh)
+// Map      long   groups up to 256: a thread block up to 8 rows, one after the other, a warp 2048
+//                 columns, 64 neighbours a lane (hadamard_lanes.cuh); the next row's copy to shared
+//                 memory is under way while one is worked on
 //          short  groups of 1024: a warp 1024 columns, 16 neighbours a lane twice (hadamard.cuh)
 //          The row stays in registers between the rotation, its amax and the codes. One scale of
 //          the whole tensor that is not given takes two launches, amax and codes.
 // Traffic  x once and q once; x twice for one computed scale. x passes once through shared memory
-// as
-//          it is, and once as f32.
+//          as it is, and once as f32.
 // Numerics exact: rotated f32 values, not rounded in between, then as quantize_rows.cuh. The norm,
-// a
-//          power of two, goes into the divisor; signs of zeros do not matter to codes.
-// Measured 32768 x 16384 bf16 by row, groups of 256, on an H200: 551 us, 2.93 TB/s, 74 % of the
-// copy;
-//          63 % of issue slots busy, 24 % occupancy (127 registers).
+//          a power of two, goes into the divisor; signs of zeros do not matter to codes. Codes by
+//          the product with the reciprocal where both its neighbours agree (BothSides).
+// Measured 32768 x 16384 bf16 by row, groups of 256, on an H200: 469 us, 3.44 TB/s, 79 % of the
+//          copy (548 us with a thread block a row and quotients).
 #pragma once
 
+#include "backends/cuda/shared_memory.h"
 #include "ops/common/hadamard.cuh"
 #include "ops/common/hadamard_lanes.cuh"
 #include "ops/common/quantize_rows.cuh"
@@ -35,6 +34,7 @@ struct RotatedRows {
   DType x_dtype;
   char* q;
   int64_t q_row_bytes;
+  int64_t rows;
   int64_t columns;
   RotatedScale mode;
   const float* scale;  // kGiven
@@ -42,6 +42,7 @@ struct RotatedRows {
   float* scale_out;
   uint32_t* amax;
   RandomRounding rounding;
+  int rows_each;  // of a thread block
 };
 
 #ifdef __CUDACC__
@@ -103,9 +104,9 @@ __device__ inline void store_codes(char* q, bool inside, const uint32_t (&words)
 }
 
 // The scale of this thread block's row, from the largest magnitude of the thread's values; false:
-// there is nothing more to do.
-__device__ inline bool scale_of_row(const RotatedRows& m, uint32_t largest, float& scale) {
-  const int64_t row = blockIdx.x;
+// there is nothing more to do. `warps`: not what the last row used.
+__device__ inline bool scale_of_row(const RotatedRows& m, int64_t row, uint32_t largest,
+                                    uint32_t* warps, float& scale) {
   if (m.mode == RotatedScale::kGiven) {
     scale = __ldg(m.scale + row * m.scale_step);
     return true;
@@ -115,7 +116,7 @@ __device__ inline bool scale_of_row(const RotatedRows& m, uint32_t largest, floa
     if (row == 0 && threadIdx.x == 0) *m.scale_out = scale;
     return true;
   }
-  const uint32_t all = block_max(largest);
+  const uint32_t all = block_max(largest, warps);
   if (m.mode == RotatedScale::kAmaxOnly) {
     if (threadIdx.x == 0) atomicMax(m.amax, all);
     return false;
@@ -128,55 +129,63 @@ __device__ inline bool scale_of_row(const RotatedRows& m, uint32_t largest, floa
 struct RotatedUnit {
   float v[cuda::kUnit];
 };
-// Out of line: at the ends of rows, and under scales that were given.
-__device__ __noinline__ inline uint2 rotated_codes(RotatedUnit unit, cuda::Divider by) {
+__device__ inline uint2 rotated_codes(const RotatedUnit& unit, const cuda::Divider& by) {
   float y[cuda::kUnit];
 #pragma unroll
   for (int i = 0; i < cuda::kUnit; ++i) y[i] = by.shortly(unit.v[i]);
   return Int8Code::plain_codes<false>(y);
 }
 // By IEEE division, at random if asked: NaN and Inf included.
-__device__ __noinline__ inline uint2 rotated_codes_slowly(RotatedUnit unit, float norm, float scale,
-                                                          RandomRounding rounding,
-                                                          uint64_t element) {
+__device__ inline uint2 rotated_codes_slowly(RotatedUnit unit, float norm, float scale,
+                                             RandomRounding rounding, uint64_t element) {
 #pragma unroll
   for (int i = 0; i < cuda::kUnit; ++i) unit.v[i] *= norm;
   return encode_slowly<cuda::F32, Int8Code>(cuda::F32::pack_numbers(unit.v), scale, rounding,
                                             element);
 }
 
+// A unit at the end of a row, where codes were not certain, or under a scale that was given.
+__device__ __noinline__ inline uint2 rotated_unit_codes(RotatedUnit unit, cuda::Divider by,
+                                                        bool is_short, float norm, float scale,
+                                                        RandomRounding rounding, uint64_t element) {
+  return is_short ? rotated_codes(unit, by)
+                  : rotated_codes_slowly(unit, norm, scale, rounding, element);
+}
+
+// All codes of a lane, if they are certain (BothSides). q: of its first unit.
+__device__ inline bool store_certain_codes(const float (&v)[kLongRun], const cuda::Divider& by,
+                                           char* q) {
+  const BothSides sides = BothSides::of(by);
+  uint32_t differs = 0;
+#pragma unroll
+  for (int u = 0; u < kLongRun / cuda::kUnit; ++u) {
+    uint32_t r[cuda::kUnit];
+#pragma unroll
+    for (int i = 0; i < cuda::kUnit; ++i) r[i] = sides.rounded(v[8 * u + i], differs);
+    *reinterpret_cast<uint2*>(q + long_run_step(u)) = Int8Code::low_bytes(r);
+  }
+  return differs == 0;
+}
+
+// One row, rotated: its scale and codes.
 template <int kN>
-__global__ void __launch_bounds__(32 * kLongWarps, 2) quantize_rotated_long(RotatedRows m) {
-  extern __shared__ __align__(16) float shared[];
+__device__ inline void quantize_long_row(const RotatedRows& m, int64_t row, int piece,
+                                         const float (&v)[kLongRun], uint32_t* warps) {
   constexpr float kNorm = kHadamardNorm<kN>;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int64_t row = blockIdx.x;
-  const int piece = warp * kLongPiece;
+  const int lane = threadIdx.x % 32;
   const int left = static_cast<int>(m.columns) - piece;
-  float v[kLongRun];
-  float* mine = shared + warp * (kLongPiece / 2);
-  load_long_runs(m.x_dtype, m.x + row * m.x_row_bytes + static_cast<int64_t>(piece) * m.x_bytes,
-                 left, reinterpret_cast<char*>(mine), v);
-  rotate_long_runs<kN, true>(v, reinterpret_cast<float4*>(mine));
   float largest = 0;
 #pragma unroll
   for (int i = 0; i < kLongRun; ++i) largest = max_or_nan(largest, fabsf(v[i]));
   float scale = 0;
-  if (!scale_of_row(m, formats::abs_bits(largest * kNorm), scale)) return;
+  if (!scale_of_row(m, row, formats::abs_bits(largest * kNorm), warps, scale)) return;
   const cuda::Divider by = cuda::Divider::by(scale * (1 / kNorm));
   const bool is_short = by.is_short(largest) && !m.rounding.stochastic;
   const bool is_bounded = m.mode != RotatedScale::kGiven;
   char* q = m.q + row * m.q_row_bytes + piece;
-  if (is_short && is_bounded && left >= kLongPiece) {
-#pragma unroll
-    for (int u = 0; u < kLongRun / cuda::kUnit; ++u) {
-      float y[cuda::kUnit];
-#pragma unroll
-      for (int i = 0; i < cuda::kUnit; ++i) y[i] = by.shortly(v[8 * u + i]);
-      cuda::store8(q + long_run_offset(lane, u), Int8Code::plain_codes<true>(y));
-    }
+  if (is_short && is_bounded && left >= kLongPiece &&
+      store_certain_codes(v, by, q + long_run_offset(lane, 0)))
     return;
-  }
 #pragma unroll
   for (int u = 0; u < kLongRun / cuda::kUnit; ++u) {
     const int offset = long_run_offset(lane, u);
@@ -184,17 +193,40 @@ __global__ void __launch_bounds__(32 * kLongWarps, 2) quantize_rotated_long(Rota
     RotatedUnit unit;
 #pragma unroll
     for (int i = 0; i < cuda::kUnit; ++i) unit.v[i] = v[8 * u + i];
-    cuda::store8(
-        q + offset,
-        is_short ? rotated_codes(unit, by)
-                 : rotated_codes_slowly(unit, kNorm, scale, m.rounding,
-                                        static_cast<uint64_t>(row * m.columns + piece + offset)));
+    const auto element = static_cast<uint64_t>(row * m.columns + piece + offset);
+    cuda::store8(q + offset,
+                 rotated_unit_codes(unit, by, is_short, kNorm, scale, m.rounding, element));
+  }
+}
+
+template <int kN>
+__global__ void __launch_bounds__(32 * kLongWarps, 2) quantize_rotated_long(RotatedRows m) {
+  extern __shared__ __align__(128) char memory[];
+  __shared__ uint32_t largest[2][32];
+  const int warp = threadIdx.x / 32;
+  const int piece = warp * kLongPiece;
+  const int left = static_cast<int>(m.columns) - piece;
+  auto* exchange = reinterpret_cast<float4*>(memory) + warp * kLongQuads;
+  char* stage = memory + blockDim.x / 32 * (kLongQuads * sizeof(float4)) + piece * m.x_bytes;
+  const char* x = m.x + static_cast<int64_t>(piece) * m.x_bytes;
+  int64_t row = static_cast<int64_t>(blockIdx.x) * m.rows_each;
+  const int64_t end = min(row + m.rows_each, m.rows);
+  start_long_runs(x + row * m.x_row_bytes, left, m.x_bytes, stage);
+  for (int turn = 0; row < end; ++row, turn ^= 1) {
+    float v[kLongRun];
+    await_copies();
+    take_long_runs(m.x_dtype, stage, v);
+    __syncwarp();
+    if (row + 1 < end) start_long_runs(x + (row + 1) * m.x_row_bytes, left, m.x_bytes, stage);
+    rotate_long_runs<kN, true>(v, exchange);
+    quantize_long_row<kN>(m, row, piece, v, largest[turn]);
   }
 }
 
 template <int kN>
 __global__ void __launch_bounds__(32 * kRotatedWarps, 2) quantize_rotated(RotatedRows m) {
   extern __shared__ __align__(16) float shared[];
+  __shared__ uint32_t warps[32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int64_t row = blockIdx.x;
   const int first = warp * kRotatedPiece + lane * kLaneRun;
@@ -212,7 +244,7 @@ __global__ void __launch_bounds__(32 * kRotatedWarps, 2) quantize_rotated(Rotate
     }
   }
   float scale = 0;
-  if (!scale_of_row(m, largest, scale)) return;
+  if (!scale_of_row(m, row, largest, warps, scale)) return;
   const cuda::Divider by = cuda::Divider::by(scale);
   const bool is_short = by.is_short(__uint_as_float(largest));
   char* q = m.q + row * m.q_row_bytes + warp * kRotatedPiece;
@@ -233,22 +265,30 @@ inline Status run_quantize_rotated(const Call& call, const char* name, const Qua
                 b.x.dtype,
                 b.q.as<char>(),
                 cuda::row_distance(b.q),
+                b.rows,
                 b.columns,
                 b.computes ? RotatedScale::kComputed : RotatedScale::kGiven,
                 b.computes ? nullptr : b.scale.as<float>(),
                 whole_tensor(b) ? 0 : 1,
                 b.computes ? b.scale.as<float>() : nullptr,
                 static_cast<uint32_t*>(call.workspace),
-                b.rounding};
-  const auto start = [&](auto n) {
+                b.rounding,
+                1};
+  const auto start = [&](auto n) -> Status {
     constexpr bool kLong = n <= kLongestGroup;
     const auto warps =
         static_cast<int>(cuda::ceil_div(b.columns, kLong ? kLongPiece : kRotatedPiece));
-    const size_t each = kLong ? kLongQuads * sizeof(float4) : kRotateFloats * sizeof(float);
-    const cuda::Grid grid{b.rows, 32 * warps, static_cast<size_t>(warps) * each};
     if constexpr (kLong) {
+      const size_t each = kLongQuads * sizeof(float4) + kLongPiece * static_cast<size_t>(m.x_bytes);
+      m.rows_each = rows_each(call, warps, b.rows);
+      const cuda::Grid grid{cuda::ceil_div(b.rows, m.rows_each), 32 * warps,
+                            static_cast<size_t>(warps) * each};
+      PESTLE_TRY(
+          cuda::allow_shared(call, quantize_rotated_long<n>, static_cast<int>(grid.shared_bytes)));
       return cuda::launch(call, name, grid, quantize_rotated_long<n>, m);
     } else {
+      const cuda::Grid grid{b.rows, 32 * warps,
+                            static_cast<size_t>(warps) * kRotateFloats * sizeof(float)};
       return cuda::launch(call, name, grid, quantize_rotated<n>, m);
     }
   };

@@ -137,14 +137,17 @@ __global__ void __launch_bounds__(384) quantize_lanes(RowMatrix m, int lanes) {
   }
 }
 
-// The largest of a thread block's values, in all threads.
-__device__ inline uint32_t block_max(uint32_t value) {
-  __shared__ uint32_t warps[32];
+// The largest of a thread block's values, in all threads. `warps`: 32 words of shared memory.
+__device__ inline uint32_t block_max(uint32_t value, uint32_t* warps) {
   value = __reduce_max_sync(0xFFFFFFFFu, value);
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
   __syncthreads();
   const unsigned lane = threadIdx.x % 32;
   return __reduce_max_sync(0xFFFFFFFFu, lane < blockDim.x / 32 ? warps[lane] : 0u);
+}
+__device__ inline uint32_t block_max(uint32_t value) {
+  __shared__ uint32_t warps[32];
+  return block_max(value, warps);
 }
 
 template <class T, class Code, int kPerThread>

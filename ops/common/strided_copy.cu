@@ -8,9 +8,9 @@
 //          elements, through 32 x 32 tiles of shared memory where the dense dimensions differ.
 // Traffic  each tensor once.
 // Numerics bits are copied.
-// Measured staged tiles on an H200, share of a copy of the same size: bf16 16384x8192 96 %,
-//          8 x 4096x4096 102 %, 4608x3072 98 %, 32760x5120 93 %; f32 8192x8192 97 %. Tiles: e4m3
-//          16384x16384 93 %
+// Measured staged tiles on an H200, share of a copy of the same size: bf16 16384x8192 93 %,
+//          8 x 4096x4096 96 %, 32760x5120 88 %; f32 8192x8192 94 %. Tiles: e4m3 16384x16384 86 %
+//          (before tiles went down 64 at a time)
 #include "backends/cuda/device/elements.cuh"
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) copy_units(const __grid_constant__ U
 
 // Tiles that run at the same time should make whole pages of both tensors: they go down this many
 // before they go on to the next column.
-constexpr uint32_t kTilesDown = 16;
+constexpr uint32_t kTilesDown = 64;
 
 // x's element (r, c) is at from + r * from_row + c * bytes, and goes to to + c * to_row + r *
 // bytes.
@@ -109,6 +109,7 @@ struct TileCopy {
   FastDivisor tiles;        // of a matrix
   FastDivisor group_tiles;  // of kTilesDown rows of tiles
   uint32_t halo;            // staged: pieces that a row may begin late by, 0 or 1
+  uint32_t flip;            // staged, 4 bytes: bits to turn over
   OuterDims outer;
 };
 
@@ -231,6 +232,13 @@ __global__ void __launch_bounds__(Staged<kBytes>::kThreads, 4)
     const char* rows = p + static_cast<int64_t>(first + place) * S::kSide * copy.from_row;
 #pragma unroll
     for (int i = 0; i < S::kSide; ++i) square[i] = load16(rows + i * copy.from_row);
+    if constexpr (kBytes == 4) {
+#pragma unroll
+      for (int i = 0; i < S::kSide; ++i) {
+        square[i] = make_uint4(square[i].x ^ copy.flip, square[i].y ^ copy.flip,
+                               square[i].z ^ copy.flip, square[i].w ^ copy.flip);
+      }
+    }
 #pragma unroll
     for (int i = 0; i < S::kSide; ++i) {
       tile_of[(over * S::kSide + i) * S::kSlots + (place ^ over)] = column_of<kBytes>(square, i);
@@ -366,7 +374,7 @@ int64_t units_of(const CopyPlan& plan) { return plan.elements * plan.from_bytes 
 
 template <int kBytes, int kTileRows, int kTileColumns>
 Status start_tiles(const Call& call, const char* name, const CopyPlan& plan, const Grid& block,
-                   void (*kernel)(TileCopy)) {
+                   void (*kernel)(TileCopy), uint32_t flip = 0) {
   const int across = plan.crossing(), last = plan.rank - 1;
   TileCopy copy{};
   copy.from = plan.from;
@@ -388,6 +396,7 @@ Status start_tiles(const Call& call, const char* name, const CopyPlan& plan, con
   bool whole_sectors = reinterpret_cast<uintptr_t>(plan.to) % 32 == 0;
   for (int d = 0; d < last; ++d) whole_sectors &= plan.to_stride[d] % 32 == 0;
   copy.halo = whole_sectors ? 0 : 1;
+  copy.flip = flip;
   Grid grid = block;
   grid.blocks = matrices * copy.tiles_down * over;
   return launch(call, name, grid, kernel, copy);
@@ -401,10 +410,10 @@ Status start_squares(const Call& call, const char* name, const CopyPlan& plan) {
 }
 
 template <int kBytes>
-Status start_staged(const Call& call, const char* name, const CopyPlan& plan) {
+Status start_staged(const Call& call, const char* name, const CopyPlan& plan, uint32_t flip = 0) {
   using S = Staged<kBytes>;
   return start_tiles<kBytes, S::kPieces * S::kSide, S::kRows>(call, name, plan, {0, S::kThreads},
-                                                              copy_staged_tiles<kBytes>);
+                                                              copy_staged_tiles<kBytes>, flip);
 }
 
 Status start_units(const Call& call, const char* name, const CopyPlan& plan) {
@@ -510,6 +519,10 @@ Status fast_copy(const Call& call, const char* name, const CopyPlan& plan) {
     case 2: return start_staged<2>(call, name, plan);
     default: return start_staged<4>(call, name, plan);
   }
+}
+
+Status fast_flipped_copy(const Call& call, const char* name, const CopyPlan& plan, uint32_t flip) {
+  return start_staged<4>(call, name, plan, flip);
 }
 
 Status any_copy(const Call& call, const char* name, const CopyPlan& plan) {

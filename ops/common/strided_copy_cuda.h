@@ -13,6 +13,10 @@ namespace pestle::ops {
 std::string refuse_fast_copy(const CopyPlan& plan);
 Status fast_copy(const Call& call, const char* name, const CopyPlan& plan);
 
+// A fast copy of 4-byte elements that lie in another order in out (plan.crossing() >= 0), each
+// exclusive-or'd with `flip`.
+Status fast_flipped_copy(const Call& call, const char* name, const CopyPlan& plan, uint32_t flip);
+
 // Any strides and byte offsets.
 Status any_copy(const Call& call, const char* name, const CopyPlan& plan);
 

@@ -2,15 +2,18 @@
 // transpose. One scale for the tensor, for each square of 128 x 128, or for each column.
 // Map      a thread block a tile: 128 x 128, or 256 rows of 64 columns where rows of q_t begin
 //          inside sectors. A thread turns its 8 x 8 codes in registers; they cross the block
-//          through 16 KiB of shared memory and leave a second time by columns, 16 bytes a lane.
-//          Tiles go down 16 at a time, so that tiles that share sectors of q_t run together.
+//          through shared memory and leave a second time by columns, 16 bytes a lane. Tall tiles
+//          write q_t from whole sector to whole sector: a ninth warp makes the codes of the next
+//          tile's first 24 rows once more. Tiles go down 4 at a time (16: tall, or without q_t), so
+//          that tiles that share sectors of q_t run together.
 // Traffic  x, q and q_t once. x twice for a computed scale of the tensor or of columns: an amax
 //          pass first, then tiles from the end, which the L2 still holds.
 // Numerics as ops/common/quantize_rows.cuh: codes bit for bit those of the CPU.
-// Measured on an H200, share of a copy of the same bytes: 32768 x 16384 bf16 with a scale for the
-//          tensor 96 %, computed 101 % (two reads counted), squares 95 %, columns 93 %, computed
-//          columns without q_t 90 %; f32 103 %; 4608 x 3072 97 %; 32760 x 5120, where q_t's rows
-//          begin inside sectors, 88 % (80 % by squares); 32765 x 5120, byte stores, 54 %.
+// Measured on an H200, share of a copy of the same bytes, bf16: 32768 x 16384 with a scale for the
+//          tensor 90 % (89 % by 16 down, 88 % by 64), computed 92 %, squares 89 %, columns 86 %;
+//          32760 x 5120, where q_t's rows begin inside sectors: 87 % (82 % with sectors in parts),
+//          squares 75 %.
+// Tried    squares down a strip of 8 or 16, what fills no sector kept for the next: 72 and 73 %.
 #pragma once
 
 #include "ops/common/quantize_rows.cuh"
@@ -18,7 +21,6 @@
 namespace pestle::ops {
 
 inline constexpr int kTileThreads = 256;
-inline constexpr unsigned kTilesDown = 16;
 
 // A thread has 8 rows of a unit. Square: 128 x 128; tall: 256 rows of 64 columns, whose columns are
 // longer pieces of q_t's rows.
@@ -28,13 +30,16 @@ struct TileShape {
   static constexpr int kColumns = kUnits * cuda::kUnit;
   static constexpr int kGroups = kTileThreads / kUnits;  // of 8 rows
   static constexpr int kRows = kGroups * 8;
+  static constexpr int kHaloGroups = kTall ? 3 : 0;  // of the next tile
+  static constexpr int kPlaces = kGroups + (kTall ? 16 : 0);
+  static constexpr int kThreads = kTileThreads + (kTall ? 32 : 0);
 
-  // Columns have kGroups places of 8 bytes in shared memory. Which one rows 8g..8g+7 have depends
+  // Columns have kPlaces places of 8 bytes in shared memory. Which one rows 8g..8g+7 have depends
   // on the column's unit, so that neither the writers, who have different units, nor the readers
   // share banks.
   __device__ static int place(int column, int group) {
     const int unit = column / cuda::kUnit;
-    return column * kGroups + (group ^ (kTall ? 2 * unit : unit));
+    return column * kPlaces + (group ^ (kTall ? 2 * unit : unit));
   }
 };
 
@@ -44,9 +49,11 @@ struct TileCodes {
   int64_t q_t_row_bytes;
   int store_bytes;  // 16, 8, 4 or 1: how q_t's rows are aligned
   bool whole;       // one scale for all
+  bool halo;        // tall: rows of q_t are written by whole sectors
   unsigned tiles_down;
   unsigned tiles_across;
-  cuda::FastDivisor group_tiles;  // of kTilesDown rows of tiles
+  unsigned down_each;             // tiles that go down before the next column
+  cuda::FastDivisor group_tiles;  // of so many rows of tiles
 };
 
 struct TileAt {
@@ -55,8 +62,8 @@ struct TileAt {
 __device__ inline TileAt tile_at(const TileCodes& t, unsigned block) {
   const unsigned group = t.group_tiles.divide(block);
   const unsigned in_group = block - group * t.group_tiles.divisor;
-  const unsigned down = min(kTilesDown, t.tiles_down - group * kTilesDown);
-  return {group * kTilesDown + in_group % down, in_group / down};
+  const unsigned down = min(t.down_each, t.tiles_down - group * t.down_each);
+  return {group * t.down_each + in_group % down, in_group / down};
 }
 
 // ---- a scale for each column ----
@@ -121,18 +128,19 @@ __device__ inline uint4 turn4(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
                     __byte_perm(ab_high, cd_high, 0x5410), __byte_perm(ab_high, cd_high, 0x7632));
 }
 
-template <bool kTall>
-__device__ inline void put_turned(uint2* turned, const uint2 (&codes)[8], int unit, int group) {
+// `place`: of a column in `turned`.
+template <class Place>
+__device__ inline void put_turned(uint2* turned, const uint2 (&codes)[8], int unit, Place&& place) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const auto word = [&](int row) { return half == 0 ? codes[row].x : codes[row].y; };
     const uint4 top = turn4(word(0), word(1), word(2), word(3));
     const uint4 low = turn4(word(4), word(5), word(6), word(7));
     const int column = unit * cuda::kUnit + half * 4;
-    turned[TileShape<kTall>::place(column, group)] = make_uint2(top.x, low.x);
-    turned[TileShape<kTall>::place(column + 1, group)] = make_uint2(top.y, low.y);
-    turned[TileShape<kTall>::place(column + 2, group)] = make_uint2(top.z, low.z);
-    turned[TileShape<kTall>::place(column + 3, group)] = make_uint2(top.w, low.w);
+    turned[place(column)] = make_uint2(top.x, low.x);
+    turned[place(column + 1)] = make_uint2(top.y, low.y);
+    turned[place(column + 2)] = make_uint2(top.z, low.z);
+    turned[place(column + 3)] = make_uint2(top.w, low.w);
   }
 }
 
@@ -143,7 +151,7 @@ __device__ inline void store_turned(const uint2* turned, uint8_t* to, int64_t ro
   using Shape = TileShape<kTall>;
   constexpr int kBytes = sizeof(Word), kAcross = Shape::kRows / kBytes;
 #pragma unroll 4
-  for (int i = threadIdx.x; i < Shape::kColumns * kAcross; i += kTileThreads) {
+  for (int i = threadIdx.x; i < Shape::kColumns * kAcross; i += Shape::kThreads) {
     const int column = i / kAcross, row = i % kAcross * kBytes;
     if (column >= columns || row >= rows) continue;
     Word word;
@@ -158,6 +166,23 @@ __device__ inline void store_turned(const uint2* turned, uint8_t* to, int64_t ro
           reinterpret_cast<const Word*>(turned + Shape::place(column, row / 8))[row % 8 / kBytes];
     }
     *reinterpret_cast<Word*>(to + column * row_bytes + row) = word;
+  }
+}
+
+// A column's stretch from a whole sector of 32 bytes to another: its first groups of 8 rows, up to
+// 3, are the tile's above, and as many of the next tile are here. A sector that two blocks write in
+// parts costs more than to make some codes twice.
+__device__ inline void store_whole_sectors(const uint2* turned, uint8_t* to, int64_t row_bytes,
+                                           int columns, int rows, bool is_first) {
+  using Shape = TileShape<true>;
+  const int lane = threadIdx.x % 32;
+  for (int column = threadIdx.x / 32; column < columns; column += Shape::kThreads / 32) {
+    uint8_t* out = to + column * row_bytes;
+    const int shift = static_cast<int>(-(reinterpret_cast<uintptr_t>(out) / 8)) & 3;
+    const int end = min(Shape::kGroups + shift, rows / 8);
+    for (int group = (is_first ? 0 : shift) + lane; group < end; group += 32) {
+      *reinterpret_cast<uint2*>(out + group * 8) = turned[Shape::place(column, group)];
+    }
   }
 }
 
@@ -215,32 +240,41 @@ __device__ void encode_tile(const TileCodes& t, const TileAt& tile, int unit, in
 }
 
 template <class T, class Code, bool kColumns, bool kTall>
-__global__ void __launch_bounds__(kTileThreads, 2)
+__global__ void __launch_bounds__(TileShape<kTall>::kThreads, kColumns&& kTall ? 1 : 2)
     quantize_tiles(const __grid_constant__ TileCodes t) {
   using Shape = TileShape<kTall>;
-  __shared__ __align__(16) uint2 turned[Shape::kColumns * Shape::kGroups];
+  __shared__ __align__(16) uint2 turned[Shape::kColumns * Shape::kPlaces];
   const RowMatrix& m = t.m;
   const TileAt tile = tile_at(t, m.amax != nullptr ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
   const int unit_here = threadIdx.x % Shape::kUnits, group = threadIdx.x / Shape::kUnits;
   const int unit = static_cast<int>(tile.across) * Shape::kUnits + unit_here;
   const int64_t first_row = static_cast<int64_t>(tile.down) * Shape::kRows;
   const int64_t row = first_row + group * 8;
-  const int left = unit < m.units ? cuda::rows_left(m.rows, row, 8) : 0;
+  // Tall: the last warp has the first rows of the next tile, for their turned codes alone.
+  const bool is_halo = group >= Shape::kGroups;
+  const bool is_used = !is_halo || (t.halo && group < Shape::kGroups + Shape::kHaloGroups);
+  const int left = unit < m.units && is_used ? cuda::rows_left(m.rows, row, 8) : 0;
   uint2 codes[8] = {};
   encode_tile<T, Code, kColumns>(t, tile, unit, row, left, codes);
   uint8_t* q = m.q + row * m.q_row_bytes + unit * cuda::kUnit;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    if (i < left) cuda::store8(q, codes[i]);
+    if (i < left && !is_halo) cuda::store8(q, codes[i]);
     q += m.q_row_bytes;
   }
   if (t.q_t == nullptr) return;
-  put_turned<kTall>(turned, codes, unit_here, group);
+  if (is_used) {
+    put_turned(turned, codes, unit_here, [&](int column) { return Shape::place(column, group); });
+  }
   __syncthreads();
   const int first_column = static_cast<int>(tile.across) * Shape::kColumns;
   const int columns = min(Shape::kColumns, m.units * cuda::kUnit - first_column);
-  const int rows = cuda::rows_left(m.rows, first_row, Shape::kRows);
   uint8_t* to = t.q_t + first_column * t.q_t_row_bytes + first_row;
+  if (kTall && t.halo) {
+    const int more = cuda::rows_left(m.rows, first_row, Shape::kRows + 8 * Shape::kHaloGroups);
+    return store_whole_sectors(turned, to, t.q_t_row_bytes, columns, more, first_row == 0);
+  }
+  const int rows = cuda::rows_left(m.rows, first_row, Shape::kRows);
   switch (t.store_bytes) {
     case 16: return store_turned<kTall, uint4>(turned, to, t.q_t_row_bytes, columns, rows);
     case 8: return store_turned<kTall, uint2>(turned, to, t.q_t_row_bytes, columns, rows);
@@ -314,8 +348,10 @@ Status start_shape(const Call& call, const char* name, TileCodes t) {
   using Shape = TileShape<kTall>;
   t.tiles_down = static_cast<unsigned>(cuda::ceil_div(t.m.rows, Shape::kRows));
   t.tiles_across = static_cast<unsigned>(cuda::ceil_div(t.m.units, Shape::kUnits));
-  t.group_tiles = cuda::FastDivisor(t.tiles_across * kTilesDown);
-  const cuda::Grid grid{static_cast<int64_t>(t.tiles_down) * t.tiles_across, kTileThreads};
+  t.down_each = t.q_t != nullptr && !kTall ? 4 : 16;
+  t.group_tiles = cuda::FastDivisor(t.tiles_across * t.down_each);
+  t.halo = kTall && t.store_bytes >= 8;
+  const cuda::Grid grid{static_cast<int64_t>(t.tiles_down) * t.tiles_across, Shape::kThreads};
   return cuda::launch(call, name, grid, quantize_tiles<T, Code, kColumns, kTall>, t);
 }
 
@@ -352,6 +388,8 @@ Status run_quantize_tiles(const Call& call, const char* name, const QuantizeRows
                     b.q_t == nullptr ? 0 : b.q_t->strides[0],
                     b.q_t == nullptr ? 1 : aligned_bytes(*b.q_t),
                     whole_tensor(b),
+                    false,
+                    0,
                     0,
                     0,
                     {}};

@@ -66,8 +66,12 @@ struct Ends<false> {
   __device__ void take(const Ends& other) { largest = max(largest, other.largest); }
   __device__ void take(float v) { largest = max(largest, formats::abs_bits(v)); }
   __device__ void join(int step) { largest = max_of_lanes(largest, step); }
+  static constexpr int kJoinWords = 32;  // of shared memory
   __device__ void join_block() {
-    __shared__ uint32_t warps[32];
+    __shared__ uint32_t warps[kJoinWords];
+    join_block(warps);
+  }
+  __device__ void join_block(uint32_t* warps) {
     const uint32_t mine = __reduce_max_sync(0xFFFFFFFFu, largest);
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = mine;
     __syncthreads();
@@ -124,19 +128,23 @@ struct Ends<true> {
     below = max_of_lanes(below, step);
     above = max_of_lanes(above, step);
   }
+  static constexpr int kJoinWords = 64;
   __device__ void join_block() {
-    __shared__ uint32_t warps[2][32];
+    __shared__ uint32_t warps[kJoinWords];
+    join_block(warps);
+  }
+  __device__ void join_block(uint32_t* warps) {
     const uint32_t low = __reduce_max_sync(0xFFFFFFFFu, below);
     const uint32_t high = __reduce_max_sync(0xFFFFFFFFu, above);
     if (threadIdx.x % 32 == 0) {
-      warps[0][threadIdx.x / 32] = low;
-      warps[1][threadIdx.x / 32] = high;
+      warps[threadIdx.x / 32] = low;
+      warps[32 + threadIdx.x / 32] = high;
     }
     __syncthreads();
     const unsigned lane = threadIdx.x % 32;
     const bool is_warp = lane < blockDim.x / 32;
-    below = __reduce_max_sync(0xFFFFFFFFu, is_warp ? warps[0][lane] : 0u);
-    above = __reduce_max_sync(0xFFFFFFFFu, is_warp ? warps[1][lane] : 0u);
+    below = __reduce_max_sync(0xFFFFFFFFu, is_warp ? warps[lane] : 0u);
+    above = __reduce_max_sync(0xFFFFFFFFu, is_warp ? warps[32 + lane] : 0u);
   }
   // formats::int4_asym_scale: hi - lo is the sum of the magnitudes, and the zero point needs no
   // clamp.
@@ -251,6 +259,16 @@ __device__ inline uint32_t short_codes(const float (&x)[cuda::kUnit], const cuda
     word += __float_as_uint(quotient + 0x1.8p23f) << (4 * i);
   }
   return kAsymmetric ? word : word ^ 0x88888888u;
+}
+
+// short_codes without a zero point by two multiply-adds a code; where `differs` becomes other than
+// 0, they are not certain.
+__device__ inline uint32_t certain_codes(const float (&x)[cuda::kUnit], const BothSides& sides,
+                                         uint32_t& differs) {
+  uint32_t word = first_word<false>(0);
+#pragma unroll
+  for (int i = 0; i < cuda::kUnit; ++i) word += sides.rounded(x[i], differs) << (4 * i);
+  return word ^ 0x88888888u;
 }
 
 // The same at random, formats::int_stochastic. Out of line: Philox takes more room than all else.

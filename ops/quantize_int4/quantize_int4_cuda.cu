@@ -2,8 +2,8 @@
 // Map      groups  a thread 16 neighbouring columns in each of kRows rows; group_size / 16
 //                  neighbouring threads share a scale
 //          row     one group a row: a thread block the row, which stays in registers
-//          rotated one group a row: a thread block the row, 64 neighbours a lane
-//                  (hadamard_lanes.cuh); else, and by groups of 1024, a warp 1024 columns
+//          rotated one group a row: a thread block up to 8 rows, 64 neighbours a lane
+//                  (hadamard_lanes.cuh), the next row's copy under way meanwhile; else, and by groups of 1024, a warp 1024 columns
 //                  (hadamard.cuh), then four units of 8 neighbours a lane
 //          any     a thread block 1024 columns of a row in shared memory, one pass for the ends of
 //                  every group, one for the codes; any strides and groups
@@ -12,11 +12,12 @@
 //          where the group's ends lie between 2^-50 and 2^60, else by the scalar rule, a unit at a
 //          time.
 // Measured 32768 x 16384 bf16 on an H200: groups of 32, 64, 128 at 105, 103, 102 % of the copy,
-//          with zero points 96 %; rotated by 256, one group a row, 63 %.
+//          with zero points 96 %; rotated by 256, one group a row, 66 %.
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
+#include "backends/cuda/shared_memory.h"
 #include "backends/cuda/tensor_amax.h"
 #include "ops/common/hadamard.cuh"
 #include "ops/quantize_int4/quantize_int4_codes.cuh"
@@ -73,6 +74,7 @@ struct Job {
   int group_lanes;     // a power of two, or 0: the row is one group
   int group_shift;     // from a lane's columns to their group
   bool wide_q;         // rows of codes at multiples of 16 bytes
+  int rows_each;       // rotated, one group a row: of a thread block
 
   __device__ ScalePlace scales_at(int64_t row, int group) const {
     return {scale + row * scale_row_bytes + group * 4,
@@ -193,45 +195,60 @@ __device__ void transpose_words(uint32_t (&w)[4]) {
   swap(w[1], w[3], upper, 2);
 }
 
-// One group a row, rotated by groups up to 256: 64 neighbours a lane (hadamard_lanes.cuh).
+// Codes of a lane's eight units, by the product with the reciprocal if that is certain.
+template <bool kAsymmetric>
+__device__ inline void lane_codes(const float (&v)[kLongRun], const Divider& by, int zero,
+                                  uint32_t (&words)[8]) {
+  const auto unit_of = [&](int u, float(&unit)[kUnit]) {
+#pragma unroll
+    for (int k = 0; k < kUnit; ++k) unit[k] = v[u * kUnit + k];
+  };
+  if constexpr (!kAsymmetric) {
+    const BothSides sides = BothSides::of(by);
+    uint32_t differs = 0;
+#pragma unroll
+    for (int u = 0; u < 8; ++u) {
+      float unit[kUnit];
+      unit_of(u, unit);
+      words[u] = certain_codes(unit, sides, differs);
+    }
+    if (differs == 0) return;
+  }
+#pragma unroll
+  for (int u = 0; u < 8; ++u) {
+    float unit[kUnit];
+    unit_of(u, unit);
+    words[u] = short_codes<kAsymmetric>(unit, by, zero);
+  }
+}
+
+// One row, rotated: its scale and codes.
 template <bool kAsymmetric, int kN>
-__global__ void __launch_bounds__(32 * kLongWarps, 2) rotated_row_kernel(Job job) {
-  extern __shared__ __align__(16) float shared[];
+__device__ inline void quantize_long_row(const Job& job, int64_t row, int piece,
+                                         const float (&v)[kLongRun], uint32_t* join) {
   constexpr float kNorm = kHadamardNorm<kN>;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int64_t row = blockIdx.x;
-  const int piece = warp * kLongPiece;
+  const int lane = threadIdx.x % 32;
   const int left = job.units * kUnit - piece;
-  float v[kLongRun];
-  float* mine = shared + warp * (kLongPiece / 2);
-  load_long_runs(job.x_dtype,
-                 job.x + row * job.x_row_bytes + static_cast<int64_t>(piece) * job.x_bytes, left,
-                 reinterpret_cast<char*>(mine), v);
-  rotate_long_runs<kN, true>(v, reinterpret_cast<float4*>(mine));
   auto ends = Ends<kAsymmetric>::of_rotated(v, kNorm);
-  ends.join_block();
+  ends.join_block(join);
   const GroupScale g = ends.scale();
   if (threadIdx.x == 0) job.scales_at(row, 0).store(g);
   char* q = job.q + row * job.q_row_bytes + piece / 2;
   if (g.is_short && !job.rounding.stochastic && job.wide_q) {
-    const Divider by = Divider::by(g.scale * (1 / kNorm));
+    uint32_t words[8];
+    lane_codes<kAsymmetric>(v, Divider::by(g.scale * (1 / kNorm)), g.zero, words);
+    __syncwarp();
 #pragma unroll
     for (int four = 0; four < 2; ++four) {
-      uint32_t words[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float unit[kUnit];
-#pragma unroll
-        for (int k = 0; k < kUnit; ++k) unit[k] = v[(4 * four + i) * kUnit + k];
-        words[i] = short_codes<kAsymmetric>(unit, by, g.zero);
-      }
-      transpose_words(words);
+      uint32_t w[4] = {words[4 * four], words[4 * four + 1], words[4 * four + 2],
+                       words[4 * four + 3]};
+      transpose_words(w);
       // 32 columns; a row may end in their middle.
       const int offset = lane / 4 * 256 + four * 128 + lane % 4 * 32;
       if (offset + 32 <= left)
-        store16(q + offset / 2, make_uint4(words[0], words[1], words[2], words[3]));
+        store16(q + offset / 2, make_uint4(w[0], w[1], w[2], w[3]));
       else if (offset < left)
-        store8(q + offset / 2, make_uint2(words[0], words[1]));
+        store8(q + offset / 2, make_uint2(w[0], w[1]));
     }
     return;
   }
@@ -244,6 +261,31 @@ __global__ void __launch_bounds__(32 * kLongWarps, 2) rotated_row_kernel(Job job
     for (int k = 0; k < kUnit; ++k) unit[k] = v[u * kUnit + k] * kNorm;
     store4(q + offset / 2, unit_codes_out_of_line<kAsymmetric>(
                                unit, g, job.rounding, row, job.units, (piece + offset) / kUnit));
+  }
+}
+
+// One group a row, rotated by groups up to 256: 64 neighbours a lane (hadamard_lanes.cuh).
+template <bool kAsymmetric, int kN>
+__global__ void __launch_bounds__(32 * kLongWarps, 2) rotated_row_kernel(Job job) {
+  extern __shared__ __align__(128) char memory[];
+  __shared__ uint32_t join[2][Ends<kAsymmetric>::kJoinWords];
+  const int warp = threadIdx.x / 32;
+  const int piece = warp * kLongPiece;
+  const int left = job.units * kUnit - piece;
+  auto* exchange = reinterpret_cast<float4*>(memory) + warp * kLongQuads;
+  char* stage = memory + blockDim.x / 32 * (kLongQuads * sizeof(float4)) + piece * job.x_bytes;
+  const char* x = job.x + static_cast<int64_t>(piece) * job.x_bytes;
+  int64_t row = static_cast<int64_t>(blockIdx.x) * job.rows_each;
+  const int64_t end = min(row + job.rows_each, job.rows);
+  start_long_runs(x + row * job.x_row_bytes, left, job.x_bytes, stage);
+  for (int turn = 0; row < end; ++row, turn ^= 1) {
+    float v[kLongRun];
+    await_copies();
+    take_long_runs(job.x_dtype, stage, v);
+    __syncwarp();
+    if (row + 1 < end) start_long_runs(x + (row + 1) * job.x_row_bytes, left, job.x_bytes, stage);
+    rotate_long_runs<kN, true>(v, exchange);
+    quantize_long_row<kAsymmetric, kN>(job, row, piece, v, join[turn]);
   }
 }
 
@@ -438,9 +480,14 @@ template <bool kAsymmetric>
 Status run_rotated(const Call& call, Job job, int hadamard) {
   if (job.group_lanes == 0 && hadamard <= kLongestGroup) {
     const auto warps = static_cast<int>(ceil_div(job.units, kLongPiece / kUnit));
-    const Grid grid{job.rows, 32 * warps, static_cast<size_t>(warps) * kLongQuads * sizeof(float4)};
-    return with_hadamard(hadamard, [&](auto n) {
+    const size_t each = kLongQuads * sizeof(float4) + kLongPiece * static_cast<size_t>(job.x_bytes);
+    job.rows_each = rows_each(call, warps, job.rows);
+    const Grid grid{ceil_div(job.rows, job.rows_each), 32 * warps,
+                    static_cast<size_t>(warps) * each};
+    return with_hadamard(hadamard, [&](auto n) -> Status {
       constexpr int kN = n <= kLongestGroup ? static_cast<int>(n) : kLongestGroup;
+      PESTLE_TRY(allow_shared(call, rotated_row_kernel<kAsymmetric, kN>,
+                              static_cast<int>(grid.shared_bytes)));
       return launch(call, spec.name, grid, rotated_row_kernel<kAsymmetric, kN>, job);
     });
   }

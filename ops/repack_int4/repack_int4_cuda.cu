@@ -1,16 +1,21 @@
 // repack_int4 on CUDA.
-// Map      tiles  a thread block turns 64 rows n by 256 columns k, through shared memory as words
-// of
-//                 8 codes along k (kaio's order), which plain and gptq have too; awq's words along
-//                 n are turned by a thread, 8 words at once
-//          any    a thread a word of the output, code by code, any strides
+// Map      turned  between words along k and awq's along n: a thread block 512 rows by 256 columns, a
+//                  thread 16 bytes of 8 rows, which it turns 8 x 8 codes at a time
+//          copied  between words along k and gptq's: a transposition of 4-byte words
+//                  (ops/common/strided_copy.cu)
+//          tiles   other pairs and odd sizes: 64 rows n by 256 columns k, through shared memory as
+//                  words of 8 codes along k
+//          any     a thread a word of the output, code by code, any strides
 // Traffic  q once, out once.
-// Measured H200, 32768 x 32768: from awq 366 us (2.9 TB/s, 69 % of copy), to awq 474, to gptq 469
-//          (2.3 TB/s, 53 %).
+// Measured H200, 32768 x 32768, share of the copy: to awq 92 % (274 us), from awq 89 % (284 us; 16
+//          tiles down, not 64), to gptq 92 % (274 us); all by `tiles`: 53, 69 and 53 %.
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/elements.cuh"
+#include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
+#include "backends/cuda/shared_memory.h"
 #include "backends/cuda/tensor_amax.h"
+#include "ops/common/strided_copy_cuda.h"
 #include "ops/repack_int4/repack_int4_spec.h"
 
 namespace pestle::ops::repack_int4 {
@@ -121,6 +126,95 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// ---- turned: between words along k and awq's words along n ----
+
+constexpr int kTurnGroups = 64;  // of 8 rows of the input, in a tile: 256 bytes of a row of out
+constexpr uint32_t kTurnsDown = 64;
+
+// in: rows of codes, eight neighbours a word; out: the same codes by columns.
+struct TurnJob {
+  const char* in;
+  char* out;
+  int64_t in_row_bytes;
+  int64_t out_row_bytes;
+  uint32_t rows;
+  uint32_t columns;
+  uint32_t flip;
+  uint32_t tiles_down;
+  FastDivisor group_tiles;  // of kTurnsDown rows of tiles
+};
+
+__device__ constexpr int place_of(bool awq, int c) { return awq ? awq_place(c) : c; }
+
+__device__ uint4 turn_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  const uint32_t ab = __byte_perm(a, b, 0x5140), cd = __byte_perm(c, d, 0x5140);
+  const uint32_t ab_high = __byte_perm(a, b, 0x7362), cd_high = __byte_perm(c, d, 0x7362);
+  return make_uint4(__byte_perm(ab, cd, 0x5410), __byte_perm(ab, cd, 0x7632),
+                    __byte_perm(ab_high, cd_high, 0x5410), __byte_perm(ab_high, cd_high, 0x7632));
+}
+
+// Nibble c of word r to nibble r of word c, half an instruction a code.
+__device__ void turn_nibbles(uint32_t (&w)[8]) {
+  constexpr uint32_t kEven = 0x0F0F0F0Fu;
+  uint32_t even[4], odd[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    even[i] = (w[2 * i] & kEven) | (w[2 * i + 1] << 4 & ~kEven);
+    odd[i] = (w[2 * i] >> 4 & kEven) | (w[2 * i + 1] & ~kEven);
+  }
+  const uint4 low = turn_bytes(even[0], even[1], even[2], even[3]);
+  const uint4 high = turn_bytes(odd[0], odd[1], odd[2], odd[3]);
+  w[0] = low.x, w[2] = low.y, w[4] = low.z, w[6] = low.w;
+  w[1] = high.x, w[3] = high.y, w[5] = high.z, w[7] = high.w;
+}
+
+// A tile of 8 * kTurnGroups rows by 256 columns. A thread reads 16 bytes of each of 8 rows and
+// turns four squares; by way of shared memory they leave 16 bytes a lane, too. A word of row c of
+// out lies at its place ^ 4 * (c / 32), so that neither the writers nor the readers share banks.
+template <bool kAwqIn, bool kAwqOut>
+__global__ void __launch_bounds__(8 * kTurnGroups) turned_kernel(const TurnJob job) {
+  extern __shared__ __align__(16) uint32_t turned[];
+  const uint32_t group = job.group_tiles.divide(blockIdx.x);
+  const uint32_t in_group = blockIdx.x - group * job.group_tiles.divisor;
+  const uint32_t down = min(kTurnsDown, job.tiles_down - group * kTurnsDown);
+  const uint32_t first_row = (group * kTurnsDown + in_group % down) * (8 * kTurnGroups);
+  const uint32_t first_column = in_group / down * 256;
+
+  const uint32_t chunk = threadIdx.x % 8, rows = threadIdx.x / 8;
+  const uint32_t row = first_row + rows * 8;
+  if (row < job.rows && first_column + chunk * 32 < job.columns) {
+    const char* p = job.in + row * job.in_row_bytes + (first_column / 2 + chunk * 16);
+    uint4 in[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) in[place_of(kAwqOut, i)] = load16(p + i * job.in_row_bytes);
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      uint32_t w[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        w[i] = (s == 0 ? in[i].x : s == 1 ? in[i].y : s == 2 ? in[i].z : in[i].w) ^ job.flip;
+      }
+      turn_nibbles(w);
+#pragma unroll
+      for (int c = 0; c < 8; ++c) {
+        turned[(chunk * 32 + s * 8 + c) * kTurnGroups + (rows ^ 4 * chunk)] =
+            w[place_of(kAwqIn, c)];
+      }
+    }
+  }
+  __syncthreads();
+  constexpr uint32_t kUnits = kTurnGroups / 4;  // of 16 bytes, of a row of the tile
+#pragma unroll
+  for (uint32_t i = 0; i < 8; ++i) {
+    const uint32_t index = i * (8 * kTurnGroups) + threadIdx.x;
+    const uint32_t c = index / kUnits, unit = index % kUnits;
+    if (first_column + c >= job.columns || first_row + unit * 32 >= job.rows) continue;
+    const uint4 v = reinterpret_cast<const uint4*>(turned)[c * kUnits + (unit ^ c / 32)];
+    char* to = job.out + (first_column + c) * job.out_row_bytes + (first_row / 2 + unit * 16);
+    *reinterpret_cast<uint4*>(to) = v;
+  }
+}
+
 // A packed matrix of any strides: PackedView of ops/common/int4_packings.h on the device.
 struct AnyPacked {
   AnyTensor t;
@@ -168,14 +262,70 @@ uint32_t flip_of(const Call& call) {
   return flips ? 8 : 0;
 }
 
+bool along_k(Int4Packing packing) {
+  return packing != Int4Packing::kGptq && packing != Int4Packing::kAwq;
+}
+
+// The words of 8 codes along k, one row a row of the weight. Not for awq.
+TensorView words_of(const TensorView& q, Int4Packing packing, const Size& size) {
+  TensorView words = q;
+  words.dtype = DType::kI32;
+  words.rank = 2;
+  words.shape[0] = size.n;
+  words.shape[1] = size.k / 8;
+  const bool along_n = packing == Int4Packing::kGptq;
+  words.strides[0] = along_n ? 1 : words.shape[1];
+  words.strides[1] = along_n ? words.shape[0] : 1;
+  return words;
+}
+
+bool turns(const Call& call, const Size& size) {
+  const Int4Packing from = packing_of(call, kFrom), to = packing_of(call, kTo);
+  const bool awq =
+      (along_k(from) && to == Int4Packing::kAwq) || (from == Int4Packing::kAwq && along_k(to));
+  const auto addresses = reinterpret_cast<uintptr_t>(call.tensor(kQ).data) |
+                         reinterpret_cast<uintptr_t>(call.tensor(kOut).data);
+  return awq && size.n % 32 == 0 && size.k % 32 == 0 && addresses % 16 == 0 &&
+         std::max(size.n, size.k) < INT_MAX - 1024;
+}
+
+template <bool kAwqIn>
+Status run_turned(const Call& call, const Size& size) {
+  TurnJob job{};
+  job.in = call.tensor(kQ).as<char>();
+  job.out = call.tensor(kOut).as<char>();
+  job.rows = static_cast<uint32_t>(kAwqIn ? size.k : size.n);
+  job.columns = static_cast<uint32_t>(kAwqIn ? size.n : size.k);
+  job.in_row_bytes = job.columns / 2;
+  job.out_row_bytes = job.rows / 2;
+  job.flip = flip_of(call) * 0x11111111u;
+  job.tiles_down = static_cast<uint32_t>(ceil_div(job.rows, 8 * kTurnGroups));
+  const int64_t across = ceil_div(job.columns, 256);
+  job.group_tiles = FastDivisor(static_cast<uint32_t>(kTurnsDown * across));
+  const Grid grid{job.tiles_down * across, 8 * kTurnGroups, kTurnGroups * 1024};
+  const auto kernel = turned_kernel<kAwqIn, !kAwqIn>;
+  PESTLE_TRY(allow_shared(call, kernel, static_cast<int>(grid.shared_bytes)));
+  return launch(call, spec.name, grid, kernel, job);
+}
+
 Status run(const Call& call) {
   const TensorView& q = call.tensor(kQ);
-  const Size size = weight_size(q, packing_of(call, kFrom));
+  const Int4Packing from = packing_of(call, kFrom), to = packing_of(call, kTo);
+  const Size size = weight_size(q, from);
+  if (turns(call, size)) {
+    return from == Int4Packing::kAwq ? run_turned<true>(call, size) : run_turned<false>(call, size);
+  }
+  const uint32_t flip = flip_of(call) * 0x11111111u;
+  if (from != Int4Packing::kAwq && to != Int4Packing::kAwq) {
+    const CopyPlan plan(words_of(q, from, size), words_of(call.tensor(kOut), to, size));
+    if (plan.crossing() >= 0 && refuse_fast_copy(plan).empty()) {
+      return fast_flipped_copy(call, spec.name, plan, flip);
+    }
+  }
   const int64_t across = ceil_div(size.k / 8, kTileWords);
   return launch(call, spec.name, {ceil_div(size.n, kTileRows) * across, kThreads}, tiles_kernel,
-                Job{q.as<uint32_t>(), packing_of(call, kFrom)},
-                Job{call.tensor(kOut).as<uint32_t>(), packing_of(call, kTo)}, size.n, size.k,
-                flip_of(call) * 0x11111111u, across);
+                Job{q.as<uint32_t>(), from}, Job{call.tensor(kOut).as<uint32_t>(), to}, size.n,
+                size.k, flip, across);
 }
 
 Status run_any(const Call& call) {
