@@ -4,6 +4,7 @@
 //                   Each warp takes its largest t, then sums exp(t - largest); one exchange of
 //                   these pairs gives the row's.
 //   staged_kernel   a row in the shared memory of a block or a cluster (softmax_staged.cuh).
+//   partly_staged_kernel  a longer one: as much of it as a cluster's shared memory holds
 //   streamed_kernel a row that is read once and not written, by a block.
 //   long_kernel     parts of a row that are read again, backwards: what the L2 still holds comes
 //                   first; and single elements of any strides.
@@ -163,6 +164,9 @@ Status start_softmax(const Call& call, const char* name, SoftmaxJob& job) {
           {job.groups.blocks(), job.groups.threads(), staged.shared_bytes, job.groups.cluster},
           staged_kernel<T, kKind>, job);
     }
+    auto started = start_partly_staged<T, kKind>(call, name, job);
+    PESTLE_TRY(started.status());
+    if (started.value()) return {};
   }
   job.groups = RowGroups::looping(rows, units, most_blocks);
   return start(long_kernel<Vectors<T>, kKind>);

@@ -2,6 +2,7 @@
 // and registers hold nothing. Each thread copies (cp.async) and reads the same 16 bytes, so that
 // only the partial results of a row need barriers.
 //   staged_kernel   all of a row: by a block, or by the blocks of a cluster
+//   partly_staged_kernel    a longer row, the end of whose parts is read again
 //   streamed_kernel a ring of a few pieces a thread: the row is read once (cross_entropy)
 #pragma once
 
@@ -338,6 +339,80 @@ __global__ void __launch_bounds__(kStagedThreads, T::kBytes == 2 ? 5 : 6)
   }
 }
 
+// ---- rows beyond what a cluster holds ----
+
+constexpr int kPartlyThreads = 512;  // of a block, which is alone on its multiprocessor
+constexpr int kAgain = 4;            // pieces of a thread that are on their way a second time
+
+// `held` pieces of a thread, an even number, stay in shared memory. The others are looked at while
+// those are on their way, and read again at the end: the L2 may still have them.
+template <class T, SoftmaxKind kKind>
+__global__ void __launch_bounds__(kPartlyThreads, 1)
+    partly_staged_kernel(const __grid_constant__ SoftmaxJob job, int held) {
+  extern __shared__ uint4 staged[];
+  __shared__ RowParts shared[2];
+  const RowPlace place = row_place(job.groups);
+  begin_row(place);
+  const StagedRow<T> row(job, place);
+  held = min(held, row.chunks);
+  const auto piece = [&](int chunk) { return staged + chunk * row.lanes + threadIdx.x; };
+  const auto* x = reinterpret_cast<const uint4*>(row.x) + row.lane;
+  const auto far_piece = [&](int chunk) { return x + chunk * row.lanes; };
+  constexpr int kStep = kTogether * kStages;
+  const int each = (held + kStep - 1) / kStep * kTogether;
+#pragma unroll 1
+  for (int stage = 0; stage < kStages; ++stage) {
+    for (int c = stage * each; c < min((stage + 1) * each, held); ++c) row.fetch(c, piece(c));
+    commit_copies();
+  }
+  bool plain = row.is_plain();
+  SoftmaxPart part = SoftmaxPart::none();
+  PlainPart plain_part;
+  if (plain)
+    add_plain(row, far_piece, held, row.chunks, plain_part);
+  else
+    add_general(row, far_piece, held, row.chunks, part);
+#pragma unroll 1
+  for (int stage = 0; stage < kStages; ++stage) {
+    wait_for_copies(kStages - 1 - stage);
+    const int end = min((stage + 1) * each, held);
+    if (plain)
+      add_plain(row, piece, stage * each, end, plain_part);
+    else
+      add_general(row, piece, stage * each, end, part);
+  }
+  if (plain) part = plain_part.part();
+  SoftmaxPart all = join_row(place, part.over_lanes(32), shared[0]);
+  if (plain && !is_regular(all)) {  // the same in all of the row's threads
+    plain = false;
+    part = SoftmaxPart::none();
+    add_general(row, far_piece, held, row.chunks, part);
+    add_general(row, piece, 0, held, part);
+    begin_row(place);
+    all = join_row(place, part.over_lanes(32), shared[1]);
+  }
+  if (place.units == 0) return;
+  const StagedResult<T, kKind> result(all, plain);
+  char* out = job.out.any.data + place.row * job.out.distance + place.first * (kUnit * T::kBytes);
+#pragma unroll 1
+  for (int c = held; c < row.chunks; c += kAgain) {
+    uint4 raw[kAgain];
+#pragma unroll
+    for (int k = 0; k < kAgain; ++k) {
+      if (row.has(c + k)) raw[k] = *far_piece(c + k);
+    }
+#pragma unroll
+    for (int k = 0; k < kAgain; ++k) {
+      if (row.has(c + k)) result.write(row, c + k, raw[k], out);
+    }
+  }
+#pragma unroll 2
+  for (int c = 0; c < held; ++c) {
+    if (!row.has(c)) break;
+    result.write(row, c, *piece(c), out);
+  }
+}
+
 // ---- blocks that stay ----
 
 constexpr int kStayThreads = 512;
@@ -563,6 +638,37 @@ Status allow_staged(const Call& call, size_t bytes) {
                                        static_cast<int>(most_shared(call))));
   done.fetch_or(bit, std::memory_order_relaxed);
   return {};
+}
+
+// Starts the kernel that reads the rest of a row again, if a cluster holds four fifths of it;
+// false: it does not.
+template <class T, SoftmaxKind kKind>
+Result<bool> start_partly_staged(const Call& call, const char* name, SoftmaxJob& job) {
+  using namespace softmax_device;
+  const int blocks = cluster_blocks(call);
+  const int held = static_cast<int>(most_shared(call) / (kPartlyThreads * 16)) / 2 * 2;
+  cuda::RowGroups& g = job.groups;
+  g.units = job.x.count / kUnit;
+  g.cluster = blocks;
+  g.lanes = kPartlyThreads;
+  g.rows_of_block = 1;
+  g.block_units = (ceil_div(g.units, blocks) + 7) / 8 * 8;
+  const int64_t pieces = g.block_units * (kUnit / Piece<T>::kCount);
+  if (blocks == 1 || ceil_div(pieces, kPartlyThreads) > held + held / 4) return false;
+  const size_t bytes = static_cast<size_t>(held) * kPartlyThreads * 16;
+  static std::atomic<uint64_t> done{0};
+  const int device = cuda::device_index(call);
+  const uint64_t bit = uint64_t{1} << (device & 63);
+  if ((done.load(std::memory_order_relaxed) & bit) == 0) {
+    PESTLE_ON_DEVICE(device);
+    PESTLE_CUDA_TRY(cudaFuncSetAttribute(partly_staged_kernel<T, kKind>,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(bytes)));
+    done.fetch_or(bit, std::memory_order_relaxed);
+  }
+  PESTLE_TRY(launch(call, name, {g.rows * blocks, kPartlyThreads, bytes, blocks},
+                    partly_staged_kernel<T, kKind>, job, held));
+  return true;
 }
 
 // Clusters of `blocks` that the call's device runs at once, each block alone on a multiprocessor.
