@@ -8,11 +8,11 @@
 // Measured activation.md, gated_activation.md
 #include "ops/common/activation_rows.h"
 
-#include "backends/cuda/device/row_ring.cuh"
 #include "backends/cuda/shared_memory.h"
 #include "ops/common/activation_rows.cuh"
 #include "ops/common/quantized_any.cuh"
 #include "ops/common/quantized_output.cuh"
+#include "ops/common/staged_codes.cuh"
 
 namespace pestle::ops {
 namespace {
@@ -20,89 +20,123 @@ namespace {
 using namespace pestle::cuda;
 using namespace row_quantizer;
 
-constexpr int kCodeThreads = 256;
-constexpr int kCodeBlocks = 3;  // of a multiprocessor, at least
-
 struct CodesJob {
-  TeamShape shape;
+  StagedShape shape;
   const char* x = nullptr;
   const char* gate = nullptr;
   char* out = nullptr;
   int64_t x_row_bytes = 0, gate_row_bytes = 0, out_row_bytes = 0;
-  int columns = 0;
-  int stages = 1;  // rows that are on their way or in use
   Activation act = Activation::kSilu;
   RowQuantizer codes;
 };
 
-// A unit's values, rounded to T.
-template <class T>
-__device__ inline typename T::Raw activated(const CodesJob& p, const RowRing<CodeMap<T>>& ring,
-                                            int stage, int gate, int unit) {
-  using Map = CodeMap<T>;
-  constexpr int kEach = kUnit / Map::kPieceElements;  // pieces of a unit
-  const int run = unit / 2, first = unit % 2 * kEach;
-  float v[kUnit];
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    ring.read(stage, run, first + i, v + i * Map::kPieceElements);
+// x / (1 + e^-u) of a 16-bit x, within 2^-20 of itself: enough where it is rounded to 16 bits.
+// Numerator and denominator are 2^-16 of that, so that small results keep their digits without a
+// branch for the sign of u; the smallest 16-bit numbers times 2^-16 are still exact.
+__device__ inline float roughly_gated(float x, float u) {
+  constexpr float kSmall = 0x1p-16f;
+  const float e = quick_exp2(__fmaf_rn(u, -kLog2E, -16.0f));
+  return x * kSmall * quick_reciprocal(kSmall + e);
+}
+// activate for results of 16 bits, in fewer instructions.
+__device__ inline void activate_roughly(Activation act, float (&v)[kUnit]) {
+  if (act == Activation::kSilu) {
+    for (int i = 0; i < kUnit; ++i) v[i] = roughly_gated(v[i], v[i]);
+  } else if (act == Activation::kGeluTanh) {
+    for (int i = 0; i < kUnit; ++i) v[i] = roughly_gated(v[i], tanh_argument(v[i]));
+  } else {
+    for (int i = 0; i < kUnit; ++i) v[i] *= normal_of(v[i]);
   }
-  activate(p.act, v);
-  if (p.gate != nullptr) {
-    float g[kUnit];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      ring.read(gate, run, first + i, g + i * Map::kPieceElements);
-    }
-    for (int j = 0; j < kUnit; ++j) v[j] *= g[j];
-  }
-  return round_unit<T>(v);
 }
 
-template <class T, class Kind>
-__global__ void __launch_bounds__(kCodeThreads, kCodeBlocks)
-    codes_kernel(const __grid_constant__ CodesJob p) {
-  using Map = CodeMap<T>;
-  extern __shared__ uint4 shared[];
-  __shared__ TeamJoins<2> parts;  // of rows in turn: one is read while the next is written
-  Team team(p.shape);
-  RowElements<Map> at(team, p.columns);
-  const int tensor = blockDim.x * (Map::kStageBytes * p.stages);
-  char* after = reinterpret_cast<char*>(shared) + (p.gate != nullptr ? 2 : 1) * tensor;
-  const RowRing<Map> ring(team, p.columns, shared, p.stages);
-  const auto fetch = [&](int k, int stage) {
-    if (team.walks_on(k)) {
-      const int row = team.row_after(k);
-      ring.fetch(row_at(p.x, p.x_row_bytes, row), stage);
-      if (p.gate != nullptr) ring.fetch(row_at(p.gate, p.gate_row_bytes, row), stage + tensor);
-    }
-    commit_copies();
-  };
-  Nvfp4Scale global{};
-  if constexpr (std::is_same_v<Kind, Nvfp4Codes>) global = Nvfp4Scale::from(p.codes.global_scale);
-  for (int k = 0; k < p.stages; ++k) fetch(k, k * ring.kStride);
-  team.begin(parts);
-  int stage = 0, slot = 0;
-  for (; team.walks_on(0); team.go_on(), slot ^= 1) {
-    at.begin_row(team);
-    if (p.stages == 2)
-      wait_for_copies<1>();
-    else
-      wait_for_copies<0>();
-    __syncwarp();  // pieces that other lanes asked for
-    typename T::Raw raw[kCodeUnits];
-    char* out = row_at(p.out, p.out_row_bytes, team.row);
+// A granule of a row and of its gate, which lies `behind` bytes behind it.
+template <class T, class Row>
+struct Activated {
+  static constexpr int kN = Row::kElements, kCount = kPieceBytes / T::kBytes;
+  const CodesJob& p;
+  const Row& row;
+  uint32_t behind;
+  char* out;
+
+  __device__ void values(int step, float (&v)[kN]) const {
 #pragma unroll
-    for (int i = 0; i < kCodeUnits; ++i) {
-      raw[i] = activated<T>(p, ring, stage, stage + tensor, i);
-      if (p.out != nullptr && at.stores(i)) {
-        T::put(at_element<T::kBytes>(out, at.element(i)), raw[i]);
+    for (int u = 0; u < kN / kUnit; ++u) {
+      float x[kUnit];
+      read(step, u, 0, x);
+      if constexpr (T::kBytes == 2)
+        activate_roughly(p.act, x);
+      else
+        activate(p.act, x);
+      if (p.gate != nullptr) {
+        float g[kUnit];
+        read(step, u, behind, g);
+        for (int j = 0; j < kUnit; ++j) x[j] *= g[j];
       }
+      for (int j = 0; j < kUnit; ++j) v[u * kUnit + j] = x[j];
     }
-    __syncwarp();
-    fetch(p.stages, stage);
-    stage = p.stages == 2 ? ring.kStride - stage : 0;
-    put_codes<T, Kind>(p.codes, team, at, parts, slot, after, global, raw);
+  }
+  // Rounded, and stored where the output is asked for.
+  __device__ void rounded(int step, uint4 (&w)[Row::kPieces]) const {
+    float v[kN];
+    values(step, v);
+    round_granule<T, true>(v, w);
+    if (out != nullptr && row.has(step)) store_granule<T>(out, row.granule(step), v);
+  }
+
+ private:
+  __device__ void read(int step, int unit, uint32_t at, float (&v)[kUnit]) const {
+    constexpr int kEach = kUnit / kCount;  // pieces of a unit
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      unpack_piece<T>(row.load(step, unit * kEach + i, at), v + i * kCount);
+    }
+  }
+};
+
+template <class T, class Kind>
+__global__ void __launch_bounds__(kStagedBlock, 4)
+    codes_kernel(const __grid_constant__ CodesJob p) {
+  using Row = StagedRow<T, kGranule<T, Kind>>;
+  extern __shared__ __align__(128) char shared[];
+  __shared__ TeamJoins<3> parts;
+  Team team(p.shape.team, p.shape.cluster_shift);
+  if (team.lanes == 32 && !team.inside) return;  // whole warps, which meet no others
+  const Row row(p.shape, team, shared_place(shared));
+  team.announce(parts);
+  const uint32_t tensor = p.shape.granules_bytes(Row::kBytes);
+  row.fetch(p.shape, row_at(p.x, p.x_row_bytes, team.row),
+            p.gate == nullptr ? nullptr : row_at(p.gate, p.gate_row_bytes, team.row), tensor);
+  const RowQuantizer& o = p.codes;
+  const Activated<T, Row> act{
+      p, row, tensor, p.out == nullptr ? nullptr : row_at(p.out, p.out_row_bytes, team.row)};
+  team.await_others();
+  if constexpr (Kind::kBytes) {
+    StagedBytes<T, typename Kind::Code> bytes(o, team);
+    row.each_as_it_comes(p.shape, [&](int step) {
+      if (!row.has(step)) return;
+      uint4 w[Row::kPieces];
+      act.rounded(step, w);
+      bytes.put(row, step, w);
+    });
+    bytes.finish(o, team, parts, row);
+  } else if constexpr (std::is_same_v<Kind, RotatedCodes>) {
+    StagedRotation rotation(p.shape, shared + (p.gate == nullptr ? 1 : 2) * tensor);
+    row.each_as_it_comes(p.shape, [&](int step) {
+      uint4 w[Row::kPieces];
+      act.rounded(step, w);
+      rotation.put<T>(o.hadamard, step, row.has(step), w);
+    });
+    rotation.finish(o, team, parts, row);
+  } else {
+    Nvfp4Scale global{};
+    if constexpr (std::is_same_v<Kind, Nvfp4Codes>) global = Nvfp4Scale::from<T>(o.global_scale);
+    const BlockPlace place(o, team.row, row.first, row.shift, Kind::kRuns);
+    row.each_as_it_comes(p.shape, [&](int step) {
+      uint4 w[Row::kPieces];
+      act.rounded(step, w);
+      put_block_run<T, Kind>(o, place, step, row.has(step), global, w);
+    });
+    o.clear_padding(team.row, team.rows, team.first, team.step);
   }
 }
 
@@ -156,18 +190,18 @@ ActivationTensors tensors_of(const ActivationRows& a) {
 
 template <class T, class Kind>
 Status start_codes(const Call& call, const char* name, CodesJob& job, const ActivationRows& a) {
-  using Map = CodeMap<T>;
-  TeamShape& s = job.shape;
-  s = team_over<Map>(a.rows(), a.columns(), kMostBlocksOfTeam, kCodeThreads);
-  const int rings = a.gate.data != nullptr ? 2 : 1;
-  job.stages = rings == 1 && T::kBytes == 2 ? 2 : 1;
-  int bytes = ring_bytes<Map>(s.threads, rings, job.stages);
-  if (std::is_same_v<Kind, RotatedCodes>) bytes += rotation_bytes(s.threads);
+  constexpr int kN = kGranule<T, Kind>, kBytes = kN * T::kBytes;
+  const Device device{DeviceType::kCuda, device_index(call)};
+  const int clusters = largest_cluster(machine_for(device).compute_capability);
+  const int kept = kKeptBytes<Kind> + (a.gate.data != nullptr ? kBytes : 0);
+  job.shape = StagedShape::over(a.rows(), a.columns() / kN, kBytes, kept, clusters, kWarpRow);
+  const TeamShape& s = job.shape.team;
+  const int bytes = job.shape.granules_bytes(kBytes + kept) +
+                    (std::is_same_v<Kind, RotatedCodes> ? rotation_bytes(s.threads) : 0);
   const auto kernel = codes_kernel<T, Kind>;
-  s.choose_walk(resident_blocks(device_index(call), s.threads, kCodeThreads * kCodeBlocks, bytes));
-  PESTLE_TRY(allow_shared(call, kernel, bytes));
-  const int cluster = a.quant.computes_row_scale() ? s.cluster : 1;
-  return launch(call, name, {s.blocks(), s.threads, static_cast<size_t>(bytes), cluster}, kernel,
+  // Static memory counts, too, and 48 KiB are allowed without asking.
+  PESTLE_TRY(allow_shared(call, kernel, bytes > 40 << 10 ? std::max(bytes, 49 << 10) : bytes));
+  return launch(call, name, {s.blocks(), s.threads, static_cast<size_t>(bytes), s.cluster}, kernel,
                 job);
 }
 
@@ -196,7 +230,6 @@ Status activation_cuda(const Call& call, const char* name, const ActivationRows&
   job.x_row_bytes = row_distance(a.x);
   job.gate_row_bytes = a.gate.data ? row_distance(a.gate) : 0;
   job.out_row_bytes = a.out.data ? row_distance(a.out) : 0;
-  job.columns = static_cast<int>(a.columns());
   job.act = a.act;
   job.codes = RowQuantizer(a.quant);
   switch (a.x.dtype) {
@@ -218,9 +251,12 @@ Status activation_cuda_any(const Call& call, const char* name, const ActivationR
 std::string refuse_activation_cuda(const ActivationRows& a, const Machine& machine) {
   if (a.quant.format == OutFormat::kNone) return refuse_activation(tensors_of(a));
   if (a.rows() == 0 || a.columns() == 0) return "the tensor is empty";
-  if (a.columns() % kUnit != 0) return "K is no multiple of 8";
-  const bool joins = a.quant.computes_row_scale() && machine.compute_capability < 90;
-  const int64_t longest = int64_t{kCodeThreads} * kRowElements * (joins ? 1 : kMostBlocksOfTeam);
+  const int multiple = a.quant.block_scales() || a.quant.hadamard > 0 ? kRun : kUnit;
+  if (a.columns() % multiple != 0) return "K is no multiple of " + std::to_string(multiple);
+  const int bytes = dtype_bytes(a.x.dtype);
+  const int64_t longest =
+      StagedShape::longest(largest_cluster(machine.compute_capability), bytes,
+                           (a.gate.data != nullptr ? bytes : 0) + (a.quant.hadamard > 0 ? 4 : 0));
   if (a.columns() > longest) return "rows of more than " + std::to_string(longest) + " elements";
   const struct {
     const char* name;

@@ -15,7 +15,9 @@
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/shared_memory.h"
+#include "ops/common/norm_job.cuh"
 #include "ops/common/norm_rows.h"
+#include "ops/common/norm_staged.h"
 #include "ops/common/quantize_rows.cuh"
 #include "ops/common/quantized_any.cuh"
 #include "ops/common/quantized_output.cuh"
@@ -25,66 +27,9 @@ namespace {
 
 using namespace pestle::cuda;
 using namespace row_quantizer;
+using namespace norm_device;
 
 constexpr int64_t kMostRows = int64_t{1} << 31;
-
-// A tensor that is read beside x: rows of its own dtype.
-struct Operand {
-  const char* data = nullptr;
-  int64_t row_bytes = 0;
-  DType dtype = DType::kNone;
-
-  Operand() = default;
-  explicit Operand(const TensorView& t) {
-    if (t.data == nullptr) return;
-    data = t.as<const char>();
-    row_bytes = t.rank == 1 ? 0 : row_distance(t);
-    dtype = t.dtype;
-  }
-};
-
-struct NormJob {
-  TeamShape shape;
-  const char* x = nullptr;
-  int64_t x_row_bytes = 0;
-  char* out = nullptr;
-  int64_t out_row_bytes = 0;
-  char* residual_out = nullptr;
-  int64_t residual_out_row_bytes = 0;
-  Operand residual, gate, weight, bias, scale, shift;
-  FastDivisor rows_of_group;
-  int columns = 0;
-  int stages = 1;  // rows of x that are on their way or in use
-  float eps = 0;
-  float share = 1;  // 1 / columns
-  bool subtract_mean = false;
-  RowQuantizer codes;
-};
-
-// kChunk elements of an operand.
-template <class E, int kChunk>
-struct OperandChunk {
-  typename E::Raw raw;
-  __device__ void load(const char* p) { raw = E::load(p); }
-  __device__ void values(float (&w)[kChunk]) const { E::to_f32(raw, w); }
-};
-template <class E>
-struct OperandChunk<E, 4> {
-  uint4 raw;
-  __device__ void load(const char* p) {
-    if constexpr (E::kBytes == 4) {
-      raw = load16(p);
-    } else {
-      const uint2 half = __ldg(reinterpret_cast<const uint2*>(p));
-      raw = make_uint4(half.x, half.y, 0, 0);
-    }
-  }
-  __device__ void values(float (&w)[4]) const {
-    float all[8];
-    unpack_piece<E>(raw, all);
-    for (int j = 0; j < 4; ++j) w[j] = all[j];
-  }
-};
 
 // f(first, values) for each chunk of the thread's elements of an operand's row; `first` of its 32.
 // Chunks past the row's end are others' values.
@@ -281,7 +226,8 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__((kRegisters<T, Kind, kTh
     commit_copies();
   };
   Nvfp4Scale global{};
-  if constexpr (std::is_same_v<Kind, Nvfp4Codes>) global = Nvfp4Scale::from(p.codes.global_scale);
+  if constexpr (std::is_same_v<Kind, Nvfp4Codes>)
+    global = Nvfp4Scale::from<T>(p.codes.global_scale);
   for (int k = 0; k < p.stages; ++k) fetch(k, k * ring.kStride);
   team.begin(parts);
   int stage = 0, slot = 0;
@@ -490,22 +436,28 @@ Status start_sums(const Call& call, const char* name, NormJob& job, const NormRo
   }
 }
 
-template <class T, class Kind, int kThreads>
-Status start_blocks(const Call& call, const char* name, NormJob& job, const NormRows& n) {
-  if (n.residual.data != nullptr || n.gate.data != nullptr) {
-    return start_sums<T, Kind, kThreads, true>(call, name, job, n);
-  }
-  return start_sums<T, Kind, kThreads, false>(call, name, job, n);
-}
+// Does anything come before the norm?
+bool has_sum(const NormRows& n) { return n.residual.data != nullptr || n.gate.data != nullptr; }
 
+// Where codes are made or rows are long, kernels without a sum are those of norm_staged.cu.
 template <class T, class Kind>
 Status start(const Call& call, const char* name, NormJob& job, const NormRows& n) {
   if constexpr (!Kind::kCodes) {
     if (n.columns() > kSmallBlock * kRowElements) {
-      return start_blocks<T, Kind, kLargeBlock>(call, name, job, n);
+      return start_sums<T, Kind, kLargeBlock, true>(call, name, job, n);
     }
+    if (!has_sum(n)) return start_sums<T, Kind, kSmallBlock, false>(call, name, job, n);
   }
-  return start_blocks<T, Kind, kSmallBlock>(call, name, job, n);
+  return start_sums<T, Kind, kSmallBlock, true>(call, name, job, n);
+}
+
+// What rows in shared memory need: granules of 16 bytes, of a unit's bytes or of a block of codes;
+// too few of them leave lanes without work.
+bool is_staged(const NormRows& n) {
+  const int bytes = dtype_bytes(n.x.dtype);
+  const bool runs = n.quant.block_scales() || n.quant.hadamard > 0;
+  if (has_sum(n) || n.columns() % (runs ? kRun : kUnit) != 0) return false;
+  return n.columns() * bytes >= 1024;
 }
 
 template <class T>
@@ -553,6 +505,7 @@ Status norm_rows_cuda(const Call& call, const char* name, const NormRows& n) {
   job.share = 1.0f / static_cast<float>(n.columns());
   job.subtract_mean = n.subtract_mean;
   job.codes = RowQuantizer(n.quant);
+  if (is_staged(n)) return start_staged_norm(call, name, job, n);
   switch (n.x.dtype) {
     case DType::kBF16: return start_kind<Bf16>(call, name, job, n);
     case DType::kF16: return start_kind<F16>(call, name, job, n);
@@ -583,9 +536,13 @@ std::string refuse_norm_rows_cuda(const NormRows& n, const Machine& machine) {
   if (is_empty(n)) return "the tensor is empty";
   if (n.columns() % kUnit != 0) return "K is no multiple of 8";
   if (n.rows() >= kMostRows) return "2^31 rows or more";
-  const bool clusters = machine.compute_capability >= 90;
-  const int threads = n.quant.format == OutFormat::kNone ? kLargeBlock : kSmallBlock;
-  const int64_t longest = int64_t{threads} * kRowElements * (clusters ? kMostBlocksOfTeam : 1);
+  const int blocks = machine.compute_capability >= 90 ? kMostBlocksOfTeam : 1;
+  int64_t longest = int64_t{n.quant.format == OutFormat::kNone ? kLargeBlock : kSmallBlock} *
+                    kRowElements * blocks;
+  if (is_staged(n)) {
+    longest = StagedShape::longest(largest_cluster(machine.compute_capability),
+                                   dtype_bytes(n.x.dtype), n.quant.hadamard > 0 ? 4 : 0);
+  }
   if (n.columns() > longest) return "rows of more than " + std::to_string(longest) + " elements";
   const struct {
     const char* name;

@@ -12,6 +12,7 @@
 #include "formats/mx.h"
 #include "formats/nvfp4.h"
 #include "ops/common/hadamard.cuh"
+#include "ops/common/product_codes.cuh"
 #include "ops/common/quantized_output.h"
 #include "ops/common/row_codes.cuh"
 
@@ -103,9 +104,11 @@ struct RotatedCodes {
 };
 struct Nvfp4Codes {
   static constexpr bool kCodes = true, kBytes = false;
+  static constexpr int kRuns = 1;  // of 16 elements, of a block
 };
 struct Mxfp8Codes {
   static constexpr bool kCodes = true, kBytes = false;
+  static constexpr int kRuns = 2;
 };
 
 inline constexpr int kRun = 16;       // neighbours of a thread
@@ -128,40 +131,86 @@ __device__ __noinline__ uint32_t any_e2m1_codes(typename T::Raw raw, float facto
   return word;
 }
 
+// Is no product of `factor` and a tie of E2M1, an odd number up to 7 times a power of two, within 4
+// ulps of a number of T? Then |x| / factor and |x| times the reciprocal lie on the same side of all
+// ties: they are within 1.5 * 2^-23 of one another.
+template <class T>
+__device__ inline bool has_no_ties(float factor) {
+  if constexpr (T::kBytes == 4) {
+    return false;
+  } else {
+    return is_far_from<T>(factor) & is_far_from<T>(factor * 3.0f) & is_far_from<T>(factor * 5.0f) &
+           is_far_from<T>(factor * 7.0f);
+  }
+}
+
 // What all blocks of a call share.
 struct Nvfp4Scale {
   float g, reciprocal;
-  bool plain;  // quotients by g need no care
+  uint32_t plain;  // magnitudes from kSmallest on whose quotients need no care; none where g does
+  bool tie_free;   // has_no_ties holds for every block's factor
 
+  static constexpr uint32_t kSmallest = (127u - 40u) << 23, kLargest = (127u + 40u) << 23;
+
+  // By whole warps: a scale's significand, of eight, times a tie's, of four, is a lane's.
+  template <class T>
   __device__ static Nvfp4Scale from(const char* global_scale) {
     const float g = __uint_as_float(AnyTensor::bits(global_scale, 4));
-    return {g, short_reciprocal(g), g >= 0x1p-60f && g <= 0x1p60f};
+    bool is_far = false;
+    if constexpr (T::kBytes == 2) {
+      const unsigned lane = threadIdx.x % 32;
+      const float factor = static_cast<float>(8 + lane / 4) * g;
+      is_far = is_far_from<T>(factor * static_cast<float>(2 * (lane % 4) + 1));
+    }
+    const bool plain = g >= 0x1p-50f && g <= 0x1p50f;
+    return {g, short_reciprocal(g), plain ? kLargest - kSmallest : 0u,
+            __all_sync(~0u, is_far) != 0};
   }
-  // amax in [2^-40, 2^40] keeps every quotient in the range of short_quotient.
-  __device__ bool is_plain(uint32_t amax) const {
-    constexpr uint32_t kSmallest = (127u - 40u) << 23, kLargest = (127u + 40u) << 23;
-    return plain && amax - kSmallest <= kLargest - kSmallest;
+  // Every quotient is in the range of short_quotient.
+  __device__ bool is_plain(uint32_t amax) const { return amax - kSmallest < plain; }
+  // The scale of a plain block: 448 at most.
+  __device__ uint8_t quickly(uint32_t amax) const {
+    const float sixth = short_quotient(__uint_as_float(amax), 6.0f, 1.0f / 6.0f);
+    return static_cast<uint8_t>(
+        fp8_pair<formats::E4m3>(short_quotient(sixth, g, reciprocal), 0.0f));
   }
   __device__ uint8_t of(uint32_t amax) const {
-    if (!is_plain(amax)) return any_nvfp4_scale(amax, g);
-    const float sixth = short_quotient(__uint_as_float(amax), 6.0f, 1.0f / 6.0f);
-    const float t = short_quotient(sixth, g, reciprocal);
-    return static_cast<uint8_t>(fp8_pair<formats::E4m3>(t > 448.0f ? 448.0f : t, 0.0f));
+    return is_plain(amax) ? quickly(amax) : any_nvfp4_scale(amax, g);
   }
 };
 
+// The larger magnitudes of two pairs, of any sign; NaN above all.
+template <class T>
+__device__ inline uint32_t larger_magnitudes(uint32_t a, uint32_t b) {
+  uint32_t r;
+#if __CUDA_ARCH__ >= 860
+  if constexpr (std::is_same_v<T, Bf16>)
+    asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  else
+    asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+#else
+  r = max_u16x2(a & 0x7FFF7FFFu, b & 0x7FFF7FFFu);
+#endif
+  return r;
+}
+// The larger of a pair's magnitudes, as T::amax has it.
+template <class T>
+__device__ inline uint32_t largest_of_pair(uint32_t two) {
+  two &= 0x7FFF7FFFu;
+  if constexpr (std::is_same_v<T, Bf16>) return max(two << 16, two & 0xFFFF0000u);
+  const float2 pair = F16::pair(two);
+  return max(__float_as_uint(pair.x), __float_as_uint(pair.y));
+}
+template <class T>
+__device__ inline uint32_t larger_of_piece(const uint4& v) {
+  return larger_magnitudes<T>(larger_magnitudes<T>(v.x, v.y), larger_magnitudes<T>(v.z, v.w));
+}
 // T::amax of two units; NaN above all.
 template <class T>
 __device__ inline uint32_t largest_of(const typename T::Raw& a, const typename T::Raw& b) {
-  if constexpr (std::is_same_v<T, Bf16>) {
-    const uint32_t w[8] = {a.v.x, a.v.y, a.v.z, a.v.w, b.v.x, b.v.y, b.v.z, b.v.w};
-    __nv_bfloat162 most[8];
-    for (int i = 0; i < 8; ++i) most[i] = __habs2(*reinterpret_cast<const __nv_bfloat162*>(&w[i]));
-    for (int n = 4; n > 0; n /= 2) {
-      for (int i = 0; i < n; ++i) most[i] = __hmax2_nan(most[i], most[i + n]);
-    }
-    const uint32_t two = *reinterpret_cast<const uint32_t*>(&most[0]);
-    return max(two << 16, two & 0xFFFF0000u);
+  if constexpr (T::kBytes == 2) {
+    return largest_of_pair<T>(
+        larger_magnitudes<T>(larger_of_piece<T>(a.v), larger_of_piece<T>(b.v)));
   } else {
     return max(T::amax(a), T::amax(b));
   }
@@ -234,45 +283,65 @@ __device__ inline void put_bytes(const RowQuantizer& o, const Team& team, const 
   store_run(o, at, 1, q, codes[2], codes[3]);
 }
 
-// Is no product of `factor` and a tie of E2M1, an odd number up to 7 times a power of two, within 4
-// ulps of a number of T? Then |x| / factor and |x| times the reciprocal lie on the same side of all
-// ties: they are within 1.5 * 2^-23 of one another.
+// A block's two words of codes and its scale.
 template <class T>
-__device__ inline bool has_no_ties(float factor) {
-  if constexpr (T::kBytes == 4) {
-    return false;
+__device__ inline uint3 quotient_nvfp4(const typename T::Raw& low, const typename T::Raw& high,
+                                       uint32_t amax, float g, float reciprocal, uint32_t plain,
+                                       bool high_first) {
+  const Nvfp4Scale global{g, reciprocal, plain, false};
+  const uint32_t code = global.of(amax);
+  const float value = code == 0x7F ? formats::f32_nan() : __uint_as_float(code << 20) * 0x1p120f;
+  const float factor = value * g;
+  if (code == 0 || factor == 0.0f) return make_uint3(0, 0, code);
+  const Divider by = Divider::by(factor);
+  uint2 words;
+  if (!global.is_plain(amax) || !by.is_short(__uint_as_float(amax))) {
+    words = make_uint2(any_e2m1_codes<T>(low, factor), any_e2m1_codes<T>(high, factor));
   } else {
-    constexpr uint32_t kLost = std::is_same_v<T, Bf16> ? 0xFFF8u : 0x1FF8u;  // but for 8 ulps
-    const auto is_far = [](float v) { return ((__float_as_uint(v) + 4) & kLost) != 0; };
-    return is_far(factor) & is_far(factor * 3.0f) & is_far(factor * 5.0f) & is_far(factor * 7.0f);
+    const E2m1Factors factors = E2m1Factors::of(1.0f);
+    const auto half = [&](const typename T::Raw& raw) {
+      float x[kUnit], v[kUnit];
+      T::to_f32(raw, x);
+      for (int i = 0; i < kUnit; ++i) v[i] = fminf(fabsf(by.shortly(x[i])), 6.0f);
+      return e2m1_words(v, factors, x);
+    };
+    words = make_uint2(half(low), half(high));
   }
+  if (high_first) words = make_uint2(swap_all_nibbles(words.x), swap_all_nibbles(words.y));
+  return make_uint3(words.x, words.y, code);
+}
+template <class T>
+__device__ __noinline__ uint3 rare_nvfp4(typename T::Raw low, typename T::Raw high, uint32_t amax,
+                                         float g, float reciprocal, uint32_t plain,
+                                         bool high_first) {
+  return quotient_nvfp4<T>(low, high, amax, g, reciprocal, plain, high_first);
 }
 
-// Codes of a run, a block, by the block's scale.
+// The same by products where those decide.
 template <class T>
-__device__ inline uint2 nvfp4_codes(const typename T::Raw& low, const typename T::Raw& high,
-                                    uint32_t amax, uint8_t code, const Nvfp4Scale& global) {
-  // The code as the upper bits of an f32 is its value * 2^-120; NaN has gone by the scalar rule.
-  const float value =
-      code == 0x7F ? formats::f32_nan() : __uint_as_float(uint32_t{code} << 20) * 0x1p120f;
-  const float factor = value * global.g;
-  if (code == 0 || factor == 0.0f) return make_uint2(0, 0);
-  const Divider by = Divider::by(factor);
-  if (!global.is_plain(amax) || !by.is_short(__uint_as_float(amax))) {
-    return make_uint2(any_e2m1_codes<T>(low, factor), any_e2m1_codes<T>(high, factor));
-  }
-  const bool multiplies = __uint_as_float(amax) * by.reciprocal < 6.75f && has_no_ties<T>(factor);
-  const E2m1Factors factors = E2m1Factors::of(multiplies ? by.reciprocal : 1.0f);
-  const auto half = [&](const typename T::Raw& raw) {
-    float x[kUnit], v[kUnit];
-    T::to_f32(raw, x);
-    for (int i = 0; i < kUnit; ++i) v[i] = x[i];
-    if (!multiplies) {
-      for (int i = 0; i < kUnit; ++i) v[i] = fminf(fabsf(by.shortly(x[i])), 6.0f);
+__device__ inline uint3 nvfp4_block(const typename T::Raw& low, const typename T::Raw& high,
+                                    uint32_t amax, const Nvfp4Scale& global, bool high_first) {
+  if constexpr (T::kBytes == 4) {
+    return quotient_nvfp4<T>(low, high, amax, global.g, global.reciprocal, global.plain,
+                             high_first);
+  } else {
+    if (global.is_plain(amax)) {
+      const uint32_t code = global.quickly(amax);
+      // The code as the upper bits of an f32 is its value * 2^-120. Factors lie in [2^-59, 2^59].
+      const float factor = __uint_as_float(code << 20) * 0x1p120f * global.g;
+      const float by = short_reciprocal(factor);
+      if (code != 0 && __uint_as_float(amax) * by < 6.75f &&
+          (global.tie_free || has_no_ties<T>(factor))) {
+        const auto half = [&](const typename T::Raw& raw) {
+          float x[kUnit];
+          T::to_f32(raw, x);
+          return e2m1_word(x, by * 0x1p-14f, high_first);
+        };
+        return make_uint3(half(low), half(high), code);
+      }
     }
-    return e2m1_words(v, factors, x);
-  };
-  return make_uint2(half(low), half(high));
+    return rare_nvfp4<T>(low, high, amax, global.g, global.reciprocal, global.plain, high_first);
+  }
 }
 template <class T, class At>
 __device__ inline void put_nvfp4(const RowQuantizer& o, const Team& team, const At& at,
@@ -284,12 +353,10 @@ __device__ inline void put_nvfp4(const RowQuantizer& o, const Team& team, const 
   for (int run = 0; run < 2; ++run) {
     const auto &low = raw[2 * run], &high = raw[2 * run + 1];
     const uint32_t amax = largest_of<T>(low, high);
-    const uint8_t code = global.of(amax);
-    uint2 words = nvfp4_codes<T>(low, high, amax, code, global);
-    if (o.high_first) words = make_uint2(swap_all_nibbles(words.x), swap_all_nibbles(words.y));
+    const uint3 done = nvfp4_block<T>(low, high, amax, global, o.high_first);
     if (!at.stores(2 * run)) continue;
-    store8(at_element<1>(q, at.places[run] / 2), words);
-    scales[o.scale_place(at.places[run] / kRun)] = code;
+    store8(at_element<1>(q, at.places[run] / 2), make_uint2(done.x, done.y));
+    scales[o.scale_place(at.places[run] / kRun)] = static_cast<uint8_t>(done.z);
   }
 }
 
@@ -302,18 +369,33 @@ __device__ __noinline__ uint2 any_mxfp8_codes(typename T::Raw raw, uint8_t e) {
   for (int i = 0; i < kUnit; ++i) v[i] *= inverse;
   return fp8_codes<formats::E4m3>(v);
 }
-template <class T>
-__device__ inline uint2 mxfp8_codes(const typename T::Raw& raw, float inverse) {
-  float v[kUnit];
-  T::to_f32(raw, v);
-  for (int i = 0; i < kUnit; ++i) v[i] *= inverse;
-  return fp8_codes<formats::E4m3>(v);
-}
+// A block's scale, and codes by it.
+struct Mxfp8Scale {
+  float inverse;
+  uint32_t amax;
+  uint8_t code;
+
+  __device__ static Mxfp8Scale of(uint32_t amax) {
+    using F = formats::E4m3;
+    const auto up = static_cast<int32_t>((amax + (0x007FFFFFu - F::kMaxFraction)) >> 23);
+    const auto e = amax > formats::kF32Inf ? formats::kE8m0Nan
+                                           : static_cast<uint8_t>(max(up - F::kMaxExponent, 0));
+    return {__uint_as_float(static_cast<uint32_t>(254 - e) << 23), amax, e};
+  }
+  template <class T>
+  __device__ uint2 codes(const typename T::Raw& raw) const {
+    if (amax >= formats::kF32Inf) return any_mxfp8_codes<T>(raw, code);
+    if (amax == 0) return make_uint2(0, 0);
+    float v[kUnit];
+    T::to_f32(raw, v);
+    for (int i = 0; i < kUnit; ++i) v[i] *= inverse;
+    return fp8_codes<formats::E4m3>(v);
+  }
+};
 // Two neighbouring lanes hold a block.
 template <class T, class At>
 __device__ inline void put_mxfp8(const RowQuantizer& o, const Team& team, const At& at,
                                  const typename T::Raw (&raw)[kCodeUnits]) {
-  using F = formats::E4m3;
   char* q = row_at(o.q, o.q_row_bytes, team.row);
   uint8_t* scales = o.scale_row(team.row);
 #pragma unroll
@@ -321,32 +403,21 @@ __device__ inline void put_mxfp8(const RowQuantizer& o, const Team& team, const 
     const auto &low = raw[2 * run], &high = raw[2 * run + 1];
     uint32_t amax = largest_of<T>(low, high);
     amax = max(amax, __shfl_xor_sync(~0u, amax, 1));
-    const auto up = static_cast<int32_t>((amax + (0x007FFFFFu - F::kMaxFraction)) >> 23);
-    const auto e = amax > formats::kF32Inf ? formats::kE8m0Nan
-                                           : static_cast<uint8_t>(max(up - F::kMaxExponent, 0));
-    uint2 codes[2] = {make_uint2(0, 0), make_uint2(0, 0)};
-    if (amax >= formats::kF32Inf) {
-      codes[0] = any_mxfp8_codes<T>(low, e);
-      codes[1] = any_mxfp8_codes<T>(high, e);
-    } else if (amax != 0) {
-      const float inverse = __uint_as_float(static_cast<uint32_t>(254 - e) << 23);
-      codes[0] = mxfp8_codes<T>(low, inverse);
-      codes[1] = mxfp8_codes<T>(high, inverse);
-    }
-    store_run(o, at, run, q, codes[0], codes[1]);
+    const Mxfp8Scale scale = Mxfp8Scale::of(amax);
+    store_run(o, at, run, q, scale.codes<T>(low), scale.codes<T>(high));
     const int granule = at.places[run] / kRun;
-    if (at.stores(2 * run) && granule % 2 == 0) scales[o.scale_place(granule / 2)] = e;
+    if (at.stores(2 * run) && granule % 2 == 0) scales[o.scale_place(granule / 2)] = scale.code;
   }
 }
 
 // Rotates runs in place; whole groups lie in neighbouring lanes. `shared`: the warp's own
 // kRotateFloats.
-template <int kN>
-__device__ inline void rotate_in_place(float (&v)[2][kRun], float* shared) {
+template <int kN, int kRuns>
+__device__ inline void rotate_in_place(float (&v)[kRuns][kRun], float* shared) {
   const int lane = threadIdx.x % 32;
   const float norm = formats::hadamard_norm(kN);
 #pragma unroll
-  for (int run = 0; run < 2; ++run) {
+  for (int run = 0; run < kRuns; ++run) {
     float one[1][kRun];
     for (int j = 0; j < kRun; ++j) one[0][j] = v[run][j];
     warp_rotate<kN>(one, shared);

@@ -194,6 +194,27 @@ struct Team {
     // Other blocks' shared memory may be written to once they have begun.
     if (cluster > 1) cluster_arrive();
   }
+  // Teams of whole warps that take one row each (staged_rows.cuh), in few instructions: a warp, or
+  // a block, or 2^cluster_shift blocks.
+  __device__ Team(const TeamShape& s, int cluster_shift)
+      : units(s.units),
+        lanes(s.lanes),
+        cluster(s.cluster),
+        whole(s.whole),
+        rows(static_cast<int>(s.rows)) {
+    rank = blockIdx.x & (cluster - 1);
+    first = static_cast<int>(rank) * lanes + threadIdx.x;
+    step = lanes << cluster_shift;
+    next = blockIdx.x >> cluster_shift;
+    if (lanes == 32) {
+      in_block = threadIdx.x / 32;
+      of_block = blockDim.x / 32;
+      next *= of_block;
+      first = threadIdx.x % 32;
+    }
+    end = next + of_block;
+    place();
+  }
   // The row that follows by `steps` in a walk, clamped to the last.
   __device__ int row_after(int steps) const {
     return min(next + steps * of_block + in_block, rows - 1);
@@ -229,6 +250,24 @@ struct Team {
     cluster_wait();  // all have begun
     cluster_arrive();
     cluster_wait();  // and have made their barriers
+  }
+  // The same in two halves, with time for loads between them; instead of what the constructor
+  // above lets others know.
+  template <int kSlots>
+  __device__ void announce(TeamJoins<kSlots>& joins) {
+    joined = shared_place(joins.warps);
+    if (cluster == 1) return;
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < kSlots; ++i) init_arrivals(&joins.arrived[i]);
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+  }
+  __device__ void await_others() const {
+    if (cluster > 1) cluster_wait();
   }
   // The join of all threads' v in a slot; `none` changes nothing.
   template <int kSlots, class Join>
