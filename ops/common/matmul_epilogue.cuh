@@ -217,10 +217,9 @@ struct MatmulEpilogue {
     ChunkColumns& columns = s.columns[consumer][buffer];
     *reinterpret_cast<float2*>(&columns.factor[2 * lane]) = pair.factor;
     *reinterpret_cast<float2*>(&columns.bias[2 * lane]) = pair.bias;
-    __syncwarp();
-    if (lane != 0) return;
+    // Every lane arrives for what it wrote.
     uint64_t* ready = &s.ready[consumer][buffer];
-    if (!a.residual.data) {
+    if (lane != 0 || !a.residual.data) {
       arrive(ready);
       return;
     }
@@ -233,9 +232,41 @@ struct MatmulEpilogue {
         prefetch_box(&a.residual_map, column + c * 64, row, w.at.batch);
   }
 
+  // Without a residual the consumers' warps store themselves: one mover hands them the factors and
+  // biases of a tile's columns.
+  __device__ bool direct() const { return a.by_boxes && !a.residual.data; }
+  template <class Memory>
+  __device__ static float* tile_columns(Memory& s) {
+    return reinterpret_cast<float*>(s.columns);
+  }
+  template <int kTileN, class Memory>
+  __device__ void hand_columns(Memory& s, const MatmulTiles& t) const {
+    const int lane = threadIdx.x % 32;
+    uint32_t parity = 1;
+    for (int i = blockIdx.x; i < t.total; i += gridDim.x, parity ^= 1) {
+      const int column = tile_at(t, i).n * kTileN + 2 * lane;
+      Pair pairs[kTileN / 64];
+#pragma unroll
+      for (int c = 0; c < kTileN / 64; ++c) pairs[c] = load_pair(column + c * 64);
+      wait(&s.done[0][0], parity);
+      wait(&s.done[1][0], parity);
+      float* to = tile_columns(s) + 2 * lane;
+#pragma unroll
+      for (int c = 0; c < kTileN / 64; ++c) {
+        *reinterpret_cast<float2*>(to + c * 64) = pairs[c].factor;
+        *reinterpret_cast<float2*>(to + kTileN + c * 64) = pairs[c].bias;
+      }
+      arrive(&s.ready[0][0]);
+    }
+  }
+
   template <int kTileN, class Memory>
   __device__ void move_chunks(Memory& s, const MatmulTiles& t, int consumer) const {
     if (!a.by_boxes || static_cast<int>(blockIdx.x) >= t.total) return;
+    if (direct()) {
+      if (consumer == 0) hand_columns<kTileN>(s, t);
+      return;
+    }
     const int lane = threadIdx.x % 32;
     Walk ahead{static_cast<int>(blockIdx.x), 0, tile_at(t, blockIdx.x)};
     Walk behind = ahead;
@@ -289,18 +320,15 @@ struct MatmulEpilogue {
     }
   }
 
-  // 64 columns of a tile in v, through the mover's memory.
-  template <class Memory>
-  __device__ void finish_box(Memory& s, Ring<2>& chunks, int consumer, const RowFactors& f,
-                             float (&v)[32]) const {
+  // y = acc * factor[row] * factor[column] * alpha + bias of 64 columns.
+  __device__ void scale_chunk(const float* factors, const float* biases, const RowFactors& f,
+                              float (&v)[32]) const {
     const int lane = threadIdx.x % 32;
-    wait(&s.ready[consumer][chunks.stage], chunks.parity);
-    const ChunkColumns& columns = s.columns[consumer][chunks.stage];
 #pragma unroll
     for (int j = 0; j < 8; ++j) {  // 8 columns
       const int column = 8 * j + 2 * (lane % 4);
-      const float2 factor = *reinterpret_cast<const float2*>(&columns.factor[column]);
-      const float2 bias = *reinterpret_cast<const float2*>(&columns.bias[column]);
+      const float2 factor = *reinterpret_cast<const float2*>(&factors[column]);
+      const float2 bias = *reinterpret_cast<const float2*>(&biases[column]);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& y = v[4 * j + i];
@@ -308,17 +336,65 @@ struct MatmulEpilogue {
         y = fmaf(y, f.alpha, i % 2 ? bias.y : bias.x);
       }
     }
+  }
+  // Where this thread's stores of a chunk begin.
+  __device__ static uint32_t fragment_place(const char* rows) {
+    const int lane = threadIdx.x % 32;
+    const int row = threadIdx.x % 128 / 32 * 16 + (lane / 8 & 1) * 8 + lane % 8;
+    return shared_address(rows) + row * kRowBytes;
+  }
+
+  // 64 columns of a tile in v; each warp stores its 16 rows.
+  template <int kTileN, class Memory>
+  __device__ void finish_direct(Memory& s, Ring<2>& chunks, const Tile& tile, int chunk,
+                                int consumer, const RowFactors& f, float (&v)[32]) const {
+    const int lane = threadIdx.x % 32;
+    if (chunk == 0) wait(&s.ready[0][0], chunks.parity);
+    char* rows = s.out[consumer].rows[chunk % 2];
+    const float* columns = tile_columns(s) + chunk * 64;
+    scale_chunk(columns, columns + kTileN, f, v);
+    activate_all(a.activation, v);
+    if (lane == 0) wait_stores_read<1>();
+    __syncwarp();
+    const uint32_t to = fragment_place(rows);
+    if (a.out.dtype == Float::kBf16)
+      add_and_store<true>(v, to, lane / 8);
+    else
+      add_and_store<false>(v, to, lane / 8);
+    fence_async_proxy();
+    __syncwarp();
+    if (lane == 0) {
+      const int first = threadIdx.x % 128 / 32 * 16;
+      store_box(&a.out_map, rows + first * kRowBytes, tile.n * kTileN + chunk * 64,
+                tile.m * kTileM + consumer * 64 + first, tile.batch);
+      commit_stores();
+    }
+    if (chunk + 1 < kTileN / 64) return;
+    arrive(&s.done[consumer][0]);
+    chunks.parity ^= 1;
+  }
+  // Shared memory must outlive the last stores' reads.
+  __device__ void finish_all() const {
+    if (direct() && threadIdx.x % 32 == 0) wait_stores_read<0>();
+  }
+
+  // 64 columns of a tile in v, through the mover's memory.
+  template <class Memory>
+  __device__ void finish_box(Memory& s, Ring<2>& chunks, int consumer, const RowFactors& f,
+                             float (&v)[32]) const {
+    const int lane = threadIdx.x % 32;
+    wait(&s.ready[consumer][chunks.stage], chunks.parity);
+    const ChunkColumns& columns = s.columns[consumer][chunks.stage];
+    scale_chunk(columns.factor, columns.bias, f, v);
     activate_all(a.activation, v);
     const int matrix = lane / 8;
-    const int row = threadIdx.x % 128 / 32 * 16 + (matrix & 1) * 8 + lane % 8;
-    const uint32_t to = shared_address(s.out[consumer].rows[chunks.stage]) + row * kRowBytes;
+    const uint32_t to = fragment_place(s.out[consumer].rows[chunks.stage]);
     if (a.out.dtype == Float::kBf16)
       add_and_store<true>(v, to, matrix);
     else
       add_and_store<false>(v, to, matrix);
     fence_async_proxy();
-    __syncwarp();
-    if (lane == 0) arrive(&s.done[consumer][chunks.stage]);
+    arrive(&s.done[consumer][chunks.stage]);
     chunks.advance();
   }
 
@@ -405,7 +481,9 @@ struct MatmulEpilogue {
       float v[32];
 #pragma unroll
       for (int j = 0; j < 32; ++j) v[j] = static_cast<float>(chunk[j]);
-      if (a.by_boxes) {
+      if (direct()) {
+        finish_direct<kTileN>(s, chunks, tile, c, consumer, f, v);
+      } else if (a.by_boxes) {
         finish_box(s, chunks, consumer, f, v);
       } else {
         sync_threads(1 + consumer, 128);

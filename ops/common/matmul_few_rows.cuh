@@ -1,4 +1,5 @@
-// The matrix product with few rows of a (16 at most): as fast as the weight can be read.
+// The matrix product with few rows of a (16 at most) and sums in f32 throughout, where the tensor
+// cores' own sums of 8-bit floats are refused (accumulation=f32); the others: matmul_few_wide.cuh.
 //
 // Map      A thread block takes 64 columns of out (rows of the weight) by 8 warps, or 32 by 16
 // where
@@ -14,11 +15,10 @@
 #pragma once
 
 #include "backends/cuda/device/cluster.cuh"
-#include "ops/common/matmul_launch.cuh"
+#include "ops/common/matmul_few_wide.cuh"
 
 namespace pestle::ops {
 
-inline constexpr int kFewRows = 16;
 inline constexpr int kFewElements = 64 * 8;  // of a thread block: columns times warps
 
 // How a thread block is made up.
@@ -29,8 +29,6 @@ struct FewShape {
   static constexpr int kBlocksPerSm = kColumns == 64 ? 2 : 1;
   static constexpr int kStepBytes = kWarps * 64;  // of k
 };
-
-enum class FewKind { kBf16, kF16, kE4m3, kE5m2, kE4m3E5m2, kE5m2E4m3, kInt8 };  // a, then b
 
 struct FewRowsJob {
   hopper::EpilogueArguments epilogue;
@@ -128,21 +126,14 @@ struct FewShared {
 
 // The value of one result, to its end in memory.
 __device__ inline void finish_few(const hopper::EpilogueArguments& a, int m, int n, float y) {
-  using hopper::FloatMatrix;
-  const auto one = [](const FloatMatrix& t, int64_t offset) {
-    const char* p = t.data + offset * t.element_bytes();
-    return t.dtype == hopper::Float::kF32
-               ? *reinterpret_cast<const float*>(p)
-               : hopper::half_of(*reinterpret_cast<const uint16_t*>(p), t.dtype);
-  };
   if (a.rows.data) y = y * __ldg(a.rows.data + m * a.rows.step);
   if (a.columns.data) y = y * __ldg(a.columns.data + n * a.columns.step);
   if (a.alpha) y *= __ldg(a.alpha);
-  if (a.bias.data) y += one(a.bias, n * a.bias.column_stride);
+  if (a.bias.data) y += float_at(a.bias, n * a.bias.column_stride);
   float v[1] = {y};
   hopper::activate_all(a.activation, v);
-  const FloatMatrix& r = a.residual;
-  if (r.data) v[0] += one(r, m * r.row_stride + n * r.column_stride);
+  const hopper::FloatMatrix& r = a.residual;
+  if (r.data) v[0] += float_at(r, m * r.row_stride + n * r.column_stride);
   char* p = const_cast<char*>(a.out.data) +
             (m * a.out.row_stride + n * a.out.column_stride) * a.out.element_bytes();
   if (a.out.dtype == hopper::Float::kF32)
@@ -321,9 +312,11 @@ Status start_few_shape(const Call& call, const char* name, const Operands& o, Fe
 }
 
 // `e` comes filled. Pointers of o.a and o.b are multiples of 16 bytes, and so are their rows.
+// `f32_sums`: no tensor core's sums of 8-bit floats.
 template <FewKind kKind>
 Status start_few_rows(const Call& call, const char* name, const Operands& o,
-                      const hopper::EpilogueArguments& e) {
+                      const hopper::EpilogueArguments& e, bool f32_sums = false) {
+  if (!f32_sums) return start_few_wide<kKind>(call, name, o, e);
   const int bytes = dtype_bytes(o.a.dtype);
   FewRowsJob job;
   job.epilogue = e;

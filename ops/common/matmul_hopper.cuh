@@ -12,8 +12,6 @@
 //          13 bits behind the largest term; Sum::kPromoted and Sum::kBlocks begin anew with each
 //          stage (128 of k) and add those sums in f32 registers, kBlocks scaled.
 // Traffic  Per tile and 128 bytes of k: 16 KiB of A, kTileN * 128 bytes of B through L2.
-// Tried    Clusters of two that share B by multicast: half the traffic of B, and 0.5 to 0.8 of the
-//          speed (H200, bf16, five shapes); not understood, left out.
 #pragma once
 
 #include <type_traits>
@@ -125,8 +123,8 @@ struct Ring {
 template <class Memory>
 __device__ inline void init_chunk_barriers(Memory& s) {
   for (int i = 0; i < 4; ++i) {
-    init_barrier(&s.ready[i / 2][i % 2], 1);
-    init_barrier(&s.done[i / 2][i % 2], 4);  // warps
+    init_barrier(&s.ready[i / 2][i % 2], 32);
+    init_barrier(&s.done[i / 2][i % 2], 128);
   }
 }
 
@@ -242,7 +240,7 @@ struct HopperMatmul {
   }
 
   // The same sums, begun anew each stage and added in f32 registers, 128 columns at a time.
-  __device__ static void accumulate_stages(Memory& s, const MatmulTiles& t, Ring<kStages>& ring,
+  __device__ static void accumulate_halves(Memory& s, const MatmulTiles& t, Ring<kStages>& ring,
                                            const Tile& tile, int consumer,
                                            float (&d)[kAccumulators]) {
     static_assert(kTileN % 128 == 0);
@@ -281,6 +279,72 @@ struct HopperMatmul {
     }
   }
 
+  // The same for tiles of 256 columns, 64 at a time, two such parts in turns: one is added while
+  // the tensor cores make the other. A comes from registers, so that each part reads no more than
+  // its own B from shared memory.
+  using Part = float[32];
+  __device__ static void load_fragments(const char* a, uint32_t (&f)[4][4]) {
+    const int lane = threadIdx.x % 32;
+    const int row = threadIdx.x % 128 / 32 * 16 + (lane / 8 & 1) * 8 + lane % 8;
+    const uint32_t from = shared_address(a) + row * kRowBytes;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) load_matrices(from + ((2 * i + lane / 16) ^ (row % 8)) * 16, f[i]);
+  }
+  __device__ static void start_part(const uint32_t (&a)[4][4], uint64_t b, Part& part) {
+    fence_products();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) multiply_registers<kProduct>(part, a[i], b + i * 2, i > 0);
+    commit_products();
+  }
+  template <int kPart>
+  __device__ static void add_part(const StageFactors& f, const Part& part,
+                                  float (&d)[kAccumulators]) {
+    constexpr bool kBlocks = kSum == Sum::kBlocks;
+    const float low = kBlocks ? f.low * f.columns[kPart / 2] : 1.0f;
+    const float high = kBlocks ? f.high * f.columns[kPart / 2] : 1.0f;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      float& sum = d[kPart * 32 + i];
+      sum = kBlocks ? fmaf(part[i], i % 4 < 2 ? low : high, sum) : sum + part[i];
+    }
+  }
+  __device__ static void accumulate_parts(Memory& s, const MatmulTiles& t, Ring<kStages>& ring,
+                                          const Tile& tile, int consumer,
+                                          float (&d)[kAccumulators]) {
+    static_assert(kTileN == 256);
+    constexpr bool kBlocks = kSum == Sum::kBlocks;
+    constexpr int kNext = (64 * kRowBytes) >> 4;  // of a descriptor, the next part's columns
+#pragma unroll
+    for (int i = 0; i < kAccumulators; ++i) d[i] = 0;
+    StageFactors next;
+    if constexpr (kBlocks) next = factors_of(t, tile, consumer, 0);
+    for (int step = 0; step < t.k_steps; ++step) {
+      const StageFactors f = next;
+      if constexpr (kBlocks)
+        if (step + 1 < t.k_steps) next = factors_of(t, tile, consumer, step + 1);
+      wait(&s.full[ring.stage], ring.parity);
+      uint32_t a[4][4];
+      load_fragments(s.a[ring.stage] + consumer * kChunkBytes, a);
+      const uint64_t b = describe<true>(s.b[ring.stage], kChunkBytes);
+      Part one, two;
+      start_part(a, b, one);
+      start_part(a, b + kNext, two);
+      wait_products<1>();
+      add_part<0>(f, one, d);
+      start_part(a, b + 2 * kNext, one);
+      wait_products<1>();
+      add_part<1>(f, two, d);
+      start_part(a, b + 3 * kNext, two);
+      wait_products<1>();
+      add_part<2>(f, one, d);
+      wait_products<0>();
+      release(s, ring.stage);
+      ring.advance();
+      if (consumer == 0 && step + 1 == t.lead) let_other_begin();
+      add_part<3>(f, two, d);
+    }
+  }
+
   __device__ static void init(Memory& s) {
     for (int i = 0; i < kStages; ++i) {
       init_barrier(&s.full[i], 1);
@@ -302,10 +366,13 @@ struct HopperMatmul {
       if (consumer == 1 && t.lead > 0) sync_threads(kLeadBarrier, 256);
       if constexpr (kSum == Sum::kDirect)
         accumulate(s, t, ring, consumer, d);
+      else if constexpr (kTileN == 128)
+        accumulate_halves(s, t, ring, tile, consumer, d);
       else
-        accumulate_stages(s, t, ring, tile, consumer, d);
+        accumulate_parts(s, t, ring, tile, consumer, d);
       epilogue.finish_tile(s, chunks, tile, consumer, factors, d);
     }
+    epilogue.finish_all();
   }
 
   template <class Epilogue>

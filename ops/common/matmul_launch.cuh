@@ -131,16 +131,16 @@ __global__ void __launch_bounds__(hopper::kMatmulThreads, 1)
 #endif
 }
 
-// Shared memory beyond 48 KB must be asked for, once a kernel and device.
-template <class C>
-Status allow_memory(int device, size_t bytes) {
-  static std::atomic<uint64_t> done{0};
+// Shared memory beyond 48 KB must be asked for, once a kernel and device; `done`: of the kernel, a
+// bit a device.
+inline Status allow_memory(const void* kernel, int device, size_t bytes,
+                           std::atomic<uint64_t>* done) {
   const uint64_t bit = uint64_t{1} << (device & 63);
-  if (done.load(std::memory_order_relaxed) & bit) return {};
+  if (done->load(std::memory_order_relaxed) & bit) return {};
   PESTLE_ON_DEVICE(device);
-  PESTLE_CUDA_TRY(cudaFuncSetAttribute(
-      hopper_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
-  done.fetch_or(bit, std::memory_order_relaxed);
+  PESTLE_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       static_cast<int>(bytes)));
+  done->fetch_or(bit, std::memory_order_relaxed);
   return {};
 }
 
@@ -182,7 +182,9 @@ inline Status fill_output(const Operands& o, hopper::EpilogueArguments* e) {
   e->by_boxes = e->n % 8 == 0 && takes(o.out) &&
                 (!o.residual.data || (o.residual.dtype == o.out.dtype && takes(o.residual)));
   if (!e->by_boxes) return {};
-  PESTLE_TRY(cuda::make_tensor_map(boxes_of(o.out, true, true), &e->out_map));
+  BoxedTensor out = boxes_of(o.out, true, true);
+  if (!o.residual.data) out.box[1] = 16;  // a warp's rows
+  PESTLE_TRY(cuda::make_tensor_map(out, &e->out_map));
   return o.residual.data ? cuda::make_tensor_map(boxes_of(o.residual, true, true), &e->residual_map)
                          : Status();
 }
@@ -230,7 +232,8 @@ Status start_hopper(const Call& call, const char* name, const Operands& o, Hoppe
   const size_t bytes = sizeof(hopper::MatmulMemory<C::kTileN, C::kStages>);
   static_assert(sizeof(hopper::MatmulMemory<C::kTileN, C::kStages>) <= 227 * 1024);
   const int device = cuda::device_index(call);
-  PESTLE_TRY(allow_memory<C>(device, bytes));
+  static std::atomic<uint64_t> done{0};
+  PESTLE_TRY(allow_memory(reinterpret_cast<const void*>(hopper_kernel<C>), device, bytes, &done));
   return cuda::launch(
       call, name,
       {std::min<int64_t>(total, cuda::multiprocessors(device)), hopper::kMatmulThreads, bytes},

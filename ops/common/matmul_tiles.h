@@ -44,4 +44,26 @@ inline std::string describe(const MatmulTile& t) {
          std::to_string(t.rounds) + " rounds";
 }
 
+// Products with few rows: neighbouring columns of out that a multiprocessor takes at a time.
+struct FewRowsTile {
+  int columns = 8;  // a multiple of 8, at most 128
+  int tiles = 0;
+};
+
+// As many columns as leave the fewest rounds, and no multiprocessor without.
+inline FewRowsTile choose_few_rows_tile(int64_t n, int multiprocessors) {
+  constexpr int64_t kMost = 16;  // eights
+  const int64_t eights = (n + 7) / 8;
+  const int64_t rounds = (eights + kMost * multiprocessors - 1) / (kMost * multiprocessors);
+  const int64_t each = (eights + rounds * multiprocessors - 1) / (rounds * multiprocessors);
+  FewRowsTile t;
+  t.columns = static_cast<int>(each * 8);
+  t.tiles = static_cast<int>((eights + each - 1) / each);
+  return t;
+}
+
+inline std::string describe(const FewRowsTile& t) {
+  return std::to_string(t.columns) + " columns, " + std::to_string(t.tiles) + " tiles";
+}
+
 }  // namespace pestle::ops

@@ -251,6 +251,7 @@ struct SplitProduct {
         accumulate(s, t, ring, consumer, sum);
       epilogue.finish_tile(s, chunks, tile, consumer, factors, sum);
     }
+    epilogue.finish_all();
   }
 
   template <class Epilogue>

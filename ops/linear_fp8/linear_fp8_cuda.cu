@@ -47,8 +47,8 @@ Status run_hopper(const Call& call) {
   const bool e4m3 = o.b.dtype == DType::kE4M3;
   if (refuse_few_rows(o).empty()) {
     const char* name = "linear_fp8_few_rows";
-    return e4m3 ? start_few_rows<FewKind::kE4m3>(call, name, o, job.epilogue)
-                : start_few_rows<FewKind::kE5m2>(call, name, o, job.epilogue);
+    return e4m3 ? start_few_wide<FewKind::kE4m3>(call, name, o, job.epilogue)
+                : start_few_wide<FewKind::kE5m2>(call, name, o, job.epilogue);
   }
   return e4m3 ? start_product<hopper::Product::kE4m3>(call, o, job)
               : start_product<hopper::Product::kE5m2>(call, o, job);

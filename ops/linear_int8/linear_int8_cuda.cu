@@ -37,7 +37,7 @@ Status run_hopper(const Call& call) {
   HopperJob job{};
   PESTLE_TRY(fill_linear(call, kArgs, coded, &o, &job));
   if (refuse_few_rows(o).empty())
-    return start_few_rows<FewKind::kInt8>(call, "linear_int8_few_rows", o, job.epilogue);
+    return start_few_wide<FewKind::kInt8>(call, "linear_int8_few_rows", o, job.epilogue);
   return start_tile<hopper::Product::kInt8, true, true, hopper::Sum::kDirect, true>(
       call, "linear_int8_hopper", o, job);
 }

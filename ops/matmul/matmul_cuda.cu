@@ -91,8 +91,8 @@ Status run_few_rows(const Call& call) {
   if (!why.empty()) return unsupported(why);
   hopper::EpilogueArguments e;
   PESTLE_TRY(fill_epilogue(call, kAlpha, o, &e));
-  return o.a.dtype == DType::kBF16 ? start_few_rows<FewKind::kBf16>(call, "matmul_few_rows", o, e)
-                                   : start_few_rows<FewKind::kF16>(call, "matmul_few_rows", o, e);
+  return o.a.dtype == DType::kBF16 ? start_few_wide<FewKind::kBf16>(call, "matmul_few_rows", o, e)
+                                   : start_few_wide<FewKind::kF16>(call, "matmul_few_rows", o, e);
 }
 
 Status start_float(const Call& call, const char* name, const Operands& o) {

@@ -45,7 +45,7 @@ Status run_few_rows(const Call& call) {
   Operands o;
   HopperJob job{};
   PESTLE_TRY(read_and_fill(call, kArgs, &o, &job));
-  return start_few_rows<FewKind::kInt8>(call, "scaled_mm_int8_few_rows", o, job.epilogue);
+  return start_few_wide<FewKind::kInt8>(call, "scaled_mm_int8_few_rows", o, job.epilogue);
 }
 
 std::string refuses_portable(const Call& call, const Machine&) {

@@ -41,11 +41,12 @@ __device__ inline void arrive_expecting(uint64_t* barrier, uint32_t bytes) {
       "r"(bytes)
       : "memory");
 }
+// Acquires for the thread block alone: with .acquire.cluster each wait invalidates the L1.
 __device__ inline void wait(uint64_t* barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\n"
       "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@done bra.uni over;\n"
       "bra.uni again;\n"
       "over:\n}" ::"r"(shared_address(barrier)),

@@ -40,6 +40,7 @@ __device__ inline void wait_products() {
 #define PESTLE_D4(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define PESTLE_D16(c, i) \
   PESTLE_D4(c, i), PESTLE_D4(c, i + 4), PESTLE_D4(c, i + 8), PESTLE_D4(c, i + 12)
+#define PESTLE_D8(c) PESTLE_D4(c, 0), PESTLE_D4(c, 4)
 #define PESTLE_D32(c) PESTLE_D16(c, 0), PESTLE_D16(c, 16)
 #define PESTLE_D64(c) PESTLE_D32(c), PESTLE_D16(c, 32), PESTLE_D16(c, 48)
 #define PESTLE_D96(c) PESTLE_D64(c), PESTLE_D16(c, 64), PESTLE_D16(c, 80)
@@ -49,6 +50,7 @@ __device__ inline void wait_products() {
 #define PESTLE_T32                                                         \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define PESTLE_T8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define PESTLE_T64                                                                     \
   PESTLE_T32                                                                           \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
@@ -101,13 +103,34 @@ __device__ inline void wait_products() {
 // One instruction: 32 bytes of k of A (64 rows) and B (kN rows). T: float, int for kInt8.
 template <Product kProduct, int kN, bool kAlongK_A, bool kAlongK_B, class T>
 __device__ inline void multiply(T (&d)[kN / 2], uint64_t a, uint64_t b, int p) {
-  static_assert(kN == 64 || kN == 128 || kN == 192 || kN == 256);
+  static_assert(kN == 16 || kN == 64 || kN == 128 || kN == 192 || kN == 256);
+  PESTLE_WGMMA_N(16, PESTLE_T8, PESTLE_D8, "%8", "%9", "%10", "%11", "%12")
   PESTLE_WGMMA_N(64, PESTLE_T32, PESTLE_D32, "%32", "%33", "%34", "%35", "%36")
   PESTLE_WGMMA_N(128, PESTLE_T64, PESTLE_D64, "%64", "%65", "%66", "%67", "%68")
   PESTLE_WGMMA_N(192, PESTLE_T96, PESTLE_D96, "%96", "%97", "%98", "%99", "%100")
   PESTLE_WGMMA_N(256, PESTLE_T128, PESTLE_D128, "%128", "%129", "%130", "%131", "%132")
 }
 
+// The same with A in registers: 32 bytes of k of 16 rows a warp, as ldmatrix gives them. 64
+// columns.
+#define PESTLE_WGMMA_R(PRODUCT, TYPE)                                    \
+  if constexpr (kProduct == PRODUCT)                                     \
+  asm volatile(                                                          \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                       \
+      "wgmma.mma_async.sync.aligned.m64n64k32.f32." TYPE " {" PESTLE_T32 \
+      "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"                        \
+      : PESTLE_D32("+f")                                                 \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(p))
+template <Product kProduct>
+__device__ inline void multiply_registers(float (&d)[32], const uint32_t (&a)[4], uint64_t b,
+                                          int p) {
+  PESTLE_WGMMA_R(Product::kE4m3, "e4m3.e4m3");
+  PESTLE_WGMMA_R(Product::kE5m2, "e5m2.e5m2");
+  PESTLE_WGMMA_R(Product::kE4m3E5m2, "e4m3.e5m2");
+  PESTLE_WGMMA_R(Product::kE5m2E4m3, "e5m2.e4m3");
+}
+
+#undef PESTLE_WGMMA_R
 #undef PESTLE_WGMMA_N
 #undef PESTLE_WGMMA_8
 #undef PESTLE_WGMMA_16
