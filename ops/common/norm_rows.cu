@@ -30,6 +30,7 @@ using namespace row_quantizer;
 using namespace norm_device;
 
 constexpr int64_t kMostRows = int64_t{1} << 31;
+constexpr int64_t kLeastStaged = 64 << 20;  // bytes of x
 
 // f(first, values) for each chunk of the thread's elements of an operand's row; `first` of its 32.
 // Chunks past the row's end are others' values.
@@ -451,12 +452,19 @@ Status start(const Call& call, const char* name, NormJob& job, const NormRows& n
   return start_sums<T, Kind, kSmallBlock, true>(call, name, job, n);
 }
 
+// Rows that a block holds in registers, where that is faster (norm_rows.md): f32, and small
+// tensors.
+bool is_held(const NormRows& n) {
+  if (n.quant.format != OutFormat::kNone || n.columns() > kSmallBlock * kRowElements) return false;
+  return n.x.dtype == DType::kF32 || n.rows() * n.columns() * 2 < kLeastStaged;
+}
+
 // What rows in shared memory need: granules of 16 bytes, of a unit's bytes or of a block of codes;
 // too few of them leave lanes without work.
 bool is_staged(const NormRows& n) {
   const int bytes = dtype_bytes(n.x.dtype);
   const bool runs = n.quant.block_scales() || n.quant.hadamard > 0;
-  if (has_sum(n) || n.columns() % (runs ? kRun : kUnit) != 0) return false;
+  if (has_sum(n) || is_held(n) || n.columns() % (runs ? kRun : kUnit) != 0) return false;
   return n.columns() * bytes >= 1024;
 }
 
