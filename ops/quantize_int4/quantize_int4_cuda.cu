@@ -3,8 +3,9 @@
 //                  neighbouring threads share a scale
 //          row     one group a row: a thread block the row, which stays in registers
 //          rotated one group a row: a thread block up to 8 rows, 64 neighbours a lane
-//                  (hadamard_lanes.cuh), the next row's copy under way meanwhile; else, and by groups of 1024, a warp 1024 columns
-//                  (hadamard.cuh), then four units of 8 neighbours a lane
+//                  (hadamard_lanes.cuh), the next row's copy under way meanwhile; else, and by
+//                  groups of 1024, a warp 1024 columns (hadamard.cuh), then four units of 8
+//                  neighbours a lane
 //          any     a thread block 1024 columns of a row in shared memory, one pass for the ends of
 //                  every group, one for the codes; any strides and groups
 // Traffic  x once, q and scales once; _any reads x twice.

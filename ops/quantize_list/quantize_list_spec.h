@@ -54,8 +54,9 @@ inline constexpr OpSpec spec{
     .cases = cases,
     .flops = "2*M*K",
     // The second pass of a list of tensors of 8 MiB and more finds little in any cache.
-    .bytes = "M*K*bytes(x)*if(!has(scale) && granularity == tensor && M*K*bytes(x) >= 8388608, 2, "
-             "1) + M*K + 4*if(has(scale), numel(scale), numel(scale_out))",
+    .bytes =
+        "M*K*bytes(x)*if(!has(scale) && granularity == tensor && M*K*bytes(x) >= 8388608, 2, "
+        "1) + M*K + 4*if(has(scale), numel(scale), numel(scale_out))",
     .backward = {.why_not = "codes are piecewise constant: the gradient is zero almost everywhere"},
 };
 

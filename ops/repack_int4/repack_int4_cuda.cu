@@ -1,5 +1,6 @@
 // repack_int4 on CUDA.
-// Map      turned  between words along k and awq's along n: a thread block 512 rows by 256 columns, a
+// Map      turned  between words along k and awq's along n: a thread block 512 rows by 256 columns,
+// a
 //                  thread 16 bytes of 8 rows, which it turns 8 x 8 codes at a time
 //          copied  between words along k and gptq's: a transposition of 4-byte words
 //                  (ops/common/strided_copy.cu)

@@ -48,8 +48,8 @@ HWY_INLINE void add_sums(VF a, VF b, VF c, VF e, float* HWY_RESTRICT out) {
 
 // sums[n * sums_stride + m] += x rows m (kTileX of them) times w rows n (kTileW), over `columns`.
 HWY_NOINLINE inline void gemm_tile(const float* HWY_RESTRICT x, int64_t x_stride,
-                            const float* HWY_RESTRICT w, int64_t w_stride, int64_t columns,
-                            float* HWY_RESTRICT sums, int64_t sums_stride) {
+                                   const float* HWY_RESTRICT w, int64_t w_stride, int64_t columns,
+                                   float* HWY_RESTRICT sums, int64_t sums_stride) {
   const DF d;
   VF acc[kTileX][kTileW];
   for (int m = 0; m < kTileX; ++m) {
