@@ -36,7 +36,7 @@ def product_tf32(a, b):
 
 
 def matmul(case):
-    if operands(case) is None or case.dtype("out") != case.dtype("a"):
+    if "out" not in case.tensors or operands(case) is None or case.dtype("out") != case.dtype("a"):
         return None
     act = ACTIVATIONS[case.attribute("activation", "none")]
     multiply = product_tf32 if case.attribute("precision") == "tf32" else product
