@@ -1,8 +1,8 @@
 // activation and gated_activation on CUDA.
-// Map      plain: activation_rows.cuh. codes: a team walks over rows (row_team.cuh), 32 elements a
-//          thread, the next rows on their way to shared memory (row_ring.cuh); blocks of a row know
-//          one another only where its scale is computed. any: a block a row, pieces of 1024
-//          elements in shared memory.
+// Map      plain: activation_rows.cuh. codes: a row, and its gate's, in the shared memory of a
+// warp,
+//          a block or a cluster (staged_codes.cuh), whose blocks know one another only where its
+//          scale is computed. any: a block a row, pieces of 1024 elements in shared memory.
 // Traffic  x, gate and out (or codes) once.
 // Numerics f32, one rounding to x's dtype; codes: ops/common/quantized_output.h.
 // Measured activation.md, gated_activation.md
@@ -191,30 +191,16 @@ ActivationTensors tensors_of(const ActivationRows& a) {
 template <class T, class Kind>
 Status start_codes(const Call& call, const char* name, CodesJob& job, const ActivationRows& a) {
   constexpr int kN = kGranule<T, Kind>, kBytes = kN * T::kBytes;
-  const Device device{DeviceType::kCuda, device_index(call)};
-  const int clusters = largest_cluster(machine_for(device).compute_capability);
+  const int clusters = blocks_of_cluster(call);
   const int kept = kKeptBytes<Kind> + (a.gate.data != nullptr ? kBytes : 0);
   job.shape = StagedShape::over(a.rows(), a.columns() / kN, kBytes, kept, clusters, kWarpRow);
-  const TeamShape& s = job.shape.team;
-  const int bytes = job.shape.granules_bytes(kBytes + kept) +
-                    (std::is_same_v<Kind, RotatedCodes> ? rotation_bytes(s.threads) : 0);
-  const auto kernel = codes_kernel<T, Kind>;
-  // Static memory counts, too, and 48 KiB are allowed without asking.
-  PESTLE_TRY(allow_shared(call, kernel, bytes > 40 << 10 ? std::max(bytes, 49 << 10) : bytes));
-  return launch(call, name, {s.blocks(), s.threads, static_cast<size_t>(bytes), s.cluster}, kernel,
-                job);
+  return launch_staged<Kind>(call, name, codes_kernel<T, Kind>, job.shape, kBytes + kept, job);
 }
 
 template <class T>
 Status start_kind(const Call& call, const char* name, CodesJob& job, const ActivationRows& a) {
-  switch (a.quant.format) {
-    case OutFormat::kInt8Row:
-      if (a.quant.hadamard > 0) return start_codes<T, RotatedCodes>(call, name, job, a);
-      return start_codes<T, ByteCodes<Int8Code>>(call, name, job, a);
-    case OutFormat::kNvfp4: return start_codes<T, Nvfp4Codes>(call, name, job, a);
-    case OutFormat::kMxfp8: return start_codes<T, Mxfp8Codes>(call, name, job, a);
-    default: return start_codes<T, ByteCodes<Fp8Code<formats::E4m3>>>(call, name, job, a);
-  }
+  return with_codes(a.quant,
+                    [&](auto kind) { return start_codes<T, decltype(kind)>(call, name, job, a); });
 }
 
 }  // namespace

@@ -452,8 +452,7 @@ Status start(const Call& call, const char* name, NormJob& job, const NormRows& n
   return start_sums<T, Kind, kSmallBlock, true>(call, name, job, n);
 }
 
-// Rows that a block holds in registers, where that is faster (norm_rows.md): f32, and small
-// tensors.
+// Where a block that holds its row in registers is faster (norm_rows.md): f32, small tensors.
 bool is_held(const NormRows& n) {
   if (n.quant.format != OutFormat::kNone || n.columns() > kSmallBlock * kRowElements) return false;
   return n.x.dtype == DType::kF32 || n.rows() * n.columns() * 2 < kLeastStaged;
@@ -470,15 +469,9 @@ bool is_staged(const NormRows& n) {
 
 template <class T>
 Status start_kind(const Call& call, const char* name, NormJob& job, const NormRows& n) {
-  switch (n.quant.format) {
-    case OutFormat::kNone: return start<T, NoCodes>(call, name, job, n);
-    case OutFormat::kInt8Row:
-      if (n.quant.hadamard > 0) return start<T, RotatedCodes>(call, name, job, n);
-      return start<T, ByteCodes<Int8Code>>(call, name, job, n);
-    case OutFormat::kNvfp4: return start<T, Nvfp4Codes>(call, name, job, n);
-    case OutFormat::kMxfp8: return start<T, Mxfp8Codes>(call, name, job, n);
-    default: return start<T, ByteCodes<Fp8Code<formats::E4m3>>>(call, name, job, n);
-  }
+  if (n.quant.format == OutFormat::kNone) return start<T, NoCodes>(call, name, job, n);
+  return with_codes(n.quant,
+                    [&](auto kind) { return start<T, decltype(kind)>(call, name, job, n); });
 }
 
 int64_t groups_of(const NormRows& n) {

@@ -297,31 +297,18 @@ ParameterKind kind_of(const NormRows& n) {
 template <class T, class Kind>
 Status start(const Call& call, const char* name, NormJob& job, const NormRows& n) {
   constexpr int kN = kGranule<T, Kind>, kBytes = kN * T::kBytes;
-  const Device device{DeviceType::kCuda, device_index(call)};
-  const int clusters = largest_cluster(machine_for(device).compute_capability);
+  const int clusters = blocks_of_cluster(call);
   job.staged = StagedShape::over(n.rows(), n.columns() / kN, kBytes, kKeptBytes<Kind>, clusters,
                                  std::is_same_v<Kind, Nvfp4Codes> ? kLongWarpRow : kWarpRow);
-  const TeamShape& s = job.staged.team;
-  const int bytes = job.staged.granules_bytes(kBytes + kKeptBytes<Kind>) +
-                    (std::is_same_v<Kind, RotatedCodes> ? rotation_bytes(s.threads) : 0);
-  const auto kernel = staged_kernel<T, Kind>;
-  // Static memory counts, too, and 48 KiB are allowed without asking.
-  PESTLE_TRY(allow_shared(call, kernel, bytes > 40 << 10 ? std::max(bytes, 49 << 10) : bytes));
-  return launch(call, name, {s.blocks(), s.threads, static_cast<size_t>(bytes), s.cluster}, kernel,
-                job);
+  return launch_staged<Kind>(call, name, staged_kernel<T, Kind>, job.staged,
+                             kBytes + kKeptBytes<Kind>, job);
 }
 
 template <class T>
 Status start_kind(const Call& call, const char* name, NormJob& job, const NormRows& n) {
-  switch (n.quant.format) {
-    case OutFormat::kNone: return start<T, NoCodes>(call, name, job, n);
-    case OutFormat::kInt8Row:
-      if (n.quant.hadamard > 0) return start<T, RotatedCodes>(call, name, job, n);
-      return start<T, ByteCodes<Int8Code>>(call, name, job, n);
-    case OutFormat::kNvfp4: return start<T, Nvfp4Codes>(call, name, job, n);
-    case OutFormat::kMxfp8: return start<T, Mxfp8Codes>(call, name, job, n);
-    default: return start<T, ByteCodes<Fp8Code<formats::E4m3>>>(call, name, job, n);
-  }
+  if (n.quant.format == OutFormat::kNone) return start<T, NoCodes>(call, name, job, n);
+  return with_codes(n.quant,
+                    [&](auto kind) { return start<T, decltype(kind)>(call, name, job, n); });
 }
 
 }  // namespace

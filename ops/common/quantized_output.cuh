@@ -111,6 +111,17 @@ struct Mxfp8Codes {
   static constexpr int kRuns = 2;
 };
 
+// f(kind) for the codes that are wanted, which are some.
+template <class F>
+Status with_codes(const QuantizedOutput& o, const F& f) {
+  switch (o.format) {
+    case OutFormat::kInt8Row: return o.hadamard > 0 ? f(RotatedCodes{}) : f(ByteCodes<Int8Code>{});
+    case OutFormat::kNvfp4: return f(Nvfp4Codes{});
+    case OutFormat::kMxfp8: return f(Mxfp8Codes{});
+    default: return f(ByteCodes<Fp8Code<formats::E4m3>>{});
+  }
+}
+
 inline constexpr int kRun = 16;       // neighbours of a thread
 inline constexpr int kCodeUnits = 4;  // of 8, of a thread: unit i is half i % 2 of run i / 2
 template <class T>

@@ -31,9 +31,6 @@ inline constexpr Arg kProductScaleArg =
           "decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent")
         .selected_by("out_format")
         .optional();
-inline constexpr Arg kProductGlobalScaleArg =
-    input("global_scale", "f32", "1", "decode scale of the whole tensor, out_format=nvfp4")
-        .only_if("out_format == nvfp4");
 inline constexpr Arg kProductKeepArg = bool_attr("keep_out", false, "give out beside its codes");
 inline constexpr Arg kProductHadamardArg =
     int_attr("out_hadamard", 0,

@@ -2,7 +2,12 @@
 // these; `has`: this lane has a granule. Rules: docs/formats; contract: quantized_output.h.
 #pragma once
 
+#include <algorithm>
+
 #include "backends/cuda/device/staged_rows.cuh"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/shared_memory.h"
+#include "core/machine.h"
 #include "ops/common/quantized_output.cuh"
 
 namespace pestle::ops {
@@ -300,6 +305,26 @@ struct StagedRotation {
  private:
   static constexpr int kStepBytes = 32 * kRun * 4;
 };
+
+// ---- host ----
+
+inline int blocks_of_cluster(const Call& call) {
+  const Device device{DeviceType::kCuda, device_index(call)};
+  return largest_cluster(machine_for(device).compute_capability);
+}
+
+// Starts a kernel of rows in shared memory, `granule_bytes` of it a granule.
+template <class Kind, class Job>
+Status launch_staged(const Call& call, const char* name, void (*kernel)(Job),
+                     const StagedShape& shape, int granule_bytes, const Job& job) {
+  const TeamShape& s = shape.team;
+  const int bytes = shape.granules_bytes(granule_bytes) +
+                    (std::is_same_v<Kind, RotatedCodes> ? rotation_bytes(s.threads) : 0);
+  // Static memory counts, too, and 48 KiB are allowed without asking.
+  PESTLE_TRY(allow_shared(call, kernel, bytes > 40 << 10 ? std::max(bytes, 49 << 10) : bytes));
+  return launch(call, name, {s.blocks(), s.threads, static_cast<size_t>(bytes), s.cluster}, kernel,
+                job);
+}
 
 }  // namespace row_quantizer
 #endif

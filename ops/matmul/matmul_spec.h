@@ -23,7 +23,7 @@ inline constexpr Arg args[] = {
            "of products of two f32 matrices: as exact as f32, or each value may be rounded to "
            "TF32's 11 bits"),
     kProductScaleArg,
-    kProductGlobalScaleArg,
+    kQuantGlobalScaleArg,
     kProductCodesArg,
     kProductScaleOutArg,
     choice("out_format", kProductFormats, kProductFormatDoc),

@@ -102,9 +102,8 @@ void multiply_by_slopes(const Call& call, const Matrix& a, const Matrix& b_colum
 Status run(const Call& call) {
   const TensorView& d_out = call.tensor(kDOut);
   const bool magnitudes = call.sum_magnitudes;
-  double alpha = call.has(kAlpha) ? load<float>(call.tensor(kAlpha).data) : 1;
-  if (magnitudes) alpha = std::fabs(alpha);
   const double signed_alpha = call.has(kAlpha) ? load<float>(call.tensor(kAlpha).data) : 1;
+  const double alpha = magnitudes ? std::fabs(signed_alpha) : signed_alpha;
   const int64_t n = row_length(d_out);
   int64_t batches = 1;
   for (int d = 0; d < d_out.rank - 2; ++d) batches *= d_out.shape[d];

@@ -16,14 +16,13 @@ def in_dtype(op, case: dict, dtype: torch.dtype) -> dict:
     """The case with every tensor that has a gradient, and the outputs, in one dtype if allowed."""
     words = dict(word.split("=", 1) for word in case["text"].split())
     plan = backward_of(op)
-    returned = {arg.name for arg in cases.make_with_numbers(op, case).outputs()}
+    made = cases.make_with_numbers(op, case)
+    there = {*made.call.tensors, *(arg.name for arg in made.outputs())}
     for name in (*plan.gives, *plan.outputs):
         arg = op.by_name[name]
         follows = arg.dtypes.get("", "").startswith("=")  # another argument that is changed too
-        given = not (arg.optional or arg.present_if) or words.get(name, "none") != "none"
-        is_there = given or (arg.present_if and name in returned)
         allowed = follows or DTYPE_NAMES[dtype] in "|".join(arg.dtypes.values()).split("|")
-        if is_there and allowed and not (follows and name not in words):
+        if name in there and allowed and not (follows and name not in words):
             words[name] = DTYPE_NAMES[dtype]
     return case | {"text": " ".join(f"{key}={value}" for key, value in words.items())}
 
