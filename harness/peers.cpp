@@ -46,9 +46,16 @@ Status Peers::ask(const nlohmann::ordered_json& request, std::map<std::string, P
   auto answer = worker_.ask(request.dump());
   PESTLE_TRY(answer.status());
   const json parsed = json::parse(answer.value(), nullptr, false);
-  if (!parsed.is_object() || parsed.contains("error")) {
-    return {Code::kUnsupported, "peer: " + (parsed.is_object() ? parsed["error"].get<std::string>()
-                                                               : answer.value().substr(0, 200))};
+  // A line too many would give every later case the times of another one.
+  if (!parsed.is_object() || parsed.value("op", "") != request.at("op") ||
+      parsed.value("case", "") != request.at("case")) {
+    return {Code::kIoError, "the peers' program answered " + request.at("op").get<std::string>() +
+                                " '" + request.at("case").get<std::string>() +
+                                "' with a line that is not of this case: " +
+                                answer.value().substr(0, 200)};
+  }
+  if (parsed.contains("error")) {
+    return {Code::kUnsupported, "peer: " + parsed["error"].get<std::string>()};
   }
   for (const json& line : parsed.at("peers")) add(line, times);
   return {};

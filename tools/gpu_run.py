@@ -27,6 +27,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("racecheck", "synccheck", "memcheck", "initcheck")  # the slowest first
+# Its table of barriers is too small for clusters of many, and what overflows it fails the launch.
+TOOL_OPTIONS = {"synccheck": ("--num-cuda-barriers", "65536")}
 AGAIN = 75  # the exit status that says: time is up, run the same command again
 WARMERS = 8  # processes; each holds one case's tensors
 SPARE = 40  # seconds that a step may go on after the time is up
@@ -274,8 +276,8 @@ def sanitizer_steps(pestle, ops, options):
         Step(
             "sanitizer",
             f"{tool}.{op}",
-            ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *check,
-             "--launch", "default", op],
+            ["compute-sanitizer", "--tool", tool, *TOOL_OPTIONS.get(tool, ()),
+             "--error-exitcode", "9", *check, "--launch", "default", op],
             sanitizer=tool,
         )
         for tool in TOOLS

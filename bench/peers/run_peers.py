@@ -13,6 +13,7 @@ or null for all that there are.
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -200,8 +201,10 @@ class Peers:
 
 
 def serve(device):
-    # Answers alone go to standard output, whatever the libraries print.
-    answers, sys.stdout = sys.stdout, sys.stderr
+    # Answers alone go to standard output, whatever the libraries print, compiled ones as well.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
     peers = Peers(device)
     for line in sys.stdin:
         request = json.loads(line)
@@ -209,6 +212,7 @@ def serve(device):
             answer = {"peers": peers.times(request, request["peers"], request["seconds"])}
         except Exception as error:  # the asker decides what a missing peer means
             answer = {"error": f"{type(error).__name__}: {error}"}
+        answer.update(op=request["op"], case=request["case"])
         print(json.dumps(answer), file=answers, flush=True)
 
 

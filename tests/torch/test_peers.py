@@ -112,7 +112,8 @@ def test_the_server_times_all_peers_or_those_that_are_named():
         row | {"peers": ["torch_eager"], "seconds": 0.01},
         row | {"peers": ["quack"], "seconds": 0.01},
     )
-    assert answers[0] == {"peers": []}
+    assert answers[0] == {"peers": [], "op": "", "case": ""}
+    assert [answer["case"] for answer in answers[1:]] == 3 * [row["case"]]
     timed = {line["peer"] for line in answers[1]["peers"]}
     assert {"torch_eager", "torch_compile"} <= timed
     assert ("comfy_kitchen" in timed) == (not kitchen_peer.unavailable("cpu"))
@@ -120,6 +121,30 @@ def test_the_server_times_all_peers_or_those_that_are_named():
     assert [line["peer"] for line in answers[2]["peers"]] == ["torch_eager"]
     assert "runs on GPUs only" in answers[3]["error"]
     assert "quack is left out: runs on GPUs only" in notes
+
+
+NOISY = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import run_peers
+def times(self, row, peers, seconds):
+    os.write(1, b"as a compiled library would print\\n")
+    print("as Python would")
+    return []
+run_peers.Peers.times = times
+run_peers.serve("cpu")
+"""
+
+
+def test_what_libraries_print_is_no_answer():
+    request = {"op": "copy", "case": "one", "peers": None, "seconds": 0}
+    done = subprocess.run(
+        [sys.executable, "-c", NOISY, str(PEERS)], input=2 * (json.dumps(request) + "\n"),
+        capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    answer = {"peers": [], "op": "copy", "case": "one"}
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [answer, answer], done.stderr
+    assert "compiled library" in done.stderr and "as Python would" in done.stderr
 
 
 def test_warming_up_runs_what_the_cases_ask_for():
