@@ -49,10 +49,10 @@ Status Peers::ask(const nlohmann::ordered_json& request, std::map<std::string, P
   // A line too many would give every later case the times of another one.
   if (!parsed.is_object() || parsed.value("op", "") != request.at("op") ||
       parsed.value("case", "") != request.at("case")) {
-    return {Code::kIoError, "the peers' program answered " + request.at("op").get<std::string>() +
-                                " '" + request.at("case").get<std::string>() +
-                                "' with a line that is not of this case: " +
-                                answer.value().substr(0, 200)};
+    return {Code::kIoError,
+            "the peers' program answered " + request.at("op").get<std::string>() + " '" +
+                request.at("case").get<std::string>() +
+                "' with a line that is not of this case: " + answer.value().substr(0, 200)};
   }
   if (parsed.contains("error")) {
     return {Code::kUnsupported, "peer: " + parsed["error"].get<std::string>()};
