@@ -243,13 +243,22 @@ static inline pestle_status pestle_hadamard(
  *   b: e4m3|e5m2 [N, K] right codes, one row per output column (a weight)
  *   scale_a: f32 [tensor: 1; row: *M, 1; block: *M, cdiv(K,128)] decode scales of a
  *   scale_b: f32 [tensor: 1; row: N, 1; block: cdiv(N,128), cdiv(K,128)] decode scales of b
- *   out: bf16|f16|f32 [*M, N] (output) epilogue(a_decoded @ b_decoded^T)
+ *   out: bf16|f16|f32 [*M, N] (output) (may be NULL) epilogue(a_decoded @ b_decoded^T)
  *   granularity: tensor|row|block; row: one scale per row of a and of b; block: 1x128 of a with 128x128 of b
  *   accumulation: accurate|fast|f32; what sums along K may lose. accurate: sums of 128 products by tensor cores, whose 8-bit floats keep 13 bits behind the largest term, added in f32; fast: one such sum of all (blocks: as accurate); f32: nothing is lost before f32
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
  *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   q_scale: f32 [none|fp8_tensor|fp8_block|nvfp4|mxfp8: 1; fp8_row|int8_row: *M, 1] (may be NULL) decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+ *   global_scale: f32 [1] (may be NULL) decode scale of the whole tensor, out_format=nvfp4
+ *   q: none|nvfp4: u8; fp8_tensor|fp8_row|fp8_block|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *M, N; nvfp4: *M, N/2] (output) (may be NULL) codes of out; nvfp4: two a byte
+ *   scale_out: none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1; fp8_block: *M, cdiv(N,128);nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(N,16),4), cdiv(N,16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(N,32),4), cdiv(N,32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N
+ *   out_format: none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8; none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
+ *   keep_out: give out beside its codes
+ *   out_hadamard: elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
  */
 static inline pestle_status pestle_scaled_mm_fp8(
     const pestle_tensor* a,
@@ -263,8 +272,17 @@ static inline pestle_status pestle_scaled_mm_fp8(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* q_scale,
+    const pestle_tensor* global_scale,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_out,
+    const char* out_format,
+    int keep_out,
+    int64_t out_hadamard,
+    const char* nibbles,
+    const char* scale_layout,
     const pestle_call_options* options) {
-  pestle_arg args[11];
+  pestle_arg args[20];
   args[0] = pestle_tensor_arg(a);
   args[1] = pestle_tensor_arg(b);
   args[2] = pestle_tensor_arg(scale_a);
@@ -276,7 +294,16 @@ static inline pestle_status pestle_scaled_mm_fp8(
   args[8] = pestle_tensor_arg(bias);
   args[9] = pestle_tensor_arg(residual);
   args[10] = pestle_choice_arg(activation);
-  return pestle_call(pestle_find_op("scaled_mm_fp8"), args, 11, options);
+  args[11] = pestle_tensor_arg(q_scale);
+  args[12] = pestle_tensor_arg(global_scale);
+  args[13] = pestle_tensor_arg(q);
+  args[14] = pestle_tensor_arg(scale_out);
+  args[15] = pestle_choice_arg(out_format);
+  args[16] = pestle_bool_arg(keep_out);
+  args[17] = pestle_int_arg(out_hadamard);
+  args[18] = pestle_choice_arg(nibbles);
+  args[19] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("scaled_mm_fp8"), args, 20, options);
 }
 
 /* Product of two INT8 matrices with decode scales, exact integer sums and an epilogue.
@@ -284,12 +311,21 @@ static inline pestle_status pestle_scaled_mm_fp8(
  *   b: i8 [N, K] right codes, one row per output column (a weight)
  *   scale_a: f32 [tensor: 1; row: *M, 1] decode scales of a
  *   scale_b: f32 [tensor: 1; row: N, 1] decode scales of b
- *   out: bf16|f16|f32 [*M, N] (output) epilogue(a_decoded @ b_decoded^T)
+ *   out: bf16|f16|f32 [*M, N] (output) (may be NULL) epilogue(a_decoded @ b_decoded^T)
  *   granularity: tensor|row; row: one scale per row of a and of b
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
  *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   q_scale: f32 [none|fp8_tensor|fp8_block|nvfp4|mxfp8: 1; fp8_row|int8_row: *M, 1] (may be NULL) decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+ *   global_scale: f32 [1] (may be NULL) decode scale of the whole tensor, out_format=nvfp4
+ *   q: none|nvfp4: u8; fp8_tensor|fp8_row|fp8_block|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *M, N; nvfp4: *M, N/2] (output) (may be NULL) codes of out; nvfp4: two a byte
+ *   scale_out: none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1; fp8_block: *M, cdiv(N,128);nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(N,16),4), cdiv(N,16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(N,32),4), cdiv(N,32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N
+ *   out_format: none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8; none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
+ *   keep_out: give out beside its codes
+ *   out_hadamard: elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
  */
 static inline pestle_status pestle_scaled_mm_int8(
     const pestle_tensor* a,
@@ -302,8 +338,17 @@ static inline pestle_status pestle_scaled_mm_int8(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* q_scale,
+    const pestle_tensor* global_scale,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_out,
+    const char* out_format,
+    int keep_out,
+    int64_t out_hadamard,
+    const char* nibbles,
+    const char* scale_layout,
     const pestle_call_options* options) {
-  pestle_arg args[10];
+  pestle_arg args[19];
   args[0] = pestle_tensor_arg(a);
   args[1] = pestle_tensor_arg(b);
   args[2] = pestle_tensor_arg(scale_a);
@@ -314,7 +359,16 @@ static inline pestle_status pestle_scaled_mm_int8(
   args[7] = pestle_tensor_arg(bias);
   args[8] = pestle_tensor_arg(residual);
   args[9] = pestle_choice_arg(activation);
-  return pestle_call(pestle_find_op("scaled_mm_int8"), args, 10, options);
+  args[10] = pestle_tensor_arg(q_scale);
+  args[11] = pestle_tensor_arg(global_scale);
+  args[12] = pestle_tensor_arg(q);
+  args[13] = pestle_tensor_arg(scale_out);
+  args[14] = pestle_choice_arg(out_format);
+  args[15] = pestle_bool_arg(keep_out);
+  args[16] = pestle_int_arg(out_hadamard);
+  args[17] = pestle_choice_arg(nibbles);
+  args[18] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("scaled_mm_int8"), args, 19, options);
 }
 
 /* Product of two NVFP4 matrices with all their scales, f32 accumulation and an epilogue.
@@ -403,16 +457,29 @@ static inline pestle_status pestle_scaled_mm_mxfp8(
 }
 
 /* Linear layer with an FP8 weight: epilogue(x @ W^T).
- *   x: bf16|f16|f32 [*M, K] activations
+ *   x: bf16|f16|f32 [none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K] activations; gated ones hold both factors side by side
  *   weight: e4m3|e5m2 [N, K] codes, one row per output column
  *   scale: f32 [tensor: 1; row: N, 1; column: 1, K; block_1x128: N, cdiv(K,128);block_128x128: cdiv(N,128), cdiv(K,128)] decode scale: a code stands for code * scale
- *   out: bf16|f16|f32 [*M, N] (output) epilogue(x @ W^T), W the decoded weight
+ *   out: bf16|f16|f32 [*M, N] (output) (may be NULL) epilogue(x @ W^T), W the decoded weight
  *   granularity: tensor|row|column|block_1x128|block_128x128; which elements of the weight share a scale
  *   activations: float|row; row: x becomes codes of the weight's dtype with a scale a row; sums along K lose what those of scaled_mm_fp8, accumulation=accurate, may lose
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
  *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   norm_weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row, input_act=rms_norm
+ *   input_act: none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm; done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
+ *   input_layout: act_first|act_last; swiglu, geglu: the half of x that the activation takes; the other half multiplies it
+ *   eps: added to the mean square, input_act=rms_norm
+ *   q_scale: f32 [none|fp8_tensor|fp8_block|nvfp4|mxfp8: 1; fp8_row|int8_row: *M, 1] (may be NULL) decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+ *   global_scale: f32 [1] (may be NULL) decode scale of the whole tensor, out_format=nvfp4
+ *   q: none|nvfp4: u8; fp8_tensor|fp8_row|fp8_block|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *M, N; nvfp4: *M, N/2] (output) (may be NULL) codes of out; nvfp4: two a byte
+ *   scale_out: none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1; fp8_block: *M, cdiv(N,128);nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(N,16),4), cdiv(N,16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(N,32),4), cdiv(N,32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N
+ *   out_format: none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8; none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
+ *   keep_out: give out beside its codes
+ *   out_hadamard: elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
  */
 static inline pestle_status pestle_linear_fp8(
     const pestle_tensor* x,
@@ -425,8 +492,21 @@ static inline pestle_status pestle_linear_fp8(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* norm_weight,
+    const char* input_act,
+    const char* input_layout,
+    double eps,
+    const pestle_tensor* q_scale,
+    const pestle_tensor* global_scale,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_out,
+    const char* out_format,
+    int keep_out,
+    int64_t out_hadamard,
+    const char* nibbles,
+    const char* scale_layout,
     const pestle_call_options* options) {
-  pestle_arg args[10];
+  pestle_arg args[23];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(scale);
@@ -437,7 +517,20 @@ static inline pestle_status pestle_linear_fp8(
   args[7] = pestle_tensor_arg(bias);
   args[8] = pestle_tensor_arg(residual);
   args[9] = pestle_choice_arg(activation);
-  return pestle_call(pestle_find_op("linear_fp8"), args, 10, options);
+  args[10] = pestle_tensor_arg(norm_weight);
+  args[11] = pestle_choice_arg(input_act);
+  args[12] = pestle_choice_arg(input_layout);
+  args[13] = pestle_float_arg(eps);
+  args[14] = pestle_tensor_arg(q_scale);
+  args[15] = pestle_tensor_arg(global_scale);
+  args[16] = pestle_tensor_arg(q);
+  args[17] = pestle_tensor_arg(scale_out);
+  args[18] = pestle_choice_arg(out_format);
+  args[19] = pestle_bool_arg(keep_out);
+  args[20] = pestle_int_arg(out_hadamard);
+  args[21] = pestle_choice_arg(nibbles);
+  args[22] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("linear_fp8"), args, 23, options);
 }
 
 /* Linear layer with an NVFP4 weight: epilogue(x @ W^T).
@@ -555,10 +648,10 @@ static inline pestle_status pestle_linear_mxfp4(
 }
 
 /* Linear layer with an INT8 weight, rotated or not: epilogue(x @ W^T).
- *   x: bf16|f16|f32 [*M, K] activations
+ *   x: bf16|f16|f32 [none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K] activations; gated ones hold both factors side by side
  *   weight: i8 [N, K] codes, one row per output column
  *   scale: f32 [tensor: 1; row: N, 1; group: N, cdiv(K,group_size)] decode scale: a code stands for code * scale
- *   out: bf16|f16|f32 [*M, N] (output) epilogue(x @ W^T), W the decoded weight
+ *   out: bf16|f16|f32 [*M, N] (output) (may be NULL) epilogue(x @ W^T), W the decoded weight
  *   granularity: tensor|row|group; which elements of the weight share a scale
  *   group_size: columns that share a scale, granularity=group
  *   hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
@@ -567,6 +660,19 @@ static inline pestle_status pestle_linear_mxfp4(
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
  *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   norm_weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row, input_act=rms_norm
+ *   input_act: none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm; done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
+ *   input_layout: act_first|act_last; swiglu, geglu: the half of x that the activation takes; the other half multiplies it
+ *   eps: added to the mean square, input_act=rms_norm
+ *   q_scale: f32 [none|fp8_tensor|fp8_block|nvfp4|mxfp8: 1; fp8_row|int8_row: *M, 1] (may be NULL) decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+ *   global_scale: f32 [1] (may be NULL) decode scale of the whole tensor, out_format=nvfp4
+ *   q: none|nvfp4: u8; fp8_tensor|fp8_row|fp8_block|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *M, N; nvfp4: *M, N/2] (output) (may be NULL) codes of out; nvfp4: two a byte
+ *   scale_out: none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1; fp8_block: *M, cdiv(N,128);nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(N,16),4), cdiv(N,16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(N,32),4), cdiv(N,32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N
+ *   out_format: none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8; none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
+ *   keep_out: give out beside its codes
+ *   out_hadamard: elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
  */
 static inline pestle_status pestle_linear_int8(
     const pestle_tensor* x,
@@ -581,8 +687,21 @@ static inline pestle_status pestle_linear_int8(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* norm_weight,
+    const char* input_act,
+    const char* input_layout,
+    double eps,
+    const pestle_tensor* q_scale,
+    const pestle_tensor* global_scale,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_out,
+    const char* out_format,
+    int keep_out,
+    int64_t out_hadamard,
+    const char* nibbles,
+    const char* scale_layout,
     const pestle_call_options* options) {
-  pestle_arg args[12];
+  pestle_arg args[25];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(scale);
@@ -595,7 +714,20 @@ static inline pestle_status pestle_linear_int8(
   args[9] = pestle_tensor_arg(bias);
   args[10] = pestle_tensor_arg(residual);
   args[11] = pestle_choice_arg(activation);
-  return pestle_call(pestle_find_op("linear_int8"), args, 12, options);
+  args[12] = pestle_tensor_arg(norm_weight);
+  args[13] = pestle_choice_arg(input_act);
+  args[14] = pestle_choice_arg(input_layout);
+  args[15] = pestle_float_arg(eps);
+  args[16] = pestle_tensor_arg(q_scale);
+  args[17] = pestle_tensor_arg(global_scale);
+  args[18] = pestle_tensor_arg(q);
+  args[19] = pestle_tensor_arg(scale_out);
+  args[20] = pestle_choice_arg(out_format);
+  args[21] = pestle_bool_arg(keep_out);
+  args[22] = pestle_int_arg(out_hadamard);
+  args[23] = pestle_choice_arg(nibbles);
+  args[24] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("linear_int8"), args, 25, options);
 }
 
 /* Linear layer with an INT4 weight in groups, rotated or not: epilogue(x @ W^T).

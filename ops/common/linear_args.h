@@ -19,8 +19,9 @@ inline constexpr const char* kLinearHadamardDoc =
 inline constexpr const char* kNoGradientOfActivation =
     "unless activation == none: an activation has its gradient as an op of its own";
 inline constexpr const char* kNoGradientOfCodes =
-    "unless activation == none && activations == float: an activation has its gradient as an op of "
-    "its own, and rounding to codes has none";
+    "unless activation == none && activations == float && input_act == none && out_format == none: "
+    "activations and norms have their gradients as ops of their own, and rounding to codes has "
+    "none";
 
 // `call` is that of matmul, with W by its name b.
 constexpr Backward linear_backward(const char* call, const char* why_not) {

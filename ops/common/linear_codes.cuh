@@ -1,9 +1,11 @@
-// A linear layer whose activations become codes in the call, on CUDA: the quantiser's kernels write
-// codes and a scale a row into the caller's workspace, the product of codes reads them there.
+// A linear layer whose activations become codes in the call, on CUDA: the quantiser's kernels (or,
+// with input_act, those of activations and norms with quantised output) write codes and a scale a
+// row into the caller's workspace, the product of codes reads them there: two launches.
 // Traffic  x once, codes once written and read (mostly out of the L2), the weight and out once.
 // Numerics the codes are those of the quantising op; then as the op that multiplies codes.
 #pragma once
 
+#include "ops/common/linear_output.h"
 #include "ops/common/quantize_rotated.cuh"
 #include "ops/common/quantize_rows.cuh"
 #include "ops/common/scaled_product.cuh"
@@ -13,16 +15,25 @@ namespace pestle::ops {
 // Bytes, for a contract with symbols M and K: codes, scales, and a maximum for each scale.
 inline constexpr const char* kLinearCodesWorkspace =
     "if(activations == row, 256 + round_up(M*K,256) + 2*round_up(4*M,256), 0)";
+// The same and x after input_act, for codes that no quantised output gives.
+inline constexpr const char* kLinearInputWorkspace =
+    "if(activations == row, 256 + round_up(M*K,256) + 2*round_up(4*M,256) + "
+    "if(input_act == none, 0, bytes(x)*M*K), 0)";
+// Beneath quantised output: the product as bf16, then what the product and its quantiser need.
+inline constexpr const char* kLinearCodesOutWorkspace =
+    "if(keep_out, 0, 2*M*N) + 512 + 256 + round_up(M*K,256) + 2*round_up(4*M,256) + "
+    "if(input_act == none, 0, bytes(x)*M*K) + 4*M*(cdiv(N,128) + 1) + 8192";
 
 struct CodedX {
   TensorView codes;  // [M, K] without gaps
   TensorView scale;  // [M, 1]
   uint32_t* amax = nullptr;
+  char* rest = nullptr;  // of the workspace
 };
 
 inline CodedX coded_x(const Call& call, const TensorView& x, DType dtype) {
   const auto round_up = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
-  const int64_t m = row_count(x), k = row_length(x);
+  const int64_t m = row_count(x), k = input_columns(call);
   auto* p = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(call.workspace) + 255) &
                                     ~uintptr_t{255});
   const int64_t dims[2] = {m, k}, one[2] = {m, 1};
@@ -31,6 +42,7 @@ inline CodedX coded_x(const Call& call, const TensorView& x, DType dtype) {
   coded.scale = make_view(p + round_up(m * k), DType::kF32, 2, one);
   coded.codes.device = coded.scale.device = x.device;
   coded.amax = reinterpret_cast<uint32_t*>(p + round_up(m * k) + round_up(4 * m));
+  coded.rest = p + round_up(m * k) + 2 * round_up(4 * m);
   return coded;
 }
 
@@ -74,6 +86,25 @@ Status code_rows(const Call& call, const char* name, const TensorView& x, int64_
   return run_quantize_any<Code>(inner, name, rows);
 }
 
+// x after input_act to codes: by that op's own quantised output, or, where it has none of these
+// codes, by what it gives in the workspace.
+template <class Code>
+Status code_input(const Call& call, const char* name, const TensorView& x, int64_t hadamard,
+                  const CodedX& coded) {
+  if (!has_input_act(call)) return code_rows<Code>(call, name, x, hadamard, coded);
+  const int64_t k = row_length(coded.codes);
+  if (numel(coded.codes) == 0) return {};
+  if (coded.codes.dtype != DType::kE5M2) {
+    const char* format = coded.codes.dtype == DType::kI8 ? "int8_row" : "fp8_row";
+    return run_input_codes(call, format, hadamard,
+                           rows_like_x(call, coded.codes.data, coded.codes.dtype, k),
+                           rows_like_x(call, coded.scale.data, DType::kF32, 1));
+  }
+  const TensorView y = rows_like_x(call, coded.rest, x.dtype, k);
+  PESTLE_TRY(run_input(call, y));
+  return code_rows<Code>(call, name, y, hadamard, coded);
+}
+
 // Positions in the contract.
 struct LinearCodesArgs {
   int x, weight, scale, out, alpha, granularity, activations;
@@ -82,7 +113,7 @@ struct LinearCodesArgs {
 inline std::string refuse_float_activations(const Call& call, const LinearCodesArgs& args) {
   if (call.integer(args.activations) == 0)
     return "activations=float: products of floats with codes have no CUDA kernel yet";
-  return "";
+  return refuse_codes(call);
 }
 
 inline std::string read_linear(const Call& call, const LinearCodesArgs& args, Operands* o) {
@@ -95,7 +126,8 @@ inline std::string read_linear(const Call& call, const LinearCodesArgs& args, Op
   rows_stack(call.tensor(args.out), &o->out);
   if (call.has(residual)) rows_stack(call.tensor(residual), &o->residual);
   // In the workspace: aligned, dense.
-  o->a = {nullptr, weight.dtype, row_count(x), row_length(x), 1, row_length(x), 1, 0};
+  const int64_t k = weight.columns;
+  o->a = {nullptr, weight.dtype, row_count(x), k, 1, k, 1, 0};
   o->b = {weight.data, weight.dtype, weight.columns, weight.rows, 1, 1, weight.row_stride, 0};
   return "";
 }

@@ -12,7 +12,8 @@
 
 namespace pestle::ops {
 
-// left(m, values) and right(n, values) write the K decoded values of a row.
+// left(m, values) and right(n, values) write the K decoded values of a row. A left side may have
+// slack(m, values), too: what each value may be off, counted with the terms' magnitudes.
 template <class Left, class Right>
 Status matmul_reference(const Call& call, const TensorView& out, int64_t k, int first_epilogue_arg,
                         const Left& left, const Right& right) {
@@ -21,10 +22,16 @@ Status matmul_reference(const Call& call, const TensorView& out, int64_t k, int 
   const auto length = static_cast<size_t>(k);
   std::vector<double> a(kRows * length);
   std::vector<double> b(length);
+  constexpr bool kMayBeOff = requires(double* values) { left.slack(0, values); };
+  std::vector<double> off(kMayBeOff && call.sum_magnitudes ? kRows * length : 0);
   const int64_t rows = row_count(out);
   for (int64_t m0 = 0; m0 < rows; m0 += kRows) {
     const int64_t m1 = std::min(rows, m0 + kRows);
-    for (int64_t m = m0; m < m1; ++m) left(m, a.data() + (m - m0) * k);
+    for (int64_t m = m0; m < m1; ++m) {
+      left(m, a.data() + (m - m0) * k);
+      if constexpr (kMayBeOff)
+        if (!off.empty()) left.slack(m, off.data() + (m - m0) * k);
+    }
     for (int64_t n = 0; n < row_length(out); ++n) {
       right(n, b.data());
       for (int64_t m = m0; m < m1; ++m) {
@@ -34,6 +41,8 @@ Status matmul_reference(const Call& call, const TensorView& out, int64_t k, int 
           const double term = row[i] * b[i];
           sum += call.sum_magnitudes ? std::fabs(term) : term;
         }
+        for (size_t i = 0; i < length && !off.empty(); ++i)
+          sum += off[static_cast<size_t>((m - m0) * k) + i] * std::fabs(b[i]);
         const double y =
             call.sum_magnitudes ? epilogue.magnitude(sum, m, n) : epilogue.apply(sum, m, n);
         store_f64(row_address(out, m) + n * last_stride_bytes(out), out.dtype, y);

@@ -110,12 +110,13 @@ struct LinearArgs {
   int out;
   int first_epilogue_arg;
 };
+// x: what stands for the call's.
 inline Status run_linear(const Call& call, const LinearArgs& args, const cpu::QuantMatrix& weight,
-                         int64_t hadamard) {
+                         int64_t hadamard, const TensorView* x = nullptr) {
   const Epilogue epilogue(call, args.first_epilogue_arg);
   QuantLinear linear;
   linear.weight = weight;
-  linear.x = call.tensor(args.x);
+  linear.x = x != nullptr ? *x : call.tensor(args.x);
   linear.hadamard = hadamard;
   linear.m = row_count(linear.x);
   linear.out = call.tensor(args.out);

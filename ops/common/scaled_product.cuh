@@ -1,6 +1,7 @@
 // Products of codes with decode scales on CUDA: a [*M, K] and b [N, K], both along k.
 #pragma once
 
+#include "ops/common/linear_output.h"
 #include "ops/common/matmul_any.cuh"
 #include "ops/common/matmul_few_rows.cuh"
 #include "ops/common/matmul_launch.cuh"
@@ -26,7 +27,13 @@ inline bool rows_stack(const TensorView& t, Stack* s) {
   return even_rows(t, s->row_stride);
 }
 
+// The product as bf16, copies of operands, the quantiser's maxima.
+inline constexpr const char* kScaledCodesOutWorkspace =
+    "if(keep_out, 0, 2*M*N) + 512 + numel(a) + numel(b) + 16*(M + 2*K + N) + 1024 + "
+    "4*M*(cdiv(N,128) + 1) + 8192";
+
 inline std::string read_scaled(const Call& call, const ScaledArgs& args, Operands* o) {
+  if (wants_codes(call)) return refuse_codes(call);
   const int residual = args.alpha + 2;
   const std::string why =
       refuse_uneven_rows(call, {args.a, args.b, args.scale_a, args.scale_b, args.out, residual});
@@ -133,6 +140,7 @@ inline bool strided_stack(const TensorView& t, Stack* s) {
 
 // Codes of any strides, for packing.
 inline std::string read_strided(const Call& call, const ScaledArgs& args, Operands* o) {
+  if (wants_codes(call)) return refuse_codes(call);
   const int residual = args.alpha + 2;
   const std::string why =
       refuse_uneven_rows(call, {args.scale_a, args.scale_b, args.out, residual});

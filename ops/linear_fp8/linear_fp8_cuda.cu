@@ -1,6 +1,7 @@
 // linear_fp8 on CUDA, activations=row.
 // Map      the kernels of quantize_fp8, then those of scaled_mm_fp8
-//          (ops/common/linear_codes.cuh).
+//          (ops/common/linear_codes.cuh). With input_act the codes are those of activation,
+//          gated_activation or rms_norm. codes: the product, then the quantising op over it.
 // Traffic  x once, its codes once written and read, the weight and out once.
 // Numerics the tensor cores add 128 products, f32 registers the rest (scaled_mm_fp8's accurate).
 // Measured H200: 965 to 1070 TFLOP/s, quantising x included (linear_fp8.md).
@@ -28,7 +29,7 @@ Status make_codes(const Call& call, CodedX* coded) {
   const DType dtype = call.tensor(kArgs.weight).dtype;
   *coded = coded_x(call, x, dtype);
   return with_fp8(dtype, [&]<class F>(F) {
-    return code_rows<Fp8Code<F>>(call, "linear_fp8_codes", x, 0, *coded);
+    return code_input<Fp8Code<F>>(call, "linear_fp8_codes", x, 0, *coded);
   });
 }
 
@@ -75,25 +76,37 @@ std::string refuses_any(const Call& call, const Machine&) {
   return refuse_float_activations(call, kArgs);
 }
 
+std::string refuses_out_codes(const Call& call, const Machine& machine) {
+  const std::string why = refuse_plain(call, machine);
+  if (!why.empty() || call.integer(kArgs.activations) != 0) return why;
+  return "activations=float: products of floats with codes have no CUDA kernel yet";
+}
+
 constexpr Impl kImpls[] = {
     {.id = "cuda/linear_fp8_hopper",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
      .refuses = refuses_hopper,
      .run = run_hopper,
-     .workspace = kLinearCodesWorkspace},
+     .workspace = kLinearInputWorkspace},
     {.id = "cuda/linear_fp8_portable",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
      .refuses = refuses_portable,
      .run = run_linear_portable,
-     .workspace = kLinearCodesWorkspace},
+     .workspace = kLinearInputWorkspace},
     {.id = "cuda/linear_fp8_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
      .refuses = refuses_any,
      .run = run_any,
-     .workspace = kLinearCodesWorkspace},
+     .workspace = kLinearInputWorkspace},
+    {.id = "cuda/linear_fp8_codes",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_out_codes,
+     .run = run_with_codes,
+     .workspace = kLinearCodesOutWorkspace},
 };
 
 }  // namespace

@@ -3,30 +3,40 @@
 
 #include "core/op_spec.h"
 #include "ops/common/linear_args.h"
+#include "ops/common/linear_output.h"
 #include "ops/common/shared_args.h"
 
 namespace pestle::ops::linear_fp8 {
 
 inline constexpr Arg own_args[] = {
-    kLinearX,
+    kInputX,
     input("weight", "e4m3|e5m2", "N, K", "codes, one row per output column"),
     input("scale", "f32",
           "tensor: 1; row: N, 1; column: 1, K; block_1x128: N, cdiv(K,128);"
           "block_128x128: cdiv(N,128), cdiv(K,128)",
           "decode scale: a code stands for code * scale")
         .selected_by("granularity"),
-    output("out", "bf16|f16|f32", "*M, N", "epilogue(x @ W^T), W the decoded weight")
+    kept_output(output("out", "bf16|f16|f32", "*M, N", "epilogue(x @ W^T), W the decoded weight"))
         .within(4, "if(activations == row, 16777216+K, K)"),
     choice("granularity", kFp8Granularities, "which elements of the weight share a scale"),
     choice("activations", "float|row",
            "row: x becomes codes of the weight's dtype with a scale a row; sums along K lose what "
            "those of scaled_mm_fp8, accumulation=accurate, may lose"),
 };
-inline constexpr auto args = with_epilogue(own_args);
+inline constexpr auto args = joined(joined(with_epilogue(own_args), kInputArgs), kRowsOutputArgs);
 
 inline constexpr Constraint constraints[] = {
+    kInputConstraint,
     {"activations == float || granularity == tensor || granularity == row",
      "activations=row multiplies codes, so the weight's scales must be of rows or of all"},
+    kProductConstraints[0],
+    kProductConstraints[1],
+    kProductConstraints[2],
+    kProductConstraints[3],
+    only_matrices("rank(x) == 2 || (out_format != nvfp4 && out_format != mxfp8)"),
+    kProductConstraints[5],
+    kProductConstraints[6],
+    kProductConstraints[7],
 };
 
 inline constexpr Case cases[] = {
@@ -44,6 +54,21 @@ inline constexpr Case cases[] = {
     {"M=5 N=13 K=33 granularity=row activations=row", kEdge, Dist::kOutliers},
     {"M=3 N=8 K=0 activations=row", kEdge},
     {"M=0 N=8 K=16 activations=row", kEdge},
+    {"M=9 N=96 K=320 granularity=row activations=row input_act=gelu_tanh"},
+    {"M=5 N=72 K=264 x=f16 weight=e5m2 out=f16 granularity=row activations=row input_act=swiglu"},
+    {"M=2x3 N=64 K=512 granularity=row activations=row input_act=rms_norm norm_weight=f32 "
+     "bias=f32"},
+    {"M=33 N=40 K=96 x=f32 out=f32 activations=row input_act=geglu input_layout=act_last"},
+    {"M=4 N=40 K=96 x=f32 out=f32 input_act=geglu_tanh granularity=block_1x128"},
+    {"M=2 N=33 K=128 input_act=rms_norm eps=0.001 residual=bf16"},
+    {"M=3 N=24 K=80 x=f16 input_act=silu granularity=column"},
+    {"M=3 N=16 K=64 granularity=row activations=row input_act=gelu", kEdge, Dist::kZeros},
+    {"M=0 N=8 K=16 input_act=swiglu activations=row", kEdge},
+    {"M=3 N=8 K=0 input_act=rms_norm activations=row", kEdge},
+    {"M=5 N=48 K=40 q_scale=f32 out_format=fp8_tensor bias=f32"},
+    {"M=2x3 N=72 K=48 granularity=row activations=row out_format=fp8_row input_act=silu"},
+    {"M=9 N=300 K=64 granularity=row activations=row out_format=fp8_block keep_out=true"},
+    {"M=130 N=48 K=64 global_scale=f32 out_format=nvfp4"},
     {"M=0 N=8 K=16", kEdge},
     {"M=3 N=0 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
@@ -62,6 +87,17 @@ inline constexpr Case cases[] = {
     {"M=4608 N=12288 K=3072 granularity=row activations=row", kBar},
     {"M=4608 N=3072 K=12288 granularity=row activations=row", kBar},
     {"M=32760 N=5120 K=5120 granularity=row activations=row", kBar},
+    {"M=4096 N=4096 K=4096 granularity=row activations=row", kBar},
+    {"M=8192 N=8192 K=8192 granularity=row activations=row", kBar},
+    {"M=4608 N=9216 K=3072 granularity=row activations=row", kBar},
+    {"M=32760 N=13824 K=5120 granularity=row activations=row", kBar},
+    {"M=4608 N=3072 K=12288 granularity=row activations=row input_act=gelu_tanh", kBar},
+    {"M=4608 N=3072 K=12288 granularity=row activations=row input_act=swiglu", kBar},
+    {"M=4608 N=9216 K=3072 granularity=row activations=row input_act=rms_norm norm_weight=bf16",
+     kBar},
+    {"M=4608 N=12288 K=3072 granularity=row activations=row out_format=fp8_row "
+     "activation=gelu_tanh",
+     kBar},
     {"M=1 N=65537 K=65537 granularity=row", kHuge},
 };
 

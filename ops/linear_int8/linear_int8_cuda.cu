@@ -1,6 +1,7 @@
 // linear_int8 on CUDA, activations=row.
 // Map      the kernels of quantize_int8 (rotated, too), then those of scaled_mm_int8
-//          (ops/common/linear_codes.cuh).
+//          (ops/common/linear_codes.cuh). With input_act the codes are those of activation,
+//          gated_activation or rms_norm. codes: the product, then the quantising op over it.
 // Traffic  x once, its codes once written and read, the weight and out once.
 // Numerics sums exact in s32 up to K = 131071 (_any: s64); then f32, one rounding.
 // Measured H200: 1110 to 1345 TOP/s, rotated 983 to 1245, quantising x included (linear_int8.md).
@@ -19,7 +20,7 @@ constexpr int64_t kLongestSum = 131071;  // of products of up to 2^14 in an s32
 
 std::string refuses_hopper(const Call& call, const Machine& machine) {
   if (std::string why = refuse_machine(machine); !why.empty()) return why;
-  if (row_length(call.tensor(kArgs.x)) > kLongestSum)
+  if (input_columns(call) > kLongestSum)
     return "sums of more than 131071 products could overflow an s32";
   return refuse_linear_codes(call, kArgs);
 }
@@ -27,7 +28,7 @@ std::string refuses_hopper(const Call& call, const Machine& machine) {
 Status make_codes(const Call& call, CodedX* coded) {
   const TensorView& x = call.tensor(kArgs.x);
   *coded = coded_x(call, x, DType::kI8);
-  return code_rows<Int8Code>(call, "linear_int8_codes", x, call.integer(kHadamard), *coded);
+  return code_input<Int8Code>(call, "linear_int8_codes", x, call.integer(kHadamard), *coded);
 }
 
 Status run_hopper(const Call& call) {
@@ -43,7 +44,7 @@ Status run_hopper(const Call& call) {
 }
 
 std::string refuses_portable(const Call& call, const Machine&) {
-  if (row_length(call.tensor(kArgs.x)) > kLongestSum)
+  if (input_columns(call) > kLongestSum)
     return "sums of more than 131071 products could overflow an s32";
   return refuse_portable_linear(call, kArgs, DType::kI8);
 }
@@ -65,6 +66,12 @@ std::string refuses_any(const Call& call, const Machine&) {
   return refuse_float_activations(call, kArgs);
 }
 
+std::string refuses_out_codes(const Call& call, const Machine& machine) {
+  const std::string why = refuse_plain(call, machine);
+  if (!why.empty() || call.integer(kArgs.activations) != 0) return why;
+  return "activations=float: products of floats with codes have no CUDA kernel yet";
+}
+
 constexpr Impl kImpls[] = {
     {.id = "cuda/linear_int8_hopper",
      .device = DeviceType::kCuda,
@@ -84,6 +91,12 @@ constexpr Impl kImpls[] = {
      .refuses = refuses_any,
      .run = run_any,
      .workspace = kLinearCodesWorkspace},
+    {.id = "cuda/linear_int8_codes",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_out_codes,
+     .run = run_with_codes,
+     .workspace = kLinearCodesOutWorkspace},
 };
 
 }  // namespace

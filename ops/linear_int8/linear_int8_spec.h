@@ -4,16 +4,17 @@
 #include "core/op_spec.h"
 #include "ops/common/int4_args.h"
 #include "ops/common/linear_args.h"
+#include "ops/common/linear_output.h"
 
 namespace pestle::ops::linear_int8 {
 
 inline constexpr Arg own_args[] = {
-    kLinearX,
+    kInputX,
     input("weight", "i8", "N, K", "codes, one row per output column"),
     input("scale", "f32", "tensor: 1; row: N, 1; group: N, cdiv(K,group_size)",
           "decode scale: a code stands for code * scale")
         .selected_by("granularity"),
-    kLinearOut,
+    kept_output(kLinearOut),
     choice("granularity", "tensor|row|group", "which elements of the weight share a scale"),
     int_attr("group_size", 128, "columns that share a scale, granularity=group"),
     int_attr("hadamard", 0, kLinearHadamardDoc),
@@ -22,13 +23,22 @@ inline constexpr Arg own_args[] = {
         "row: x, rotated if the weight is, becomes INT8 codes with a scale a row, and the product "
         "is one of integers"),
 };
-inline constexpr auto args = with_epilogue(own_args);
+inline constexpr auto args = joined(joined(with_epilogue(own_args), kInputArgs), kRowsOutputArgs);
 
 inline constexpr Constraint constraints[] = {
+    kInputConstraint,
     {"group_size >= 1", "group_size must be at least 1"},
     kHadamardRule,
     {"activations == float || granularity != group",
      "activations=row multiplies integers, so the weight's scales must be of rows or of all"},
+    kProductConstraints[0],
+    kProductConstraints[1],
+    kProductConstraints[2],
+    kProductConstraints[3],
+    only_matrices("rank(x) == 2 || (out_format != nvfp4 && out_format != mxfp8)"),
+    kProductConstraints[5],
+    kProductConstraints[6],
+    kProductConstraints[7],
 };
 
 inline constexpr Case cases[] = {
@@ -46,6 +56,22 @@ inline constexpr Case cases[] = {
     {"M=5 N=13 K=33 granularity=row activations=row", kEdge, Dist::kOutliers},
     {"M=3 N=8 K=0 activations=row", kEdge},
     {"M=0 N=8 K=16 activations=row", kEdge},
+    {"M=9 N=96 K=320 granularity=row activations=row input_act=gelu_tanh"},
+    {"M=5 N=72 K=256 x=f16 out=f16 granularity=row activations=row input_act=swiglu hadamard=64"},
+    {"M=2x3 N=64 K=512 granularity=row activations=row input_act=rms_norm norm_weight=f32 "
+     "bias=f32"},
+    {"M=33 N=40 K=96 x=f32 out=f32 activations=row input_act=geglu input_layout=act_last"},
+    {"M=4 N=40 K=96 x=f32 out=f32 input_act=geglu_tanh granularity=group group_size=32"},
+    {"M=2 N=33 K=128 input_act=rms_norm eps=0.001 residual=bf16 hadamard=16"},
+    {"M=3 N=24 K=80 x=f16 input_act=silu granularity=row"},
+    {"M=3 N=16 K=64 granularity=row activations=row input_act=gelu", kEdge, Dist::kZeros},
+    {"M=0 N=8 K=16 input_act=swiglu activations=row", kEdge},
+    {"M=3 N=8 K=0 input_act=rms_norm activations=row", kEdge},
+    {"M=5 N=48 K=40 q_scale=f32 out_format=fp8_tensor bias=f32"},
+    {"M=2x3 N=72 K=48 granularity=row activations=row out_format=int8_row input_act=silu"},
+    {"M=9 N=128 K=64 granularity=row activations=row out_format=int8_row out_hadamard=64 "
+     "keep_out=true"},
+    {"M=5 N=96 K=72 out_format=mxfp8 scale_layout=plain"},
     {"M=0 N=8 K=16", kEdge},
     {"M=3 N=0 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
@@ -62,6 +88,21 @@ inline constexpr Case cases[] = {
     {"M=4608 N=12288 K=3072 granularity=row activations=row", kBar},
     {"M=4608 N=3072 K=12288 granularity=row activations=row hadamard=256", kBar},
     {"M=32760 N=5120 K=5120 granularity=row activations=row", kBar},
+    {"M=4096 N=4096 K=4096 granularity=row activations=row", kBar},
+    {"M=8192 N=8192 K=8192 granularity=row activations=row", kBar},
+    {"M=8192 N=8192 K=8192 granularity=row activations=row hadamard=256", kBar},
+    {"M=4608 N=12288 K=3072 granularity=row activations=row hadamard=256", kBar},
+    {"M=4608 N=3072 K=12288 granularity=row activations=row", kBar},
+    {"M=4608 N=9216 K=3072 granularity=row activations=row", kBar},
+    {"M=32760 N=13824 K=5120 granularity=row activations=row", kBar},
+    {"M=32760 N=5120 K=5120 granularity=row activations=row hadamard=256", kBar},
+    {"M=4608 N=3072 K=12288 granularity=row activations=row input_act=gelu_tanh", kBar},
+    {"M=4608 N=3072 K=12288 granularity=row activations=row input_act=swiglu hadamard=256", kBar},
+    {"M=4608 N=9216 K=3072 granularity=row activations=row input_act=rms_norm norm_weight=bf16",
+     kBar},
+    {"M=4608 N=12288 K=3072 granularity=row activations=row out_format=int8_row "
+     "activation=gelu_tanh",
+     kBar},
     {"M=1 N=65537 K=65537 granularity=row", kHuge},
 };
 

@@ -1,5 +1,5 @@
 // scaled_mm_fp8 on the CPU: decodes a to f32, then as linear_fp8 (quant_linear.cpp).
-#include "ops/common/quant_matrices.h"
+#include "ops/common/linear_rows.h"
 #include "ops/scaled_mm_fp8/scaled_mm_fp8_spec.h"
 
 namespace pestle::ops::scaled_mm_fp8 {
@@ -19,6 +19,7 @@ Fp8Granularity granularity(const Call& call, Fp8Granularity of_blocks) {
 }
 
 std::string refuses(const Call& call, const Machine&) {
+  if (wants_codes(call)) return refuse_codes(call);
   return refuse_uneven_rows(call, {kA, kB, kScaleA, kScaleB});
 }
 
@@ -35,6 +36,10 @@ constexpr Impl kImpls[] = {
      .refuses = refuses,
      .run = run,
      .workspace = kQuantLinearWorkspace},
+    {.id = "cpu/scaled_mm_fp8_codes",
+     .refuses = refuse_plain,
+     .run = run_with_codes,
+     .workspace = kScaledCodesOutWorkspace},
 };
 
 }  // namespace

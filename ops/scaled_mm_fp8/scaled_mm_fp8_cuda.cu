@@ -4,6 +4,7 @@
 //          of blocks on the sums of each 128 of k. packed: codes that lie across k or off 16 bytes,
 //          copied first. portable: mma.sync of codes as f16, from sm_80 on, and accumulation=f32
 //          (ops/common/matmul_portable.cuh). _any: a thread a result (ops/common/matmul_any.cuh).
+//          codes: the product, then the quantising op over it (ops/common/rule_codes.h).
 // Traffic  a and b once from memory where a group of tiles fits the L2; out and residual once.
 // Numerics accumulation=accurate: the tensor cores add 128 products, with 13 bits behind the
 // largest
@@ -115,6 +116,8 @@ Status run_packed(const Call& call) {
 
 Status run_any(const Call& call) { return run_any_scaled<float>(call, "scaled_mm_fp8_any", kArgs); }
 
+std::string refuses_any(const Call& call, const Machine&) { return refuse_codes(call); }
+
 constexpr Impl kImpls[] = {
     {.id = "cuda/scaled_mm_fp8_few_rows",
      .device = DeviceType::kCuda,
@@ -140,7 +143,14 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/scaled_mm_fp8_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
+     .refuses = refuses_any,
      .run = run_any},
+    {.id = "cuda/scaled_mm_fp8_codes",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuse_plain,
+     .run = run_with_codes,
+     .workspace = kScaledCodesOutWorkspace},
 };
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "backends/cpu/parallel.h"
-#include "ops/common/quant_linear.h"
+#include "ops/common/linear_rows.h"
 #include "ops/scaled_mm_int8/scaled_mm_int8_spec.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -161,7 +161,10 @@ namespace {
 HWY_EXPORT(widen_a);
 HWY_EXPORT(tiles);
 
-std::string refuses(const Call& call, const Machine&) { return refuse_uneven_rows(call, {kA, kB}); }
+std::string refuses(const Call& call, const Machine&) {
+  if (wants_codes(call)) return refuse_codes(call);
+  return refuse_uneven_rows(call, {kA, kB});
+}
 
 Status run(const Call& call) {
   const Epilogue epilogue(call, kEpilogue);
@@ -191,6 +194,10 @@ constexpr Impl kImpls[] = {
      .refuses = refuses,
      .run = run,
      .workspace = "(min(M,128) + 4) * round_up(K,64) * 2 + 64"},
+    {.id = "cpu/scaled_mm_int8_codes",
+     .refuses = refuse_plain,
+     .run = run_with_codes,
+     .workspace = kScaledCodesOutWorkspace},
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 //          8-bit integers (ops/common/matmul_hopper.cuh), scales in the epilogue. packed: codes
 //          that lie across k or off 16 bytes, copied first. portable: mma.sync, from sm_80 on
 //          (ops/common/matmul_portable.cuh). _any: a thread a result (ops/common/matmul_any.cuh).
+//          codes: the product, then the quantising op over it (ops/common/rule_codes.h).
 // Traffic  a and b once from memory where a group of tiles fits the L2; out and residual once.
 // Numerics sums exact in s32, which K up to 131071 cannot overflow; longer ones go to _any, whose
 //          sums are s64. Then f32, one rounding.
@@ -77,6 +78,8 @@ Status run_packed(const Call& call) {
 
 Status run_any(const Call& call) { return run_any_scaled<int>(call, "scaled_mm_int8_any", kArgs); }
 
+std::string refuses_any(const Call& call, const Machine&) { return refuse_codes(call); }
+
 constexpr Impl kImpls[] = {
     {.id = "cuda/scaled_mm_int8_few_rows",
      .device = DeviceType::kCuda,
@@ -102,7 +105,14 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/scaled_mm_int8_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
+     .refuses = refuses_any,
      .run = run_any},
+    {.id = "cuda/scaled_mm_int8_codes",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuse_plain,
+     .run = run_with_codes,
+     .workspace = kScaledCodesOutWorkspace},
 };
 
 }  // namespace

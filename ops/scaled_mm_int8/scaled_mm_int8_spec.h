@@ -3,6 +3,7 @@
 
 #include "core/op_spec.h"
 #include "ops/common/epilogue.h"
+#include "ops/common/linear_output.h"
 
 namespace pestle::ops::scaled_mm_int8 {
 
@@ -15,10 +16,22 @@ inline constexpr Arg own_args[] = {
         .selected_by("granularity"),
     input("scale_b", "f32", "tensor: 1; row: N, 1", "decode scales of b")
         .selected_by("granularity"),
-    output("out", "bf16|f16|f32", "*M, N", "epilogue(a_decoded @ b_decoded^T)").within(4, "1"),
+    kept_output(output("out", "bf16|f16|f32", "*M, N", "epilogue(a_decoded @ b_decoded^T)"))
+        .within(4, "1"),
     choice("granularity", "tensor|row", "row: one scale per row of a and of b"),
 };
-inline constexpr auto args = with_epilogue(own_args);
+inline constexpr auto args = joined(with_epilogue(own_args), kRowsOutputArgs);
+
+inline constexpr Constraint constraints[] = {
+    kProductConstraints[0],
+    kProductConstraints[1],
+    kProductConstraints[2],
+    kProductConstraints[3],
+    only_matrices("rank(a) == 2 || (out_format != nvfp4 && out_format != mxfp8)"),
+    kProductConstraints[5],
+    kProductConstraints[6],
+    kProductConstraints[7],
+};
 
 inline constexpr Case cases[] = {
     {"M=16 N=32 K=64"},
@@ -32,6 +45,12 @@ inline constexpr Case cases[] = {
     {"M=70 N=200 K=272 granularity=row out=f16 bias=bf16 residual=f16 activation=gelu"},
     {"M=3 N=200 K=272 granularity=row bias=f32 residual=bf16 activation=silu"},
     {"M=13 N=321 K=4112 granularity=row out=f32"},
+    {"M=5 N=48 K=40 q_scale=f32 out_format=fp8_tensor bias=f32"},
+    {"M=2x3 N=72 K=48 granularity=row out_format=fp8_row activation=silu"},
+    {"M=9 N=300 K=64 granularity=row out_format=fp8_block keep_out=true"},
+    {"M=9 N=128 K=33 out_format=int8_row out_hadamard=64 residual=bf16"},
+    {"M=130 N=48 K=64 granularity=row global_scale=f32 out_format=nvfp4"},
+    {"M=5 N=96 K=72 out_format=mxfp8 scale_layout=plain keep_out=true out=f32"},
     {"M=0 N=8 K=16", kEdge},
     {"M=3 N=0 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
@@ -45,6 +64,7 @@ inline constexpr Case cases[] = {
     {"M=4608 N=3072 K=12288 granularity=row", kBar},
     {"M=8192 N=8192 K=8192 granularity=row", kBar},
     {"M=32760 N=5120 K=5120 granularity=row", kBar},
+    {"M=4608 N=12288 K=3072 granularity=row out_format=int8_row activation=gelu_tanh", kBar},
     {"M=65537 N=65537 K=16", kHuge},
 };
 
@@ -53,6 +73,7 @@ inline constexpr OpSpec spec{
     .doc = "Product of two INT8 matrices with decode scales, exact integer sums and an epilogue.",
     .source = "docs/formats/int8.md",
     .args = args,
+    .constraints = constraints,
     .cases = cases,
     .flops = "2*M*N*K",
     .backward =

@@ -240,8 +240,8 @@ def hadamard(
     """
 
 def scaled_mm_fp8(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row", "block"] = "tensor", accumulation: Literal["accurate", "fast", "f32"] = "accurate", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
-) -> Tensor:
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "block"] = "tensor", accumulation: Literal["accurate", "fast", "f32"] = "accurate", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
     """Product of two FP8 matrices with decode scales, f32 accumulation and an epilogue.
 
     Args:
@@ -252,21 +252,40 @@ def scaled_mm_fp8(
         alpha (f32 [1], optional): factor on the product; 1 when absent
         bias (f32|bf16|f16 [N], optional): added to every row
         residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        q_scale (f32 none: [1]; fp8_tensor: [1]; fp8_block: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+        global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
         granularity (tensor|row|block): row: one scale per row of a and of b; block: 1x128 of a with 128x128 of b
         accumulation (accurate|fast|f32): what sums along K may lose. accurate: sums of 128 products by tensor cores, whose 8-bit floats keep 13 bits behind the largest term, added in f32; fast: one such sum of all (blocks: as accurate); f32: nothing is lost before f32
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        out_format (none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8): none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
+        keep_out: give out beside its codes
+        out_hadamard: elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         out_dtype: dtype of out
         backend: the only one to use, or several in order; None: as selected
 
     Returns:
-        out: epilogue(a_decoded @ b_decoded^T)
+        out: epilogue(a_decoded @ b_decoded^T), when out_format == none || keep_out
+        q: codes of out; nvfp4: two a byte, when out_format != none
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N, when out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
+
+    Rules:
+        out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
+        q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
+        nvfp4 needs N to be a multiple of 16, its block
+        mxfp8 needs N to be a multiple of 32, its block
+        nvfp4 and mxfp8 are for one matrix: the tiles of their scales run over all rows
+        out_hadamard belongs to out_format=int8_row
+        out_hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        N must be a multiple of out_hadamard, the elements that are rotated together
 
     Defined in docs/formats/fp8.md
     """
 
 def scaled_mm_int8(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row"] = "tensor", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
-) -> Tensor:
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, granularity: Literal["tensor", "row"] = "tensor", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
     """Product of two INT8 matrices with decode scales, exact integer sums and an epilogue.
 
     Args:
@@ -277,13 +296,32 @@ def scaled_mm_int8(
         alpha (f32 [1], optional): factor on the product; 1 when absent
         bias (f32|bf16|f16 [N], optional): added to every row
         residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        q_scale (f32 none: [1]; fp8_tensor: [1]; fp8_block: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+        global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
         granularity (tensor|row): row: one scale per row of a and of b
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        out_format (none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8): none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
+        keep_out: give out beside its codes
+        out_hadamard: elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         out_dtype: dtype of out
         backend: the only one to use, or several in order; None: as selected
 
     Returns:
-        out: epilogue(a_decoded @ b_decoded^T)
+        out: epilogue(a_decoded @ b_decoded^T), when out_format == none || keep_out
+        q: codes of out; nvfp4: two a byte, when out_format != none
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N, when out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
+
+    Rules:
+        out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
+        q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
+        nvfp4 needs N to be a multiple of 16, its block
+        mxfp8 needs N to be a multiple of 32, its block
+        nvfp4 and mxfp8 are for one matrix: the tiles of their scales run over all rows
+        out_hadamard belongs to out_format=int8_row
+        out_hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        N must be a multiple of out_hadamard, the elements that are rotated together
 
     Defined in docs/formats/int8.md
     """
@@ -346,28 +384,50 @@ def scaled_mm_mxfp8(
     """
 
 def linear_fp8(
-    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", activations: Literal["float", "row"] = "float", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
-) -> Tensor:
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, norm_weight: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", activations: Literal["float", "row"] = "float", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
     """Linear layer with an FP8 weight: epilogue(x @ W^T).
 
     Args:
-        x (bf16|f16|f32 [*M, K]): activations
+        x (bf16|f16|f32 none: [*M, K]; silu: [*M, K]; gelu: [*M, K]; gelu_tanh: [*M, K]; rms_norm: [*M, K]; swiglu: [*M, 2*K]; geglu: [*M, 2*K]; geglu_tanh: [*M, 2*K]): activations; gated ones hold both factors side by side
         weight (e4m3|e5m2 [N, K]): codes, one row per output column
         scale (f32 tensor: [1]; row: [N, 1]; column: [1, K]; block_1x128: [N, cdiv(K,128)]; block_128x128: [cdiv(N,128), cdiv(K,128)]): decode scale: a code stands for code * scale
         alpha (f32 [1], optional): factor on the product; 1 when absent
         bias (f32|bf16|f16 [N], optional): added to every row
         residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        norm_weight (f32|bf16|f16 [K], optional): multiplies the normalised row, input_act=rms_norm
+        q_scale (f32 none: [1]; fp8_tensor: [1]; fp8_block: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+        global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
         granularity (tensor|row|column|block_1x128|block_128x128): which elements of the weight share a scale
         activations (float|row): row: x becomes codes of the weight's dtype with a scale a row; sums along K lose what those of scaled_mm_fp8, accumulation=accurate, may lose
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        input_act (none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm): done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
+        input_layout (act_first|act_last): swiglu, geglu: the half of x that the activation takes; the other half multiplies it
+        eps: added to the mean square, input_act=rms_norm
+        out_format (none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8): none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
+        keep_out: give out beside its codes
+        out_hadamard: elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         out_dtype: dtype of out
         backend: the only one to use, or several in order; None: as selected
 
     Returns:
-        out: epilogue(x @ W^T), W the decoded weight
+        out: epilogue(x @ W^T), W the decoded weight, when out_format == none || keep_out
+        q: codes of out; nvfp4: two a byte, when out_format != none
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N, when out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
 
     Rules:
+        norm_weight belongs to input_act=rms_norm
         activations=row multiplies codes, so the weight's scales must be of rows or of all
+        out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
+        q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
+        nvfp4 needs N to be a multiple of 16, its block
+        mxfp8 needs N to be a multiple of 32, its block
+        nvfp4 and mxfp8 are for one matrix: the tiles of their scales run over all rows
+        out_hadamard belongs to out_format=int8_row
+        out_hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        N must be a multiple of out_hadamard, the elements that are rotated together
 
     Defined in docs/formats/fp8.md
     """
@@ -454,32 +514,54 @@ def linear_mxfp4(
     """
 
 def linear_int8(
-    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, granularity: Literal["tensor", "row", "group"] = "tensor", group_size: int = 128, hadamard: int = 0, activations: Literal["float", "row"] = "float", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
-) -> Tensor:
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, norm_weight: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "group"] = "tensor", group_size: int = 128, hadamard: int = 0, activations: Literal["float", "row"] = "float", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
     """Linear layer with an INT8 weight, rotated or not: epilogue(x @ W^T).
 
     Args:
-        x (bf16|f16|f32 [*M, K]): activations
+        x (bf16|f16|f32 none: [*M, K]; silu: [*M, K]; gelu: [*M, K]; gelu_tanh: [*M, K]; rms_norm: [*M, K]; swiglu: [*M, 2*K]; geglu: [*M, 2*K]; geglu_tanh: [*M, 2*K]): activations; gated ones hold both factors side by side
         weight (i8 [N, K]): codes, one row per output column
         scale (f32 tensor: [1]; row: [N, 1]; group: [N, cdiv(K,group_size)]): decode scale: a code stands for code * scale
         alpha (f32 [1], optional): factor on the product; 1 when absent
         bias (f32|bf16|f16 [N], optional): added to every row
         residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        norm_weight (f32|bf16|f16 [K], optional): multiplies the normalised row, input_act=rms_norm
+        q_scale (f32 none: [1]; fp8_tensor: [1]; fp8_block: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+        global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
         granularity (tensor|row|group): which elements of the weight share a scale
         group_size: columns that share a scale, granularity=group
         hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
         activations (float|row): row: x, rotated if the weight is, becomes INT8 codes with a scale a row, and the product is one of integers
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        input_act (none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm): done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
+        input_layout (act_first|act_last): swiglu, geglu: the half of x that the activation takes; the other half multiplies it
+        eps: added to the mean square, input_act=rms_norm
+        out_format (none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8): none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
+        keep_out: give out beside its codes
+        out_hadamard: elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         out_dtype: dtype of out
         backend: the only one to use, or several in order; None: as selected
 
     Returns:
-        out: epilogue(x @ W^T), W the decoded weight
+        out: epilogue(x @ W^T), W the decoded weight, when out_format == none || keep_out
+        q: codes of out; nvfp4: two a byte, when out_format != none
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N, when out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
 
     Rules:
+        norm_weight belongs to input_act=rms_norm
         group_size must be at least 1
         hadamard must be 0, 4, 16, 64, 256 or 1024 and divide K
         activations=row multiplies integers, so the weight's scales must be of rows or of all
+        out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
+        q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
+        nvfp4 needs N to be a multiple of 16, its block
+        mxfp8 needs N to be a multiple of 32, its block
+        nvfp4 and mxfp8 are for one matrix: the tiles of their scales run over all rows
+        out_hadamard belongs to out_format=int8_row
+        out_hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        N must be a multiple of out_hadamard, the elements that are rotated together
 
     Defined in docs/formats/int8.md, docs/formats/hadamard.md
     """

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..._backends import implements
-from . import _layouts, activations, blocks, fp8, int4, int8, w4a8
+from . import _layouts, activations, blocks, fp8, int4, int8, norms, w4a8
 from . import _numbers as n
 from ._quantised import codes_of
 
@@ -51,21 +51,55 @@ def _product(a: Tensor, left: Tensor, right: Tensor, epilogue: tuple, options: d
     return _epilogue(left @ right.t(), shape, *epilogue, **options)
 
 
+_GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
+_CODES = ("out_format", "keep_out", "out_hadamard", "nibbles", "scale_layout")
+
+
+def _changed(x: Tensor, norm_weight: Tensor | None, options: dict) -> Tensor:
+    """x after input_act, in its own dtype."""
+    act, layout, eps = (options.pop(name) for name in ("input_act", "input_layout", "eps"))
+    plain = {"out_format": "none", "keep_out": False}
+    if act == "none":
+        return x
+    if act == "rms_norm":
+        return norms.rms_norm(x, weight=norm_weight, eps=eps, **plain)[0]
+    if act in _GATED:
+        return activations.gated_activation(x, act=_GATED[act], layout=layout, **plain)[0]
+    return activations.activation(x, act=act, **plain)[0]
+
+
+def _with_codes(make, q_scale, global_scale, options: dict):
+    """What a product returns: make(**options), its codes, or both."""
+    how = {name: options.pop(name) for name in _CODES}
+    if how["out_format"] == "none":
+        return make(**options)
+    how["hadamard"] = how["out_hadamard"]
+    if not how["keep_out"]:
+        options["out_dtype"] = torch.bfloat16
+    out = make(**options)
+    return ((out,) if how["keep_out"] else ()) + codes_of(out, q_scale, global_scale, how)
+
+
 @implements("linear_fp8", backend="eager")
-def linear_fp8(x, weight, scale, *epilogue, granularity, activations, **options):
+def linear_fp8(x, weight, scale, *rest, granularity, activations, **options):
+    *epilogue, norm_weight, q_scale, global_scale = rest
+    x = _changed(x, norm_weight, options)
     if activations == "row":
         x = _through_codes(
             x, fp8.quantize_fp8, granularity="row", rounding="nearest", seed=0, transposed=False,
             q_dtype=weight.dtype,
         )  # fmt: skip
     spread = fp8.spread_scale(scale, granularity, *weight.shape)
-    return _linear(x, weight.float() * spread, 0, epilogue, options)
+    return _with_codes(
+        lambda **how: _linear(x, weight.float() * spread, 0, epilogue, how),
+        q_scale, global_scale, options,
+    )  # fmt: skip
 
 
 @implements("linear_int8", backend="eager")
-def linear_int8(
-    x, weight, scale, *epilogue, granularity, group_size, hadamard, activations, **options
-):
+def linear_int8(x, weight, scale, *rest, granularity, group_size, hadamard, activations, **options):
+    *epilogue, norm_weight, q_scale, global_scale = rest
+    x = _changed(x, norm_weight, options)
     if activations == "row":
         x = _through_codes(
             x, int8.quantize_int8, granularity="row", group_size=1, hadamard=hadamard,
@@ -73,7 +107,9 @@ def linear_int8(
         )  # fmt: skip
         hadamard = 0
     decoded = int8.decode(weight, scale, granularity, group_size)
-    return _linear(x, decoded, hadamard, epilogue, options)
+    return _with_codes(
+        lambda **how: _linear(x, decoded, hadamard, epilogue, how), q_scale, global_scale, options
+    )
 
 
 @implements("linear_int4", backend="eager")
@@ -106,7 +142,8 @@ def linear_mxfp4(x, weight, scale, *epilogue, nibbles, scale_layout, **options):
 
 
 @implements("scaled_mm_fp8", backend="eager")
-def scaled_mm_fp8(a, b, scale_a, scale_b, *epilogue, granularity, accumulation, **options):
+def scaled_mm_fp8(a, b, scale_a, scale_b, *rest, granularity, accumulation, **options):
+    *epilogue, q_scale, global_scale = rest
     # Codes are decoded to f32, so every accumulation is as exact as the strictest.
     block_a, block_b = {"block": ("block_1x128", "block_128x128")}.get(
         granularity, (granularity,) * 2
@@ -114,11 +151,14 @@ def scaled_mm_fp8(a, b, scale_a, scale_b, *epilogue, granularity, accumulation, 
     left, right = n.rows(a), b
     left = left.float() * fp8.spread_scale(scale_a, block_a, *left.shape)
     right = right.float() * fp8.spread_scale(scale_b, block_b, *right.shape)
-    return _product(a, left, right, epilogue, options)
+    return _with_codes(
+        lambda **how: _product(a, left, right, epilogue, how), q_scale, global_scale, options
+    )
 
 
 @implements("scaled_mm_int8", backend="eager")
-def scaled_mm_int8(a, b, scale_a, scale_b, *epilogue, granularity, **options):
+def scaled_mm_int8(a, b, scale_a, scale_b, *rest, granularity, **options):
+    *epilogue, q_scale, global_scale = rest
     # float64 holds the integer sums exactly; no integer product exists on CUDA.
     sums = (n.rows(a).double() @ b.double().t()).float()
     m = math.prod(a.shape[:-1])
@@ -127,7 +167,10 @@ def scaled_mm_int8(a, b, scale_a, scale_b, *epilogue, granularity, **options):
     else:
         scale_a, scale_b = scale_a.reshape(m, 1), scale_b.reshape(1, b.shape[0])
     shape = (*a.shape[:-1], b.shape[0])
-    return _epilogue(sums * scale_a * scale_b, shape, *epilogue, **options)
+    return _with_codes(
+        lambda **how: _epilogue(sums * scale_a * scale_b, shape, *epilogue, **how),
+        q_scale, global_scale, options,
+    )  # fmt: skip
 
 
 @implements("scaled_mm_nvfp4", backend="eager")

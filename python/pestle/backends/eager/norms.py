@@ -82,7 +82,7 @@ def _modulated(subtract_mean: bool):
     return forward
 
 
-implements("rms_norm", backend="eager")(_plain(False))
+rms_norm = implements("rms_norm", backend="eager")(_plain(False))
 implements("layer_norm", backend="eager")(_plain(True))
 implements("rms_adaln", backend="eager")(_modulated(False))
 implements("adaln", backend="eager")(_modulated(True))

@@ -347,26 +347,67 @@ def _multiply(a: _Operand, b: _Operand, k, out_shape, out_dtype, out, epilogue, 
 _PER = {"tensor": TENSOR, "row": ROW}
 
 
+_GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
+_PLAIN = {"out_format": "none", "keep_out": False, "hadamard": 0, "nibbles": "high_first",
+          "scale_layout": "swizzled"}  # fmt: skip
+
+
+def _changed(x, norm_weight, input_act, input_layout, eps):
+    """x after input_act, in its own dtype."""
+    from . import activations, norms  # which import this module
+
+    if input_act == "none":
+        return x
+    if input_act == "rms_norm":
+        return norms.rms_norm(x, None, None, norm_weight, None, None, None, eps=eps, **_PLAIN)
+    if input_act in _GATED:
+        return activations.gated_activation(
+            x, None, None, None, act=_GATED[input_act], layout=input_layout, **_PLAIN
+        )
+    return activations.activation(x, None, None, act=input_act, **_PLAIN)
+
+
+def _with_codes(make, out, out_dtype, q_scale, global_scale, *, out_format, keep_out, out_hadamard,
+                nibbles, scale_layout):  # fmt: skip
+    """What a product returns: make(out_dtype, out), its codes, or both."""
+    from .norms import quantized
+
+    if out_format == "none":
+        return make(out_dtype, out)
+    y = make(out_dtype if keep_out else torch.bfloat16, None)
+    codes = quantized(y, q_scale, global_scale, out_format, out_hadamard, nibbles, scale_layout)
+    return finish(out, *((y,) if keep_out else ()), *codes)
+
+
 @implements("scaled_mm_fp8", backend="triton")
-def scaled_mm_fp8(a, b, scale_a, scale_b, alpha, bias, residual, *, granularity, accumulation,
-                  activation, out_dtype, out=None):  # fmt: skip
+def scaled_mm_fp8(a, b, scale_a, scale_b, alpha, bias, residual, q_scale, global_scale, *,
+                  granularity, accumulation, activation, out_dtype=None, out=None,
+                  **codes):  # fmt: skip
     # Products of f16, which holds all codes, so every accumulation is as exact as the strictest.
     how = _PER.get(granularity, CHUNK)
     x = _Operand(rows(a), kind(a.dtype), _grid(scale_a, granularity), how)
     w = _Operand(b, kind(b.dtype), _grid(scale_b, granularity), how)
-    return _multiply(x, w, a.shape[-1], (*a.shape[:-1], b.shape[0]), out_dtype, out,
-                     (alpha, bias, residual, activation), DOT_F16, group_rows=128,
-                     group=128)  # fmt: skip
+
+    def make(dtype, into):
+        return _multiply(x, w, a.shape[-1], (*a.shape[:-1], b.shape[0]), dtype, into,
+                         (alpha, bias, residual, activation), DOT_F16, group_rows=128,
+                         group=128)  # fmt: skip
+
+    return _with_codes(make, out, out_dtype, q_scale, global_scale, **codes)
 
 
 @implements("scaled_mm_int8", backend="triton")
-def scaled_mm_int8(a, b, scale_a, scale_b, alpha, bias, residual, *, granularity, activation,
-                   out_dtype, out=None):  # fmt: skip
+def scaled_mm_int8(a, b, scale_a, scale_b, alpha, bias, residual, q_scale, global_scale, *,
+                   granularity, activation, out_dtype=None, out=None, **codes):  # fmt: skip
     how = _PER[granularity]
     x = _Operand(rows(a), INT8.value, _grid(scale_a, granularity), how)
     w = _Operand(b, INT8.value, _grid(scale_b, granularity), how)
-    return _multiply(x, w, a.shape[-1], (*a.shape[:-1], b.shape[0]), out_dtype, out,
-                     (alpha, bias, residual, activation), DOT_INT8)  # fmt: skip
+
+    def make(dtype, into):
+        return _multiply(x, w, a.shape[-1], (*a.shape[:-1], b.shape[0]), dtype, into,
+                         (alpha, bias, residual, activation), DOT_INT8)  # fmt: skip
+
+    return _with_codes(make, out, out_dtype, q_scale, global_scale, **codes)
 
 
 def _grid(scale: torch.Tensor, granularity: str) -> torch.Tensor:
@@ -416,24 +457,35 @@ def _refuses_codes(*tensors, activations, **options):
 
 
 @implements("linear_fp8", backend="triton", refuses=_refuses_codes)
-def linear_fp8(x, weight, scale, alpha, bias, residual, *, granularity, activations, activation,
-               out_dtype, out=None):  # fmt: skip
+def linear_fp8(x, weight, scale, alpha, bias, residual, norm_weight, q_scale, global_scale, *,
+               granularity, activations, activation, input_act, input_layout, eps, out_dtype=None,
+               out=None, **codes):  # fmt: skip
+    x = _changed(x, norm_weight, input_act, input_layout, eps)
     how = _PER.get(granularity, ELEMENT if granularity == "column" else CHUNK)
     group_rows = {"block_128x128": 128, "column": 1 << 30}.get(granularity, 1)
     w = _Operand(weight, kind(weight.dtype), scale, how)
-    return _linear(x, w, how, out_dtype, out, (alpha, bias, residual, activation),
-                   group_rows=group_rows, group=128 if how is CHUNK else 1)  # fmt: skip
+
+    def make(dtype, into):
+        return _linear(x, w, how, dtype, into, (alpha, bias, residual, activation),
+                       group_rows=group_rows, group=128 if how is CHUNK else 1)  # fmt: skip
+
+    return _with_codes(make, out, out_dtype, q_scale, global_scale, **codes)
 
 
 @implements("linear_int8", backend="triton", refuses=_refuses_codes)
-def linear_int8(x, weight, scale, alpha, bias, residual, *, granularity, group_size, hadamard,
-                activations, activation, out_dtype, out=None):  # fmt: skip
-    x = rotated_f32(x, hadamard)
+def linear_int8(x, weight, scale, alpha, bias, residual, norm_weight, q_scale, global_scale, *,
+                granularity, group_size, hadamard, activations, activation, input_act,
+                input_layout, eps, out_dtype=None, out=None, **codes):  # fmt: skip
+    x = rotated_f32(_changed(x, norm_weight, input_act, input_layout, eps), hadamard)
     whole = group_size >= 64 and group_size % 64 == 0 and power_of_2(group_size) == group_size
     how = _PER.get(granularity, CHUNK if whole else ELEMENT)
     w = _Operand(weight, INT8.value, scale, how)
-    return _linear(x, w, how, out_dtype, out, (alpha, bias, residual, activation),
-                   group=group_size)  # fmt: skip
+
+    def make(dtype, into):
+        return _linear(x, w, how, dtype, into, (alpha, bias, residual, activation),
+                       group=group_size)  # fmt: skip
+
+    return _with_codes(make, out, out_dtype, q_scale, global_scale, **codes)
 
 
 @implements("linear_nvfp4", backend="triton")

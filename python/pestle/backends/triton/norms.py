@@ -174,8 +174,9 @@ def quantized(out, q_scale, global_scale, out_format, hadamard, nibbles, scale_l
     """(codes, scales if they were computed) of out [*M, K], as the quantisers make them."""
     plain = {"rounding": "nearest", "seed": 0}
     in_rows = plain | {"transposed": False}
-    if out_format in ("fp8_tensor", "fp8_row"):
-        made = quantize_fp8(out, q_scale, granularity=out_format[4:], q_dtype=torch.float8_e4m3fn,
+    if out_format in ("fp8_tensor", "fp8_row", "fp8_block"):
+        granularity = "block_1x128" if out_format == "fp8_block" else out_format[4:]
+        made = quantize_fp8(out, q_scale, granularity=granularity, q_dtype=torch.float8_e4m3fn,
                             **in_rows)  # fmt: skip
     elif out_format == "int8_row":
         made = quantize_int8(out, q_scale, granularity="row", group_size=128, hadamard=hadamard,

@@ -1,0 +1,33 @@
+// linear_* on the CPU where x is changed first (input_act) or becomes codes by rows (activations=
+// row): the ops that do that, one after the other, in the workspace.
+#pragma once
+
+#include "ops/common/linear_output.h"
+#include "ops/common/quant_matrices.h"
+
+namespace pestle::ops {
+
+// Bytes, for a contract with symbols M and K: x's codes and scales, x after input_act, what the ops
+// in it need.
+#define PESTLE_LINEAR_ROWS_BYTES \
+  "(bytes(x) + 1)*M*K + 8*M + 6144 + (min(M,128) + 3) * round_up(K,128) * 4 + 64"
+inline constexpr const char* kLinearRowsWorkspace = PESTLE_LINEAR_ROWS_BYTES;
+// The same beneath quantised output, out as bf16.
+inline constexpr const char* kLinearCodesOutWorkspace =
+    "if(keep_out, 0, 2*M*N) + 512 + " PESTLE_LINEAR_ROWS_BYTES;
+// Of a product that needs no more than kQuantLinearWorkspace.
+inline constexpr const char* kScaledCodesOutWorkspace =
+    "if(keep_out, 0, 2*M*N) + 512 + (min(M,128) + 4) * round_up(K,128) * 4 + 64";
+
+inline std::string refuse_linear_floats(const Call& call) {
+  return has_input_act(call) ? "" : "is for an x that is changed first";
+}
+
+// activations=float after input_act.
+Status run_linear_input(const Call& call, const LinearArgs& args, const cpu::QuantMatrix& weight,
+                        int64_t hadamard);
+
+// activations=row: `format` names the quantiser and the product of its codes: fp8 or int8.
+Status run_linear_rows(const Call& call, std::string_view format, DType codes, int64_t hadamard);
+
+}  // namespace pestle::ops
