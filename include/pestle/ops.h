@@ -309,10 +309,11 @@ static inline pestle_status pestle_scaled_mm_fp8(
 /* Product of two INT8 matrices with decode scales, exact integer sums and an epilogue.
  *   a: i8 [*M, K] left codes
  *   b: i8 [N, K] right codes, one row per output column (a weight)
- *   scale_a: f32 [tensor: 1; row: *M, 1] decode scales of a
- *   scale_b: f32 [tensor: 1; row: N, 1] decode scales of b
+ *   scale_a: f32 [tensor|host: 1; row: *M, 1] (may be NULL) decode scales of a
+ *   scale_b: f32 [tensor|host: 1; row: N, 1] (may be NULL) decode scales of b
  *   out: bf16|f16|f32 [*M, N] (output) (may be NULL) epilogue(a_decoded @ b_decoded^T)
- *   granularity: tensor|row; row: one scale per row of a and of b
+ *   granularity: tensor|row|host; row: one scale per row of a and of b; host: one for the product, host_scale
+ *   host_scale: granularity=host: scale of a times scale of b, as f32
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
  *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
@@ -334,6 +335,7 @@ static inline pestle_status pestle_scaled_mm_int8(
     const pestle_tensor* scale_b,
     const pestle_tensor* out,
     const char* granularity,
+    double host_scale,
     const pestle_tensor* alpha,
     const pestle_tensor* bias,
     const pestle_tensor* residual,
@@ -348,27 +350,28 @@ static inline pestle_status pestle_scaled_mm_int8(
     const char* nibbles,
     const char* scale_layout,
     const pestle_call_options* options) {
-  pestle_arg args[19];
+  pestle_arg args[20];
   args[0] = pestle_tensor_arg(a);
   args[1] = pestle_tensor_arg(b);
   args[2] = pestle_tensor_arg(scale_a);
   args[3] = pestle_tensor_arg(scale_b);
   args[4] = pestle_tensor_arg(out);
   args[5] = pestle_choice_arg(granularity);
-  args[6] = pestle_tensor_arg(alpha);
-  args[7] = pestle_tensor_arg(bias);
-  args[8] = pestle_tensor_arg(residual);
-  args[9] = pestle_choice_arg(activation);
-  args[10] = pestle_tensor_arg(q_scale);
-  args[11] = pestle_tensor_arg(global_scale);
-  args[12] = pestle_tensor_arg(q);
-  args[13] = pestle_tensor_arg(scale_out);
-  args[14] = pestle_choice_arg(out_format);
-  args[15] = pestle_bool_arg(keep_out);
-  args[16] = pestle_int_arg(out_hadamard);
-  args[17] = pestle_choice_arg(nibbles);
-  args[18] = pestle_choice_arg(scale_layout);
-  return pestle_call(pestle_find_op("scaled_mm_int8"), args, 19, options);
+  args[6] = pestle_float_arg(host_scale);
+  args[7] = pestle_tensor_arg(alpha);
+  args[8] = pestle_tensor_arg(bias);
+  args[9] = pestle_tensor_arg(residual);
+  args[10] = pestle_choice_arg(activation);
+  args[11] = pestle_tensor_arg(q_scale);
+  args[12] = pestle_tensor_arg(global_scale);
+  args[13] = pestle_tensor_arg(q);
+  args[14] = pestle_tensor_arg(scale_out);
+  args[15] = pestle_choice_arg(out_format);
+  args[16] = pestle_bool_arg(keep_out);
+  args[17] = pestle_int_arg(out_hadamard);
+  args[18] = pestle_choice_arg(nibbles);
+  args[19] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("scaled_mm_int8"), args, 20, options);
 }
 
 /* Product of two NVFP4 matrices with all their scales, f32 accumulation and an epilogue.

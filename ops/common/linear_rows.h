@@ -17,7 +17,7 @@ inline constexpr const char* kLinearCodesOutWorkspace =
     "if(keep_out, 0, 2*M*N) + 512 + " PESTLE_LINEAR_ROWS_BYTES;
 // Of a product that needs no more than kQuantLinearWorkspace.
 inline constexpr const char* kScaledCodesOutWorkspace =
-    "if(keep_out, 0, 2*M*N) + 512 + (min(M,128) + 4) * round_up(K,128) * 4 + 64";
+    "if(keep_out, 0, 2*M*N) + 1024 + (min(M,128) + 4) * round_up(K,128) * 4 + 64";
 
 inline std::string refuse_linear_floats(const Call& call) {
   return has_input_act(call) ? "" : "is for an x that is changed first";

@@ -29,11 +29,12 @@ inline bool rows_stack(const TensorView& t, Stack* s) {
 
 // The product as bf16, copies of operands, the quantiser's maxima.
 inline constexpr const char* kScaledCodesOutWorkspace =
-    "if(keep_out, 0, 2*M*N) + 512 + numel(a) + numel(b) + 16*(M + 2*K + N) + 1024 + "
+    "if(keep_out, 0, 2*M*N) + 1024 + numel(a) + numel(b) + 16*(M + 2*K + N) + 1024 + "
     "4*M*(cdiv(N,128) + 1) + 8192";
 
 inline std::string read_scaled(const Call& call, const ScaledArgs& args, Operands* o) {
   if (wants_codes(call)) return refuse_codes(call);
+  if (!call.has(args.scale_a)) return "granularity=host: another implementation's";
   const int residual = args.alpha + 2;
   const std::string why =
       refuse_uneven_rows(call, {args.a, args.b, args.scale_a, args.scale_b, args.out, residual});
@@ -141,6 +142,7 @@ inline bool strided_stack(const TensorView& t, Stack* s) {
 // Codes of any strides, for packing.
 inline std::string read_strided(const Call& call, const ScaledArgs& args, Operands* o) {
   if (wants_codes(call)) return refuse_codes(call);
+  if (!call.has(args.scale_a)) return "granularity=host: another implementation's";
   const int residual = args.alpha + 2;
   const std::string why =
       refuse_uneven_rows(call, {args.scale_a, args.scale_b, args.out, residual});

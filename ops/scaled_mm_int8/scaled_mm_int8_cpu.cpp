@@ -5,6 +5,7 @@
 
 #include "backends/cpu/parallel.h"
 #include "ops/common/linear_rows.h"
+#include "ops/scaled_mm_int8/scaled_mm_int8_host.h"
 #include "ops/scaled_mm_int8/scaled_mm_int8_spec.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -35,8 +36,8 @@ struct Problem {
   const Epilogue& epilogue;
   int64_t k = 0;
   int64_t a_stride = 0;
-  int64_t b_stride = 0;
-  int16_t* wide = nullptr;  // this chunk of a, rows of `stride`
+  int64_t b_stride = 0, b_step = 1;  // from row to row, from column to column
+  int16_t* wide = nullptr;           // this chunk of a, rows of `stride`
   int64_t stride = 0;
   int64_t first_row = 0;
   int64_t rows = 0;
@@ -113,6 +114,21 @@ HWY_NOINLINE void tile(const int16_t* HWY_RESTRICT a, int64_t a_stride,
   }
 }
 
+// Rows [first, first + rows) of b at columns k0 on, in 16 bits.
+void widen_b(const Problem& p, int64_t first, int64_t rows, int64_t k0, int64_t columns,
+             int16_t* HWY_RESTRICT wide) {
+  const int8_t* b = p.call.tensor(kB).as<int8_t>() + first * p.b_stride + k0 * p.b_step;
+  if (p.b_step == 1) {
+    for (int64_t n = 0; n < rows; ++n) widen(b + n * p.b_stride, columns, wide + n * kPanel);
+    return;
+  }
+  const int64_t padded = (columns + kPad - 1) / kPad * kPad;
+  for (int64_t k = 0; k < columns; ++k)  // as a weight [K, N] lies: neighbours are rows
+    for (int64_t n = 0; n < rows; ++n) wide[n * kPanel + k] = b[n * p.b_stride + k * p.b_step];
+  for (int64_t n = 0; n < rows; ++n)
+    std::fill(wide + n * kPanel + columns, wide + n * kPanel + padded, int16_t{0});
+}
+
 void tile_row(const Problem& p, int64_t first) {
   alignas(64) int16_t wide[kTileRows * kPanel];
   alignas(64) int64_t sums[kTileRows * kChunkRows];
@@ -125,9 +141,7 @@ void tile_row(const Problem& p, int64_t first) {
   std::fill(wide + rows * kPanel, wide + rows_padded * kPanel, int16_t{0});
   for (int64_t k0 = 0; k0 < p.k; k0 += kPanel) {
     const int64_t columns = std::min(kPanel, p.k - k0);
-    for (int64_t n = 0; n < rows; ++n) {
-      widen(b.as<int8_t>() + (first + n) * p.b_stride + k0, columns, wide + n * kPanel);
-    }
+    widen_b(p, first, rows, k0, columns, wide);
     for (int64_t n = 0; n < rows_padded; n += kTileB) {
       for (int64_t m = 0; m < m_padded; m += kTileA) {
         tile(p.wide + m * p.stride + k0, p.stride, wide + n * kPanel,
@@ -163,7 +177,19 @@ HWY_EXPORT(tiles);
 
 std::string refuses(const Call& call, const Machine&) {
   if (wants_codes(call)) return refuse_codes(call);
-  return refuse_uneven_rows(call, {kA, kB});
+  const std::string why = refuse_host_scale(call);
+  return why.empty() ? refuse_uneven_rows(call, {kA}) : why;
+}
+
+std::string refuses_host(const Call& call, const Machine&) {
+  return wants_codes(call) ? refuse_codes(call) : refuse_device_scales(call);
+}
+
+Status run_host(const Call& call) {
+  float* scales = host_scale_memory(call);
+  scales[0] = call.number(kHostScale);
+  scales[1] = 1;
+  return run_with_scales(call, scales);
 }
 
 Status run(const Call& call) {
@@ -171,7 +197,8 @@ Status run(const Call& call) {
   Problem p{call, epilogue};
   p.k = row_length(call.tensor(kA));
   even_rows(call.tensor(kA), p.a_stride);
-  even_rows(call.tensor(kB), p.b_stride);
+  p.b_stride = call.tensor(kB).strides[0];
+  p.b_step = call.tensor(kB).strides[1];
   p.stride = (p.k + kPad - 1) / kPad * kPad;
   p.wide = reinterpret_cast<int16_t*>((reinterpret_cast<uintptr_t>(call.workspace) + 63) &
                                       ~uintptr_t{63});
@@ -194,6 +221,10 @@ constexpr Impl kImpls[] = {
      .refuses = refuses,
      .run = run,
      .workspace = "(min(M,128) + 4) * round_up(K,64) * 2 + 64"},
+    {.id = "cpu/scaled_mm_int8_host",
+     .refuses = refuses_host,
+     .run = run_host,
+     .workspace = "512 + (min(M,128) + 4) * round_up(K,64) * 2 + 64"},
     {.id = "cpu/scaled_mm_int8_codes",
      .refuses = refuse_plain,
      .run = run_with_codes,

@@ -3,6 +3,7 @@
 //          8-bit integers (ops/common/matmul_hopper.cuh), scales in the epilogue. packed: codes
 //          that lie across k or off 16 bytes, copied first. portable: mma.sync, from sm_80 on
 //          (ops/common/matmul_portable.cuh). _any: a thread a result (ops/common/matmul_any.cuh).
+//          host: a launch of one thread puts the scale into the workspace, then as by tensor.
 //          codes: the product, then the quantising op over it (ops/common/rule_codes.h).
 // Traffic  a and b once from memory where a group of tiles fits the L2; out and residual once.
 // Numerics sums exact in s32, which K up to 131071 cannot overflow; longer ones go to _any, whose
@@ -11,6 +12,7 @@
 //          torch._int_mm without scales (scaled_mm_int8.md).
 #include "ops/common/matmul_few_rows.cuh"
 #include "ops/common/scaled_product.cuh"
+#include "ops/scaled_mm_int8/scaled_mm_int8_host.h"
 #include "ops/scaled_mm_int8/scaled_mm_int8_spec.h"
 
 namespace pestle::ops::scaled_mm_int8 {
@@ -78,7 +80,26 @@ Status run_packed(const Call& call) {
 
 Status run_any(const Call& call) { return run_any_scaled<int>(call, "scaled_mm_int8_any", kArgs); }
 
-std::string refuses_any(const Call& call, const Machine&) { return refuse_codes(call); }
+std::string refuses_any(const Call& call, const Machine&) {
+  return wants_codes(call) ? refuse_codes(call) : refuse_host_scale(call);
+}
+
+__global__ void put_scales(float* scales, float scale) {
+  scales[0] = scale;
+  scales[1] = 1;
+}
+
+std::string refuses_host(const Call& call, const Machine&) {
+  return wants_codes(call) ? refuse_codes(call) : refuse_device_scales(call);
+}
+
+Status run_host(const Call& call) {
+  if (numel(call.tensor(kArgs.out)) == 0) return {};
+  float* scales = host_scale_memory(call);
+  PESTLE_TRY(cuda::launch(call, "scaled_mm_int8_host", {1, 1}, put_scales, scales,
+                          call.number(kHostScale)));
+  return run_with_scales(call, scales);
+}
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/scaled_mm_int8_few_rows",
@@ -107,6 +128,12 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 80,
      .refuses = refuses_any,
      .run = run_any},
+    {.id = "cuda/scaled_mm_int8_host",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_host,
+     .run = run_host,
+     .workspace = "512 + numel(a) + numel(b) + 16*(M + 2*K + N) + 1024"},
     {.id = "cuda/scaled_mm_int8_codes",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

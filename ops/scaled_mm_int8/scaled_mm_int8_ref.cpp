@@ -17,6 +17,8 @@ constexpr int kGranularity = arg_index(spec, "granularity");
 constexpr int kEpilogue = arg_index(spec, "alpha");
 
 double scale(const Call& call, int index, int64_t row) {
+  if (!call.has(index))
+    return index == kScaleA ? double{call.number(arg_index(spec, "host_scale"))} : 1;
   return float_at(call.tensor(index), call.integer(kGranularity) == 0 ? 0 : row, 0);
 }
 

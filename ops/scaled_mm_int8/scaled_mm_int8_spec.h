@@ -8,17 +8,21 @@
 namespace pestle::ops::scaled_mm_int8 {
 
 // acc = sum of a * b, exact in integers of any length of K; then ((f32(acc) * scale_a) * scale_b),
-// then the epilogue, all in f32.
+// or f32(acc) * host_scale, then the epilogue, all in f32. A weight [K, N] is b transposed.
 inline constexpr Arg own_args[] = {
     input("a", "i8", "*M, K", "left codes"),
     input("b", "i8", "N, K", "right codes, one row per output column (a weight)"),
-    input("scale_a", "f32", "tensor: 1; row: *M, 1", "decode scales of a")
-        .selected_by("granularity"),
-    input("scale_b", "f32", "tensor: 1; row: N, 1", "decode scales of b")
-        .selected_by("granularity"),
+    input("scale_a", "f32", "tensor|host: 1; row: *M, 1", "decode scales of a")
+        .selected_by("granularity")
+        .only_if("granularity != host"),
+    input("scale_b", "f32", "tensor|host: 1; row: N, 1", "decode scales of b")
+        .selected_by("granularity")
+        .only_if("granularity != host"),
     kept_output(output("out", "bf16|f16|f32", "*M, N", "epilogue(a_decoded @ b_decoded^T)"))
         .within(4, "1"),
-    choice("granularity", "tensor|row", "row: one scale per row of a and of b"),
+    choice("granularity", "tensor|row|host",
+           "row: one scale per row of a and of b; host: one for the product, host_scale"),
+    float_attr("host_scale", 1, "granularity=host: scale of a times scale of b, as f32"),
 };
 inline constexpr auto args = joined(with_epilogue(own_args), kRowsOutputArgs);
 
@@ -51,6 +55,8 @@ inline constexpr Case cases[] = {
     {"M=9 N=128 K=33 out_format=int8_row out_hadamard=64 residual=bf16"},
     {"M=130 N=48 K=64 granularity=row global_scale=f32 out_format=nvfp4"},
     {"M=5 N=96 K=72 out_format=mxfp8 scale_layout=plain keep_out=true out=f32"},
+    {"M=6 N=72 K=64 granularity=host host_scale=0.0078125 out=f32"},
+    {"M=3 N=40 K=33 granularity=host host_scale=0.3 q_scale=f32 out_format=int8_row"},
     {"M=0 N=8 K=16", kEdge},
     {"M=3 N=0 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},

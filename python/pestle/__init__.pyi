@@ -284,21 +284,22 @@ def scaled_mm_fp8(
     """
 
 def scaled_mm_int8(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, granularity: Literal["tensor", "row"] = "tensor", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    a: Tensor, b: Tensor, scale_a: Tensor | None = None, scale_b: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "host"] = "tensor", host_scale: float = 1.0, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
     """Product of two INT8 matrices with decode scales, exact integer sums and an epilogue.
 
     Args:
         a (i8 [*M, K]): left codes
         b (i8 [N, K]): right codes, one row per output column (a weight)
-        scale_a (f32 tensor: [1]; row: [*M, 1]): decode scales of a
-        scale_b (f32 tensor: [1]; row: [N, 1]): decode scales of b
+        scale_a (f32 tensor: [1]; host: [1]; row: [*M, 1], optional): decode scales of a
+        scale_b (f32 tensor: [1]; host: [1]; row: [N, 1], optional): decode scales of b
         alpha (f32 [1], optional): factor on the product; 1 when absent
         bias (f32|bf16|f16 [N], optional): added to every row
         residual (f32|bf16|f16 [*M, N], optional): added after the activation
         q_scale (f32 none: [1]; fp8_tensor: [1]; fp8_block: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
         global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
-        granularity (tensor|row): row: one scale per row of a and of b
+        granularity (tensor|row|host): row: one scale per row of a and of b; host: one for the product, host_scale
+        host_scale: granularity=host: scale of a times scale of b, as f32
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         out_format (none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8): none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
         keep_out: give out beside its codes

@@ -157,12 +157,14 @@ def scaled_mm_fp8(a, b, scale_a, scale_b, *rest, granularity, accumulation, **op
 
 
 @implements("scaled_mm_int8", backend="eager")
-def scaled_mm_int8(a, b, scale_a, scale_b, *rest, granularity, **options):
+def scaled_mm_int8(a, b, scale_a, scale_b, *rest, granularity, host_scale, **options):
     *epilogue, q_scale, global_scale = rest
     # float64 holds the integer sums exactly; no integer product exists on CUDA.
     sums = (n.rows(a).double() @ b.double().t()).float()
     m = math.prod(a.shape[:-1])
-    if granularity == "tensor":
+    if granularity == "host":
+        scale_a, scale_b = sums.new_full((1, 1), host_scale), 1
+    elif granularity == "tensor":
         scale_a, scale_b = scale_a.reshape(1, 1), scale_b.reshape(1, 1)
     else:
         scale_a, scale_b = scale_a.reshape(m, 1), scale_b.reshape(1, b.shape[0])

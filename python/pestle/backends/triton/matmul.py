@@ -398,7 +398,11 @@ def scaled_mm_fp8(a, b, scale_a, scale_b, alpha, bias, residual, q_scale, global
 
 @implements("scaled_mm_int8", backend="triton")
 def scaled_mm_int8(a, b, scale_a, scale_b, alpha, bias, residual, q_scale, global_scale, *,
-                   granularity, activation, out_dtype=None, out=None, **codes):  # fmt: skip
+                   granularity, host_scale, activation, out_dtype=None, out=None,
+                   **codes):  # fmt: skip
+    if granularity == "host":
+        scale_a = torch.full((1,), host_scale, device=a.device)
+        scale_b, granularity = torch.ones_like(scale_a), "tensor"
     how = _PER[granularity]
     x = _Operand(rows(a), INT8.value, _grid(scale_a, granularity), how)
     w = _Operand(b, INT8.value, _grid(scale_b, granularity), how)
