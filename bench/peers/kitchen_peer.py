@@ -7,6 +7,7 @@ What a function of its own does not do, such as a computed scale, is done as its
 import itertools
 
 import torch
+import torch_linear
 
 NAME = "comfy_kitchen"
 FLOAT_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -165,11 +166,14 @@ def modulated(name):
 def linear(case):
     """Through its QuantizedTensor, or int8_linear, which quantises x too; weights rotate over more
     than a gigabyte."""
-    if not case.only("x", "weight", "scale", "global_scale") or len(case.shape("x")) != 2:
+    known = ("x", "weight", "scale", "global_scale", "norm_weight")
+    if not case.only(*known) or len(case.shape("x")) != 2 or not case.has("out"):
+        return None
+    if case.attribute("activation", "none") != "none":
         return None
     if case.attribute("granularity", "tensor") == "group":
         return None
-    n, k = case.shape("out")[-1], case.shape("x")[-1]
+    n, k = case.shape("out")[-1], torch_linear.columns(case)
     x, one = case.tensor("x"), torch.randn(n, k, device=case.device).to(case.dtype("x"))
     count = range(min(256, max(2, -(-(1 << 30) // (n * k)))))
     turn = itertools.count()
@@ -178,12 +182,17 @@ def linear(case):
         how = {"convrot": bool(case.attribute("hadamard"))}
         how["convrot_groupsize"] = case.attribute("hadamard") or 256
         return lambda: kitchen().int8_linear(
-            x, *weights[next(turn) % len(weights)], out_dtype=x.dtype, **how
+            torch_linear.changed(case, x),
+            *weights[next(turn) % len(weights)],
+            out_dtype=x.dtype,
+            **how,
         )
     if case.op not in LAYOUTS or case.attribute("granularity", "tensor") != "tensor":
         return None
     made = [kitchen().tensor.QuantizedTensor.from_float(one, LAYOUTS[case.op]) for _ in count]
-    return lambda: torch.nn.functional.linear(x, made[next(turn) % len(made)])
+    return lambda: torch.nn.functional.linear(
+        torch_linear.changed(case, x), made[next(turn) % len(made)]
+    )
 
 
 ADAPTERS = {

@@ -6,6 +6,7 @@ CHAINS: op -> function(case) -> (chain, arguments), or None where the case is no
 
 import torch
 import torch.nn.functional as F
+import torch_linear
 import torch_rows
 from block_chains import (
     E2M1,
@@ -322,23 +323,12 @@ def unavailable(device):
     return ""
 
 
-def linear(case):
-    """bf16 linear of the same M, N, K; weights rotate over more than a gigabyte."""
-    shape = case.shape("x")
-    n = case.shape("out")[-1]
-    rows = shape[0] if len(shape) > 1 else 1
-    bytes_moved = 2 * (n * shape[-1] + rows * (n + shape[-1]))
-    x = torch.randn(shape, device=case.device).bfloat16()
-    one = torch.randn(n, shape[-1], device=case.device).bfloat16()
-    weights = [one.clone() for _ in range(min(256, max(2, -(-(1 << 30) // (2 * one.numel())))))]
-    turn = iter(range(1 << 62))
-    return (lambda: F.linear(x, weights[next(turn) % len(weights)])), bytes_moved
-
-
 def calls(case):
     """{peer: (callable, bytes moved)}; None as bytes means the case's own."""
     if case.op.startswith("linear_"):
-        return {"torch_bf16_linear": linear(case)}
+        made = {"torch_bf16_linear": torch_linear.bf16(case)}
+        run = torch_linear.fp8_rows(case)
+        return made if run is None else made | {"torch_fp8_linear": (run, None)}
     made = CHAINS[case.op](case) if case.op in CHAINS else None
     if made is None:
         return {}
