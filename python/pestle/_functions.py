@@ -44,7 +44,7 @@ def function(name: str) -> Callable:
     scope |= {target: _python_ops.overloads(form) for target, form in targets.items()}
     # What OpOverload.__call__ calls, without its frame; dynamo, which knows OpOverloads, never
     # comes here.
-    scope |= {f"{target}_usual": form.overload._op for target, form in targets.items()}
+    scope |= {f"{target}_op": form.overload._op for target, form in targets.items()}
     scope |= _SCOPE
     exec(compile(source, f"<pestle.{name}>", "exec"), scope)
     made = scope[name]

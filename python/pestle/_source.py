@@ -91,28 +91,43 @@ def _call(form: Form, target: str) -> str:
 
 # Where a call goes: as _dispatch.py says, but the usual case is decided here, at once.
 _CHOICE = """\
-    _usual, _tried = False, ()
+    _direct, _tried = False, ()
     if _compiling():
         _space = _traced({op!r}, backend, {first}.device.type)
     elif backend is None and _selected() is None and not _settings.special and not _debug(10):
-        _space = "pestle"
-        _usual = {usual}
+        _space, _direct = "pestle", True
     else:
         _space = _choose({op!r}, backend, {inputs})
     while True:
         try:"""
 _AFTER = """\
         except RuntimeError as error:
-            _usual = False
+            _direct = False
             _tried += (_space,)
             _space = _after(error, _tried, {op!r}, backend, ({inputs},), {{{options}}})"""
 
 
-def _usual(op: Op, options: list[str]) -> str:
-    """True if every option is as by default: torch fills these in for less than it takes them."""
-    defaults = {arg.name: arg.default for arg in op.of_role("attribute")}
-    tests = [f"{o} == {defaults[o]!r}" if o in defaults else f"{o} is None" for o in options]
-    return " and ".join(tests) or "True"
+def _direct(form: Form, target: str) -> list[str]:
+    """The library's op, given the options that are not as by default: torch fills the others in for
+    less than it takes them."""
+    defaults = {arg.name: arg.default for arg in form.contract.of_role("attribute")}
+    tensors = ", ".join(name for kind, name, _ in form.arguments if kind in TENSORS)
+    tests, takes = [], []
+    for kind, name, keyword in form.arguments:
+        if kind in TENSORS:
+            continue
+        value = f"{name}_dtype" if kind == "dtype" else name
+        tests.append(f"{value} is None" if kind == "dtype" else f"{value} == {defaults[name]!r}")
+        takes += [f"if not {tests[-1]}:", f"    _set[{keyword!r}] = {value}"]
+    if not tests:
+        return [f"return {target}_op({tensors})"]
+    return [
+        f"if {' and '.join(tests)}:",
+        f"    return {target}_op({tensors})",
+        "_set = {}",
+        *takes,
+        f"return {target}_op({tensors}, **_set)",
+    ]
 
 
 def source(op: Op, in_place: bool = False) -> tuple[str, dict[str, Form]]:
@@ -128,7 +143,6 @@ def source(op: Op, in_place: bool = False) -> tuple[str, dict[str, Form]]:
         "first": f"_first({inputs[0]})" if _inputs(op)[0].is_list else inputs[0],
         "inputs": ", ".join(inputs),
         "options": ", ".join(f"{option!r}: {option}" for option in options),
-        "usual": _usual(op, options),
     }
     lines = [f"def {name}({signature(op, in_place=in_place)}):", _CHOICE.format(**words)]
     targets = {}
@@ -139,14 +153,13 @@ def source(op: Op, in_place: bool = False) -> tuple[str, dict[str, Form]]:
         if condition:
             lines.append(f"{indent}if {condition}:")
             indent += "    "
-        tensors = ", ".join(n for kind, n, _ in form.arguments if "tensor" in kind)
         call = _call(form, f"{target}[_space]")
         views = ", ".join(_written_view(op, form, i) for i in range(len(form.aliases)))
         if in_place:
             lines += [f"{indent}{call}", f"{indent}return {views}"]
         else:
-            lines.append(f"{indent}if _usual:")
-            lines.append(f"{indent}    return {target}_usual({tensors})")
+            lines.append(f"{indent}if _direct:")
+            lines += [f"{indent}    {line}" for line in _direct(form, target)]
             lines.append(f"{indent}return {call}")
     lines.append(_AFTER.format(**words))
     return "\n".join(lines), targets

@@ -54,6 +54,18 @@ class Case:
         wanted = tuple(arg.name for arg in self.outputs())
         return next((f for f in forms_of(self.op.name, kind) if f.outputs == wanted), None)
 
+    def in_place_form(self) -> Form | None:
+        """The form that writes this call's results into its inputs, if they fit there."""
+        form = self.form("in_place")
+        if form is None:
+            return None
+        for output, alias in zip(form.outputs, form.aliases, strict=True):
+            dtype, written = self.dtype(self.op.by_name[output]), self.call.tensors[alias].dtype
+            is_kept = f"{output}_dtype" not in form.keywords()
+            if dtype.itemsize != written.itemsize or (is_kept and dtype != written):
+                return None
+        return form
+
     def outputs(self):
         return [arg for arg in self.op.of_role("output") if self.call.wants(arg)]
 
@@ -190,6 +202,11 @@ def all_cases() -> list[tuple[str, dict]]:
         for case in _contract.op(name).cases
         if {"smoke", "edge"} & set(case["tags"])
     ]
+
+
+@cache
+def in_place_cases() -> list[tuple[str, dict]]:
+    return [(name, c) for name, c in all_cases() if make(_contract.op(name), c).in_place_form()]
 
 
 def make_with_numbers(op: Op, case: dict) -> Case:

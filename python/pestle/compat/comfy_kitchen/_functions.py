@@ -28,9 +28,13 @@ __all__ = [
     "dequantize_per_tensor_fp8",
     "dequantize_w4a8_int8_weight",
     "fp16_linear",
+    "gemv_awq_w4a16",
+    "group_norm_silu_pad3d",
+    "group_norm_stats3d",
     "int8_linear",
     "int8_linear_modulated",
     "int8_linear_rms_modulated",
+    "mm_int8",
     "quantize_convrot_w4a4_weight",
     "quantize_int8_rowwise",
     "quantize_int8_tensorwise",
@@ -39,6 +43,7 @@ __all__ = [
     "quantize_per_tensor_fp8",
     "quantize_w4a8_int8_weight",
     "rms_adaln",
+    "rms_gated_residual",
     "rms_rope",
     "rms_rope1",
     "rms_rope1_",
@@ -429,3 +434,52 @@ def stochastic_rounding_fp8(
     x: Tensor, rng: Tensor, output_type: torch.dtype = torch.float8_e4m3fn
 ) -> Tensor:
     """Rounds to FP8 by one random byte an element, without a scale. `rng` is left as it is."""
+
+
+@public
+def rms_gated_residual(
+    activation: Tensor, norm_weight: Tensor, residual: Tensor, gate: Tensor, eps: float = 1e-05
+) -> Tensor:
+    """residual + gate * rms_norm(activation) * norm_weight, each step rounded to x's dtype."""
+
+
+@public
+def group_norm_silu_pad3d(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    num_groups: int = 32,
+    eps: float = 1e-06,
+    pad: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0),
+    silu: bool = True,
+    zero_pad: bool = False,
+    out: Tensor | None = None,
+    stats: Tensor | None = None,
+) -> Tensor:
+    """Group norm of each frame of x [B, C, T, H, W], silu if asked, then padding (left, right,
+    top, bottom, front): the border reflects, or is 0 with zero_pad; frames in front are 0.
+    Without a weight there is no norm; stats are group_norm_stats3d's. The result is
+    channels_last_3d, or written into out."""
+
+
+@public
+def group_norm_stats3d(x: Tensor, num_groups: int = 32, eps: float = 1e-06) -> Tensor:
+    """(mean, 1 / deviation) of each frame's groups, f32 [B*T, num_groups, 2]."""
+
+
+@public
+def gemv_awq_w4a16(
+    x: Tensor,
+    qweight: Tensor,
+    wscales: Tensor,
+    wzeros: Tensor,
+    bias: Tensor | None = None,
+    group_size: int = 64,
+) -> Tensor:
+    """x @ W^T + bias, W = (code - 8) * scale + zero by groups of columns, codes from 0 to 15, the
+    even column in the low nibble."""
+
+
+@public
+def mm_int8(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b in int32, exactly."""

@@ -74,7 +74,53 @@ def fp16_linear(p, x, weight, bias=None, residual=None, residual_scale=None):
     return added(out.view(*x.shape[:-1], weight.shape[0]), residual, residual_scale)
 
 
+@adapter(
+    "linear_int4",
+    "matmul",
+    x=of(FLOATS),
+    qweight=of(INT8, TWO),
+    wscales=of(FLOATS, TWO),
+    wzeros=of(FLOATS, TWO),
+    bias=of(FLOATS),
+)
+def gemv_awq_w4a16(p, x, qweight, wscales, wzeros, bias=None, group_size=64):
+    n, k = qweight.shape[0], 2 * qweight.shape[1]
+    if x.shape[-1] != k or k % group_size:
+        raise ValueError(f"x has {x.shape[-1]} columns: give {k}, a multiple of group_size")
+    rows = x.reshape(-1, k)
+    # x @ (codes - 8)^T and the zeros times the sums of x's groups, in f32 up to the end.
+    sums = rows.float().view(-1, k // group_size, group_size).sum(-1)
+    zeros = p.matmul(sums, wzeros.float(), out_dtype=torch.float32)
+    out = p.linear_int4(
+        rows,
+        qweight.view(torch.uint8),
+        wscales.float().t(),
+        torch.full((n, k // group_size), 8, dtype=torch.uint8, device=x.device),
+        group_size=group_size,
+        mode="asymmetric",
+        bias=bias,
+        residual=zeros,
+        out_dtype=wscales.dtype,
+    )
+    return out.view(*x.shape[:-1], n)
+
+
 # ---- INT8
+
+# So many products of int8 have a sum that f32 holds exactly: 2**10 * 2**14 = 2**24.
+_EXACT = 1024
+
+
+@adapter("scaled_mm_int8", a=of(INT8, TWO), b=of(INT8, TWO))
+def mm_int8(p, a, b):
+    if a.shape[1] != b.shape[0]:
+        raise ValueError(f"a has {a.shape[1]} columns and b {b.shape[0]} rows: they must agree")
+    one = torch.ones(1, device=a.device)
+    total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.int32, device=a.device)
+    for k in range(0, a.shape[1], _EXACT):
+        left, right = a[:, k : k + _EXACT], b[k : k + _EXACT].t()
+        total += p.scaled_mm_int8(left, right, one, one, out_dtype=torch.float32).int()
+    return total
 
 
 def activated(x: Tensor, name: str | None, weight: Tensor | None, eps: float) -> Tensor:

@@ -33,20 +33,15 @@ __all__ = [
     "gated_delta_deferred_buffers",
     "gated_delta_deferred_is_available",
     "gated_delta_slot_max",
-    "gemv_awq_w4a16",
-    "group_norm_silu_pad3d",
-    "group_norm_stats3d",
     "int8_attention",
     "int8_attention_from_prequantized",
     "int8_attention_is_available",
     "mesh_bvh",
     "min_cut",
-    "mm_int8",
     "na2d",
     "na3d",
     "prequantize_int8_attention",
     "quantize_svdquant_w4a4",
-    "rms_gated_residual",
     "scaled_mm_svdquant_w4a4",
     "sol_attn",
     "sol_attn_chunked",
@@ -112,12 +107,6 @@ def sol_attn_is_available(device: torch.device | None = None) -> bool:
 
 
 @public
-def rms_gated_residual(
-    activation: Tensor, norm_weight: Tensor, residual: Tensor, gate: Tensor, eps: float = 1e-05
-) -> Tensor: ...
-
-
-@public
 def fp16_conv3d(
     x: Tensor,
     weight: Tensor,
@@ -126,25 +115,6 @@ def fp16_conv3d(
     stride: int | tuple[int, int, int] = 1,
     out: Tensor | None = None,
 ) -> Tensor: ...
-
-
-@public
-def group_norm_silu_pad3d(
-    x: Tensor,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    num_groups: int = 32,
-    eps: float = 1e-06,
-    pad: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0),
-    silu: bool = True,
-    zero_pad: bool = False,
-    out: Tensor | None = None,
-    stats: Tensor | None = None,
-) -> Tensor: ...
-
-
-@public
-def group_norm_stats3d(x: Tensor, num_groups: int = 32, eps: float = 1e-06) -> Tensor: ...
 
 
 @public
@@ -350,17 +320,6 @@ def scaled_mm_svdquant_w4a4(
 
 
 @public
-def gemv_awq_w4a16(
-    x: Tensor,
-    qweight: Tensor,
-    wscales: Tensor,
-    wzeros: Tensor,
-    bias: Tensor | None = None,
-    group_size: int = 64,
-) -> Tensor: ...
-
-
-@public
 def delaunay3d(points: Tensor) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
@@ -386,7 +345,3 @@ def edge_collapse_checks(
 
 @public
 def min_cut(nbr: Tensor, cap: Tensor, s_cap: Tensor, t_cap: Tensor) -> Tensor: ...
-
-
-@public
-def mm_int8(a: Tensor, b: Tensor) -> Tensor: ...
