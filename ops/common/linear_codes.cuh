@@ -157,8 +157,9 @@ inline void fill_coded_scales(const Call& call, const LinearCodesArgs& args, con
   const TensorView& scale = call.tensor(args.scale);
   int64_t step = 0;
   if (call.integer(args.granularity) == 1) even_rows(scale, step);
-  e->rows = {coded.scale.as<float>(), 1};
-  e->columns = {scale.as<float>(), step};
+  const bool of_terms = coded.codes.dtype != DType::kI8;  // integers' sum is one term
+  e->rows = {coded.scale.as<float>(), 1, of_terms};
+  e->columns = {scale.as<float>(), step, of_terms};
 }
 
 // After the codes are made: the operands and the job of their product with the weight.

@@ -6,6 +6,7 @@
 //          epilogue in f32, one rounding.
 #pragma once
 
+#include <cmath>
 #include <type_traits>
 
 #include "backends/cuda/device/any_tensor.cuh"
@@ -23,8 +24,11 @@ struct AnyScale {
   int64_t rows_per_scale = 0;
   bool blocks = false;
 #ifdef __CUDACC__
+  // Of sums of terms (T is float) an infinite one is NaN: terms may be 0 or of both signs.
+  template <class T>
   __device__ float at(int64_t row, int64_t k) const {
-    return t.load(t.at(rows_per_scale ? row / rows_per_scale : 0, blocks ? k / 128 : 0));
+    const float f = t.load(t.at(rows_per_scale ? row / rows_per_scale : 0, blocks ? k / 128 : 0));
+    return std::is_same_v<T, float> && fabsf(f) == INFINITY ? NAN : f;
   }
 #endif
 };
@@ -101,7 +105,8 @@ __global__ void __launch_bounds__(kEdgeOfTile* kEdgeOfTile)
       const int steps = static_cast<int>(min(job.k - k0, int64_t{kEdgeOfTile}));
       if (!job.scale_a.blocks) sum = total;
       for (int i = 0; i < steps; ++i) sum = fmaf(a[y][i], b[i][x], sum);
-      if (job.scale_a.blocks && exists) sum = sum * job.scale_a.at(m, k0) * job.scale_b.at(n, k0);
+      if (job.scale_a.blocks && exists)
+        sum = sum * job.scale_a.at<T>(m, k0) * job.scale_b.at<T>(n, k0);
       if (!job.scale_a.blocks) total = 0;
     }
     total += sum;
@@ -110,7 +115,7 @@ __global__ void __launch_bounds__(kEdgeOfTile* kEdgeOfTile)
   if (!exists) return;
   auto value = static_cast<float>(total);
   if (job.scale_a.t.data && !job.scale_a.blocks)
-    value = value * job.scale_a.at(m, 0) * job.scale_b.at(n, 0);
+    value = value * job.scale_a.at<T>(m, 0) * job.scale_b.at<T>(n, 0);
   finish_any(job, batch, m, n, value);
 }
 

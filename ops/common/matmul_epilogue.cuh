@@ -40,6 +40,13 @@ struct FloatMatrix {
 struct Factors {
   const float* data = nullptr;
   int64_t step = 0;
+  bool of_terms = false;  // of each term of the sum, not of the sum
+#ifdef __CUDACC__
+  __device__ float at(int64_t i) const {
+    const float* p = data + i * step;
+    return of_terms ? factor_of_terms(p) : __ldg(p);
+  }
+#endif
 };
 
 struct EpilogueArguments {
@@ -166,8 +173,8 @@ struct MatmulEpilogue {
     if constexpr (kScaled) {
       const int64_t row =
           tile.m * kTileM + consumer * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
-      if (row < a.m) f.low = __ldg(a.rows.data + row * a.rows.step);
-      if (row + 8 < a.m) f.high = __ldg(a.rows.data + (row + 8) * a.rows.step);
+      if (row < a.m) f.low = a.rows.at(row);
+      if (row + 8 < a.m) f.high = a.rows.at(row + 8);
     }
     return f;
   }
@@ -200,8 +207,8 @@ struct MatmulEpilogue {
     Pair p{{1, 1}, {0, 0}};
     const bool one = column < a.n, two = column + 1 < a.n;
     if constexpr (kScaled) {
-      if (one) p.factor.x = __ldg(a.columns.data + column * a.columns.step);
-      if (two) p.factor.y = __ldg(a.columns.data + (column + 1) * a.columns.step);
+      if (one) p.factor.x = a.columns.at(column);
+      if (two) p.factor.y = a.columns.at(column + 1);
     }
     if (a.bias.data) {
       if (one) p.bias.x = bias_at(column);
@@ -430,7 +437,7 @@ struct MatmulEpilogue {
     if (t.data)
       load_8(t, batch * t.batch_stride + row * t.row_stride + column * t.column_stride, count,
              residual);
-    const float of_row = kScaled ? __ldg(a.rows.data + row * a.rows.step) : 1.0f;
+    const float of_row = kScaled ? a.rows.at(row) : 1.0f;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       if constexpr (kScaled) y[j] = y[j] * of_row * factor[j];
@@ -456,7 +463,7 @@ struct MatmulEpilogue {
     if constexpr (kScaled) {
 #pragma unroll
       for (int j = 0; j < 8; ++j)
-        if (j < count) factor[j] = __ldg(a.columns.data + (column + j) * a.columns.step);
+        if (j < count) factor[j] = a.columns.at(column + j);
     }
 #pragma unroll 1
     for (int r = thread / 8; r < min(64, a.m - row0); r += 16)

@@ -126,8 +126,8 @@ struct FewShared {
 
 // The value of one result, to its end in memory.
 __device__ inline void finish_few(const hopper::EpilogueArguments& a, int m, int n, float y) {
-  if (a.rows.data) y = y * __ldg(a.rows.data + m * a.rows.step);
-  if (a.columns.data) y = y * __ldg(a.columns.data + n * a.columns.step);
+  if (a.rows.data) y = y * a.rows.at(m);
+  if (a.columns.data) y = y * a.columns.at(n);
   if (a.alpha) y *= __ldg(a.alpha);
   if (a.bias.data) y += float_at(a.bias, n * a.bias.column_stride);
   float v[1] = {y};

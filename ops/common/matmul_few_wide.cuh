@@ -176,7 +176,7 @@ struct FewWide {
     for (int half = 0; half < 2; ++half) {
       const int n = column_of(job, tile, block, half);
       if (n < 0) continue;
-      if (e.columns.data) v.factor[half] = __ldg(e.columns.data + n * e.columns.step);
+      if (e.columns.data) v.factor[half] = e.columns.at(n);
       if (e.bias.data) v.bias[half] = float_at(e.bias, n * e.bias.column_stride);
     }
     return v;
@@ -214,7 +214,7 @@ struct FewWide {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int m = threadIdx.x % 4 * 2 + i / 2 * 8 + i % 2;
-      row_factor[i] = e.rows.data && m < e.m ? __ldg(e.rows.data + m * e.rows.step) : 1.0f;
+      row_factor[i] = e.rows.data && m < e.m ? e.rows.at(m) : 1.0f;
     }
     const float alpha = e.alpha ? __ldg(e.alpha) : 1.0f;
     Place at;

@@ -14,6 +14,7 @@
 // Traffic  Per tile and 128 bytes of k: 16 KiB of A, kTileN * 128 bytes of B through L2.
 #pragma once
 
+#include <cmath>
 #include <type_traits>
 
 #include "backends/cuda/device/hopper.cuh"
@@ -39,6 +40,14 @@ struct BlockScales {
   int64_t b_row = 0, b_step = 1;
   int m = 0, n_blocks = 0;
 };
+
+#ifdef __CUDACC__
+// A factor of the terms of a sum: an infinite one is NaN, for terms may be 0 or of both signs.
+__device__ inline float factor_of_terms(const float* p) {
+  const float f = __ldg(p);
+  return fabsf(f) == INFINITY ? NAN : f;
+}
+#endif
 
 struct MatmulTiles {
   CUtensorMap a;
@@ -229,12 +238,12 @@ struct HopperMatmul {
     const BlockScales& s = t.scales;
     const int row =
         tile.m * kTileM + consumer * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
-    if (row < s.m) f.low = __ldg(s.a + row * s.a_row + step * s.a_step);
-    if (row + 8 < s.m) f.high = __ldg(s.a + (row + 8) * s.a_row + step * s.a_step);
+    if (row < s.m) f.low = factor_of_terms(s.a + row * s.a_row + step * s.a_step);
+    if (row + 8 < s.m) f.high = factor_of_terms(s.a + (row + 8) * s.a_row + step * s.a_step);
 #pragma unroll
     for (int h = 0; h < kTileN / 128; ++h) {
       const int block = min(tile.n * (kTileN / 128) + h, s.n_blocks - 1);
-      f.columns[h] = __ldg(s.b + block * s.b_row + step * s.b_step);
+      f.columns[h] = factor_of_terms(s.b + block * s.b_row + step * s.b_step);
     }
     return f;
   }

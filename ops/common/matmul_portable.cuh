@@ -440,9 +440,7 @@ struct Product {
     if (e.bias.data && c.count > 0) load_8(e.bias, first * e.bias.column_stride, c.count, c.bias);
 #pragma unroll
     for (int j = 0; j < 8; ++j)
-      c.factor[j] = e.columns.data && j < c.count
-                        ? __ldg(e.columns.data + (first + j) * e.columns.step)
-                        : 1.0f;
+      c.factor[j] = e.columns.data && j < c.count ? e.columns.at(first + j) : 1.0f;
     return c;
   }
   __device__ static void finish_row(const EpilogueArguments& e, const Columns& c, int64_t row,
@@ -451,7 +449,7 @@ struct Product {
     const float4 low = reinterpret_cast<const float4*>(staged)[0];
     const float4 high = reinterpret_cast<const float4*>(staged)[1];
     float y[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-    const float of_row = e.rows.data ? __ldg(e.rows.data + row * e.rows.step) : 1.0f;
+    const float of_row = e.rows.data ? e.rows.at(row) : 1.0f;
 #pragma unroll
     for (int j = 0; j < 8; ++j) y[j] = fmaf(y[j] * of_row * c.factor[j], c.alpha, c.bias[j]);
     hopper::activate_all(e.activation, y);

@@ -67,8 +67,9 @@ inline void fill_row_scales(const Call& call, const ScaledArgs& args,
     even_rows(a, a_row);
     even_rows(b, b_row);
   }
-  e->rows = {a.as<float>(), a_row};
-  e->columns = {b.as<float>(), b_row};
+  const bool of_terms = call.tensor(args.a).dtype != DType::kI8;  // integers' sum is one term
+  e->rows = {a.as<float>(), a_row, of_terms};
+  e->columns = {b.as<float>(), b_row, of_terms};
 }
 
 // What the kernels of all granularities need; the product is the caller's.

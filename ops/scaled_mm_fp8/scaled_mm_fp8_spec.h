@@ -64,6 +64,8 @@ inline constexpr Case cases[] = {
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
     {"M=1 N=1 K=1", kEdge},
     {"M=5 N=9 K=19 out=f32", kEdge, Dist::kSpecial},
+    {"M=9 N=17 K=48 out=f32 granularity=row", kEdge, Dist::kSpecial},
+    {"M=5 N=130 K=272 granularity=block", kEdge, Dist::kSpecial},
     {"M=16 N=14336 K=4096 granularity=row", kBar},
     {"M=256 N=3072 K=3072", kBar},
     {"M=4608 N=12288 K=3072 accumulation=fast", kBar},
