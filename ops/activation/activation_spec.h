@@ -48,6 +48,8 @@ inline constexpr Case cases[] = {
     {"M=5 K=528 x=f32 act=gelu_tanh out_format=nvfp4 nibbles=low_first scale_layout=plain"},
     {"M=130 K=160 x=f16 out_format=mxfp8"},
     {"M=2 K=9216 out_format=fp8_row", kEdge},
+    {"M=3 K=4104 x=f16 act=gelu out_format=int8_row", kEdge},
+    {"M=2 K=2056 x=f32 out_format=fp8_row", kEdge, Dist::kSpecial},
     {"M=9 K=64 x=f32 out_format=mxfp8", kEdge, Dist::kSpecial},
     {"M=9 K=64 out_format=fp8_row", kEdge, Dist::kSpecial},
     {"M=9 K=64 out_format=nvfp4", kEdge, Dist::kSpecial},

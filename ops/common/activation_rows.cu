@@ -1,14 +1,15 @@
 // activation and gated_activation on CUDA.
-// Map      plain: activation_rows.cuh. codes: a row, and its gate's, in the shared memory of a
-// warp,
-//          a block or a cluster (staged_codes.cuh), whose blocks know one another only where its
-//          scale is computed. any: a block a row, pieces of 1024 elements in shared memory.
+// Map      plain: activation_rows.cuh. codes alone, without a gate: activation_codes.cu. Other
+//          codes: a row, and its gate's, in the shared memory of a warp, a block or a cluster
+//          (staged_codes.cuh), whose blocks know one another only where its scale is computed.
+//          any: a block a row, pieces of 1024 elements in shared memory.
 // Traffic  x, gate and out (or codes) once.
 // Numerics f32, one rounding to x's dtype; codes: ops/common/quantized_output.h.
 // Measured activation.md, gated_activation.md
 #include "ops/common/activation_rows.h"
 
 #include "backends/cuda/shared_memory.h"
+#include "ops/common/activation_codes.cuh"
 #include "ops/common/activation_rows.cuh"
 #include "ops/common/quantized_any.cuh"
 #include "ops/common/quantized_output.cuh"
@@ -19,6 +20,7 @@ namespace {
 
 using namespace pestle::cuda;
 using namespace row_quantizer;
+using activation_codes::activate_roughly;
 
 struct CodesJob {
   StagedShape shape;
@@ -29,25 +31,6 @@ struct CodesJob {
   Activation act = Activation::kSilu;
   RowQuantizer codes;
 };
-
-// x / (1 + e^-u) of a 16-bit x, within 2^-20 of itself: enough where it is rounded to 16 bits.
-// Numerator and denominator are 2^-16 of that, so that small results keep their digits without a
-// branch for the sign of u; the smallest 16-bit numbers times 2^-16 are still exact.
-__device__ inline float roughly_gated(float x, float u) {
-  constexpr float kSmall = 0x1p-16f;
-  const float e = quick_exp2(__fmaf_rn(u, -kLog2E, -16.0f));
-  return x * kSmall * quick_reciprocal(kSmall + e);
-}
-// activate for results of 16 bits, in fewer instructions.
-__device__ inline void activate_roughly(Activation act, float (&v)[kUnit]) {
-  if (act == Activation::kSilu) {
-    for (int i = 0; i < kUnit; ++i) v[i] = roughly_gated(v[i], v[i]);
-  } else if (act == Activation::kGeluTanh) {
-    for (int i = 0; i < kUnit; ++i) v[i] = roughly_gated(v[i], tanh_argument(v[i]));
-  } else {
-    for (int i = 0; i < kUnit; ++i) v[i] *= normal_of(v[i]);
-  }
-}
 
 // A granule of a row and of its gate, which lies `behind` bytes behind it.
 template <class T, class Row>
@@ -209,6 +192,7 @@ Status activation_cuda(const Call& call, const char* name, const ActivationRows&
   if (a.quant.format == OutFormat::kNone) {
     return run_activation(call, name, activation_job(tensors_of(a), a.act, false), false);
   }
+  if (takes_direct_codes(a)) return activation_direct_codes(call, name, a);
   CodesJob job;
   job.x = a.x.as<const char>();
   job.gate = a.gate.as<const char>();
