@@ -24,7 +24,7 @@ version = "$version"
 description = "Kernels for quantised diffusion and transformer models, by Triton and plain PyTorch"
 readme = "README.md"
 requires-python = ">=3.10"
-dependencies = ["torch>=2.5"]
+dependencies = ["torch>=2.5", "tqdm>=4.60"]
 
 [tool.scikit-build]
 wheel.cmake = false

@@ -1,5 +1,8 @@
 """The wheel as a file: what its library needs of a machine, how large it is, what it holds."""
 
+import ast
+import re
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -53,3 +56,23 @@ def test_the_tag_names_old_linuxes():
     tags = [line.split("-")[-1] for line in wheel.splitlines() if line.startswith("Tag: py3-none-")]
     versions = [tuple(map(int, t.split("_")[1:3])) for t in tags if t.startswith("manylinux_")]
     assert versions and min(versions) <= (2, 36)
+
+
+# What a user may lack: the backend of that name, and the library that ours stands in for.
+OPTIONAL = {"triton", "comfy_kitchen"}
+
+
+def test_what_the_package_imports_is_installed_with_it():
+    imported = set()
+    for path in Path(pestle.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(node.module.split(".")[0])
+    foreign = imported - set(sys.stdlib_module_names) - OPTIONAL - {"pestle"}
+    try:
+        required = metadata.distribution("pestle").requires
+    except metadata.PackageNotFoundError:
+        pytest.skip("the package was not installed from its wheel")
+    assert foreign == {re.match(r"\w+", line).group() for line in required}

@@ -76,7 +76,6 @@ def fp16_linear(p, x, weight, bias=None, residual=None, residual_scale=None):
 
 @adapter(
     "linear_int4",
-    "matmul",
     x=of(FLOATS),
     qweight=of(INT8, TWO),
     wscales=of(FLOATS, TWO),
@@ -88,9 +87,10 @@ def gemv_awq_w4a16(p, x, qweight, wscales, wzeros, bias=None, group_size=64):
     if x.shape[-1] != k or k % group_size:
         raise ValueError(f"x has {x.shape[-1]} columns: give {k}, a multiple of group_size")
     rows = x.reshape(-1, k)
-    # x @ (codes - 8)^T and the zeros times the sums of x's groups, in f32 up to the end.
-    sums = rows.float().view(-1, k // group_size, group_size).sum(-1)
-    zeros = p.matmul(sums, wzeros.float(), out_dtype=torch.float32)
+    # x @ (codes - 8)^T and the zeros times the sums of x's groups, not rounded up to the end. The
+    # sums are few: f64 is quick, and no setting of torch makes it TF32.
+    sums = rows.double().view(-1, k // group_size, group_size).sum(-1)
+    zeros = (sums @ wzeros.double()).float()
     out = p.linear_int4(
         rows,
         qweight.view(torch.uint8),
