@@ -19,14 +19,15 @@ void add_dump(CLI::App& app, int* exit_code);
 void add_env(CLI::App& app, int* exit_code);
 void add_check(CLI::App& app, int* exit_code);
 void add_bench(CLI::App& app, int* exit_code);
+void add_tune(CLI::App& app, int* exit_code);
 void add_quantize(CLI::App& app, int* exit_code);
 void add_inspect(CLI::App& app, int* exit_code);
 void add_dequantize(CLI::App& app, int* exit_code);
 void add_diff(CLI::App& app, int* exit_code);
 
 inline constexpr AddCommand kCommands[] = {
-    add_ops,   add_why,      add_dump,    add_env,        add_check,
-    add_bench, add_quantize, add_inspect, add_dequantize, add_diff,
+    add_ops,  add_why,      add_dump,    add_env,        add_check, add_bench,
+    add_tune, add_quantize, add_inspect, add_dequantize, add_diff,
 };
 
 // Exit codes are documented in docs/cli.md: a status's code plus 10, so that 1 and 2 stay with

@@ -57,6 +57,7 @@ void print_json(const Op& op, const TextCall& call, const std::vector<Candidate>
     json["candidates"].push_back({{"id", verdict.impl->id},
                                   {"takes_it", verdict.refusal.empty()},
                                   {"reason", verdict.refusal}});
+    if (!verdict.plan.empty()) json["candidates"].back()["plan"] = verdict.plan;
     if (json["chosen"].is_null() && verdict.refusal.empty()) json["chosen"] = verdict.impl->id;
   }
   std::printf("%s\n", json.dump(2).c_str());
@@ -88,8 +89,10 @@ void print_text(const Op& op, const TextCall& call, const std::vector<Candidate>
   bool chosen = false;
   for (const Candidate& verdict : verdicts) {
     const bool takes = verdict.refusal.empty();
-    std::printf("  %s %-28s %s\n", takes && !chosen ? "->" : "  ", verdict.impl->id,
-                takes ? (chosen ? "would take it" : "takes it") : verdict.refusal.c_str());
+    const std::string plan = verdict.plan.empty() ? "" : ": " + verdict.plan;
+    std::printf("  %s %-28s %s%s\n", takes && !chosen ? "->" : "  ", verdict.impl->id,
+                takes ? (chosen ? "would take it" : "takes it") : verdict.refusal.c_str(),
+                plan.c_str());
     chosen |= takes;
   }
   if (!chosen) std::printf("  no implementation takes this call\n");

@@ -48,6 +48,7 @@ class TextCallBuilder {
     result_.call.args = result_.values;
     result_.scope.args = result_.values;
     shape_given_.resize(spec_.args.size());
+    transposed_.resize(spec_.args.size());
     named_.resize(spec_.args.size());
     set_default_attributes(spec_, result_.values);
   }
@@ -99,6 +100,9 @@ class TextCallBuilder {
     for (size_t i = 0; i < spec_.args.size(); ++i) PESTLE_TRY(complete_input(i));
     Scope scope;
     PESTLE_TRY(op_.contract.infer_outputs(result_.call, scope));
+    for (size_t i = 0; i < spec_.args.size(); ++i) {
+      if (transposed_[i]) PESTLE_TRY(transpose(i));
+    }
     for (Value& value : result_.values) value.tensor.device = {device_, 0};
     return {};
   }
@@ -180,7 +184,16 @@ class TextCallBuilder {
     }
   }
 
-  // "bf16", "bf16[8,4096]" or "none".
+  // A matrix whose columns are dense.
+  Status transpose(size_t arg) {
+    TensorView& t = result_.values[arg].tensor;
+    if (t.rank != 2) return error(spec_.args[arg].name, ".mT is for matrices");
+    t.strides[0] = 1;
+    t.strides[1] = t.shape[0];
+    return {};
+  }
+
+  // "bf16", "bf16[8,4096]", "bf16.mT" for a matrix that lies transposed, or "none".
   Status assign_tensor(std::string_view item, size_t arg, std::string_view text) {
     Value& value = result_.values[arg];
     if (text == "none") {
@@ -188,9 +201,13 @@ class TextCallBuilder {
       return {};
     }
     const size_t bracket = std::min(text.find('['), text.size());
-    value.tensor.dtype = dtype_from_name(text.substr(0, bracket));
+    std::string_view dtype = text.substr(0, bracket);
+    constexpr std::string_view kTransposed = ".mT";
+    transposed_[arg] = dtype.ends_with(kTransposed);
+    if (transposed_[arg]) dtype.remove_suffix(kTransposed.size());
+    value.tensor.dtype = dtype_from_name(dtype);
     if (value.tensor.dtype == DType::kNone) {
-      return error(item, "no dtype '" + std::string(text.substr(0, bracket)) + "'");
+      return error(item, "no dtype '" + std::string(dtype) + "'");
     }
     value.present = true;
     if (bracket == text.size()) return {};
@@ -241,6 +258,7 @@ class TextCallBuilder {
   TextCall result_;
   Contract::Packs packs_;
   std::vector<bool> shape_given_;
+  std::vector<bool> transposed_;
   std::vector<bool> named_;
 };
 

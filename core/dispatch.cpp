@@ -1,5 +1,6 @@
 #include "core/dispatch.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -136,6 +137,23 @@ std::string refusal_of(const Impl& impl, const Call& call, const Machine& machin
   return impl.refuses ? impl.refuses(call, machine) : "";
 }
 
+std::vector<Advice>& advices() {
+  static std::vector<Advice> all;  // filled at start-up, then immutable
+  return all;
+}
+
+// The op's implementations, the one that it prefers for this call first.
+std::vector<const Impl*> in_order(const Op& op, const Call& call, const Machine& machine) {
+  std::vector<const Impl*> impls;
+  for (const Impl& impl : op.impls) impls.push_back(&impl);
+  const Advice* advice = advice_of(op);
+  const char* first = advice && advice->prefer ? advice->prefer(call, machine) : nullptr;
+  if (first == nullptr) return impls;
+  std::stable_partition(impls.begin(), impls.end(),
+                        [&](const Impl* impl) { return std::string_view(impl->id) == first; });
+  return impls;
+}
+
 // Views without memory are for asking, not for running.
 Status check_memory(const Op& op, const Call& call) {
   for (size_t i = 0; i < call.args.size(); ++i) {
@@ -158,15 +176,15 @@ Result<Choice> choose_fresh(const Op& op, const Call& call, std::string_view for
   std::string reasons;
   const Device device = device_of(op, call);
   const Machine machine = machine_for(device);
-  for (const Impl& impl : op.impls) {
-    if (!forced.empty() && forced != impl.id) continue;
-    const std::string refusal = refusal_of(impl, call, machine, device.type);
+  for (const Impl* impl : in_order(op, call, machine)) {
+    if (!forced.empty() && forced != impl->id) continue;
+    const std::string refusal = refusal_of(*impl, call, machine, device.type);
     if (refusal.empty()) {
-      auto bytes = op.contract.evaluate(impl.workspace, scope);
+      auto bytes = op.contract.evaluate(impl->workspace, scope);
       PESTLE_TRY(bytes.status());
-      return Choice{&impl, bytes.value()};
+      return Choice{impl, bytes.value()};
     }
-    reasons += std::string("\n  ") + impl.id + ": " + refusal;
+    reasons += std::string("\n  ") + impl->id + ": " + refusal;
   }
   if (!forced.empty() && reasons.empty()) {
     return invalid_argument(std::string(op.spec->name) + ": no implementation '" +
@@ -181,13 +199,33 @@ Result<Choice> choose_fresh(const Op& op, const Call& call, std::string_view for
 
 }  // namespace
 
+bool advise(const Advice& advice) {
+  advices().push_back(advice);
+  return true;
+}
+
+const Advice* advice_of(const Op& op) {
+  for (const Advice& advice : advices()) {
+    if (std::string_view(op.spec->name) == advice.op) return &advice;
+  }
+  return nullptr;
+}
+
 std::vector<Candidate> candidates(const Op& op, const Call& call, const Machine& machine) {
   std::vector<Candidate> result;
   const DeviceType device = device_of(op, call).type;
-  for (const Impl& impl : op.impls) {
-    result.push_back({&impl, refusal_of(impl, call, machine, device)});
+  const Advice* advice = advice_of(op);
+  for (const Impl* impl : in_order(op, call, machine)) {
+    Candidate candidate{impl, refusal_of(*impl, call, machine, device), ""};
+    if (candidate.refusal.empty() && advice && advice->plan)
+      candidate.plan = advice->plan(call, machine, impl->id);
+    result.push_back(std::move(candidate));
   }
   return result;
+}
+
+std::vector<Candidate> candidates(const Op& op, const Call& call) {
+  return candidates(op, call, machine_for(device_of(op, call)));
 }
 
 namespace {

@@ -6,18 +6,41 @@
 #include <vector>
 
 #include "core/op_table.h"
+#include "core/tuned.h"
 
 namespace pestle {
 
-// Verdict over one implementation; refusal is empty when it takes the call.
+// What an op says of its implementations beyond their order, where shapes decide: registered by its
+// folder at start-up. Like refusals, pure functions of the call without its data and of the
+// machine.
+struct Advice {
+  const char* op = "";
+  // The id of the implementation that is to serve the call if it takes it; nullptr: the first.
+  const char* (*prefer)(const Call&, const Machine&) = nullptr;
+  // How an implementation would run a call that it takes: its tile, say. Empty: nothing to add.
+  std::string (*plan)(const Call&, const Machine&, std::string_view impl) = nullptr;
+  // The ways that a tuner may measure, of which one at a time is then used (core/tuned.h).
+  std::vector<TunedChoice> (*ways)(const Call&, const Machine&) = nullptr;
+};
+bool advise(const Advice& advice);      // true, for the initialiser of a constant
+const Advice* advice_of(const Op& op);  // null: none
+
+// Makes every remembered choice be made anew. Not while other threads run ops.
+void forget_choices();
+
+// Verdict over one implementation; refusal is empty when it takes the call, plan says how if there
+// is something to say.
 struct Candidate {
   const Impl* impl;
   std::string refusal;
+  std::string plan;
 };
 
 // Every implementation's verdict for a call that meets the contract, best first. A pure function
 // of its arguments: `machine` may describe one that is not here.
 std::vector<Candidate> candidates(const Op& op, const Call& call, const Machine& machine);
+// On the machine that the call's tensors are on.
+std::vector<Candidate> candidates(const Op& op, const Call& call);
 
 struct Choice {
   const Impl* impl = nullptr;

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <string>
 
+#include "core/dispatch.h"
+
 namespace pestle {
 namespace {
 
@@ -76,6 +78,8 @@ Status set_isa(std::string_view name) {
   ++g_generation;
   return {};
 }
+
+void forget_choices() { ++g_generation; }
 
 uint64_t isa_generation() { return g_generation.load(std::memory_order_relaxed); }
 

@@ -219,15 +219,12 @@ std::string main_dtype(const Op& op, const TextCall& call) {
 Status pick_impls(const Op& op, const BenchOptions& options, BenchCase& bench, const Impl*& impl,
                   const Impl*& versus) {
   impl = find_impl(op, options.impl);
-  Status why = no_impl(op, options.impl);
   if (options.impl.empty()) {
-    for (const Impl& candidate : op.impls) {
-      if (impl != nullptr) break;
-      why = bench.prepare(candidate);
-      if (why.ok()) impl = &candidate;
-    }
+    auto choice = choose(op, bench.first_call());
+    PESTLE_TRY(choice.status());
+    impl = choice.value().impl;
   }
-  if (impl == nullptr) return why;
+  if (impl == nullptr) return no_impl(op, options.impl);
   if (names_library(options.versus)) {
     auto other = impl_of_library(op, options.versus, bench.memory());
     PESTLE_TRY(other.status());

@@ -36,6 +36,8 @@ class BenchCase {
 
   // Microseconds of one call, on the next set. Fails only before the first one: prepare() asks.
   double run(const Impl& impl);
+  // The call on the first set of tensors.
+  const Call& first_call() const { return sets_[0]->call; }
   // Why the implementation can't run this; else makes its workspace and warms it up.
   Status prepare(const Impl& impl);
   // One call, to its end.

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "backends/cuda/runtime.h"
+#include "core/dispatch.h"
 
 namespace pestle::harness {
 namespace {
@@ -11,6 +12,11 @@ namespace {
 // Shorter calls than this are timed in a graph: queued one by one they wait for one another.
 constexpr double kShortUs = 20;
 constexpr int64_t kMostCalls = 200;  // a sample; all fit in the stream's queue
+// Arithmetic for so long that power holds the clocks: samples that are long enough for them to
+// follow, after one that is not counted. run_peers.py does the same.
+constexpr int64_t kSustainedFlops = int64_t{1} << 36;
+constexpr double kSustainedUs = 30000;
+constexpr int64_t kMostSustained = 250;
 constexpr int64_t kFewestSets = 4;
 constexpr int64_t kLargestSet = int64_t{4} << 30;
 constexpr int64_t kAligned = 256;
@@ -211,6 +217,14 @@ Status choose_config(CopyOf& copy, Contender& contender, bool graph) {
   return graph ? contender.use_graph() : Status();
 }
 
+// Calls in a sample.
+int64_t calls_of(BenchCase& bench, const Impl& impl, Timer& timer) {
+  if (bench.flops() < kSustainedFlops) return std::min(bench.sets(), kMostCalls);
+  Contender one(timer, 1, [&](void* stream) { return bench.queue(impl, stream); });
+  const double us = one.best_of(2);
+  return std::clamp(static_cast<int64_t>(kSustainedUs / us), int64_t{1}, kMostSustained);
+}
+
 int64_t footprint_of(const Op& op, const Case& row, int64_t wanted) {
   auto call = call_from_text(op, row.text, DeviceType::kCuda);
   if (!call.ok()) return wanted;
@@ -242,19 +256,24 @@ Result<BenchResult> bench_case_on_cuda(const Op& op, const Case& row, const Benc
   PESTLE_TRY(timer.start());
   CopyOf copy(bench, memory);
   PESTLE_TRY(copy.start());
-  const int64_t calls = std::min(bench.sets(), kMostCalls);
-  // Never the same set twice in a sample: with the flush, each call finds nothing in L2.
+  const int64_t calls = calls_of(bench, *impl, timer);
+  const bool sustained = bench.flops() >= kSustainedFlops;
+  // Never the same set twice in a sample: with the flush, each call finds nothing in L2. (Sustained
+  // ones come to a set again when a gigabyte of others has passed.)
   Contender ours(timer, calls, [&](void* stream) { return bench.queue(*impl, stream); });
   Contender theirs(timer, calls, [&](void* stream) { return bench.queue(*versus, stream); });
-  Contender copies(timer, calls, [&](void* stream) { return copy.queue(stream); });
+  Contender copies(timer, std::min(bench.sets(), kMostCalls),
+                   [&](void* stream) { return copy.queue(stream); });
 
-  const bool graph =
-      options.graph == "on" || (options.graph == "auto" && ours.best_of(5) < kShortUs);
+  const bool graph = options.graph == "on" ||
+                     (options.graph == "auto" && !sustained && ours.best_of(5) < kShortUs);
   PESTLE_TRY(timer.status());
   bench.poison_outputs();
   if (graph) PESTLE_TRY(ours.use_graph());
   if (graph && versus != nullptr) PESTLE_TRY(theirs.use_graph());
   PESTLE_TRY(choose_config(copy, copies, graph));
+  if (sustained) ours.sample();
+  if (sustained && versus != nullptr) theirs.sample();
 
   std::vector<std::function<double()>> contenders = {[&] { return ours.sample(); },
                                                      [&] { return copies.sample(); }};
@@ -289,6 +308,91 @@ Result<BenchResult> bench_case_on_cuda(const Op& op, const Case& row, const Benc
     result.versus = versus->id;
     result.versus_time = std::move(timings[2]);
     result.ratio = paired_ratio(result.time, result.versus_time);
+  }
+  return result;
+}
+
+namespace {
+
+// The choices of one way alone, and the implementation that then serves the case.
+struct OneWay {
+  TunedFile file;
+  const Impl* impl = nullptr;
+};
+
+Status take_way(const Op& op, BenchCase& bench, OneWay& way) {
+  PESTLE_TRY(use_tuned(way.file));
+  auto choice = choose(op, bench.first_call());
+  PESTLE_TRY(choice.status());
+  way.impl = choice.value().impl;
+  return bench.prepare(*way.impl);
+}
+
+// Times each way in turn; fills the choices' times.
+Status time_all(BenchCase& bench, std::vector<OneWay>& ways, const BenchOptions& options,
+                Timer& timer) {
+  PESTLE_TRY(timer.start());
+  PESTLE_TRY(use_tuned(ways[0].file));
+  const int64_t calls = calls_of(bench, *ways[0].impl, timer);
+  const bool sustained = bench.flops() >= kSustainedFlops;
+  std::vector<std::unique_ptr<Contender>> contenders;
+  for (OneWay& way : ways) {
+    contenders.push_back(std::make_unique<Contender>(
+        timer, calls, [&](void* stream) { return bench.queue(*way.impl, stream); }));
+    PESTLE_TRY(use_tuned(way.file));
+    const double us = contenders.back()->best_of(3);
+    if (!sustained && us < kShortUs) PESTLE_TRY(contenders.back()->use_graph());
+  }
+  std::vector<std::function<double()>> turns;
+  for (size_t i = 0; i < ways.size(); ++i) {
+    turns.push_back([&, i] {
+      (void)use_tuned(ways[i].file).ok();  // take_way() has seen it succeed
+      return contenders[i]->sample();
+    });
+  }
+  const std::vector<Timing> times = time_interleaved(turns, options.timing);
+  for (size_t i = 0; i < ways.size(); ++i) ways[i].file.choices[0].us = times[i].median;
+  return timer.status();
+}
+
+}  // namespace
+
+Result<TunedWays> time_ways_on_cuda(const Op& op, const Case& row, const BenchOptions& options,
+                                    Memory& memory) {
+  auto made = BenchCase::make(op, row, footprint_of(op, row, options.footprint_bytes), memory);
+  PESTLE_TRY(made.status());
+  BenchCase& bench = made.value();
+  auto info = cuda::device_info(memory.device().index);
+  PESTLE_TRY(info.status());
+  TunedWays result;
+  result.machine = {info.value().name, info.value().compute_capability, info.value().sm_count, {}};
+  PESTLE_TRY(use_tuned({}));
+  const Machine machine = machine_for(memory.device());
+  const Advice* advice = advice_of(op);
+  if (advice && advice->ways) result.ways = advice->ways(bench.first_call(), machine);
+  if (result.ways.empty())
+    return unsupported(std::string(op.spec->name) + " '" + row.text + "' goes one way only");
+  auto untuned = choose(op, bench.first_call());
+  PESTLE_TRY(untuned.status());
+  const std::string_view chosen = untuned.value().impl->id;
+  const std::string plan = advice->plan(bench.first_call(), machine, chosen);
+  std::vector<OneWay> ways;
+  for (const TunedChoice& choice : result.ways) {
+    ways.push_back({result.machine, nullptr});
+    ways.back().file.choices = {choice};
+    PESTLE_TRY(take_way(op, bench, ways.back()));
+    // The same implementation in the same words, but for who chose it.
+    const bool same = chosen == ways.back().impl->id &&
+                      advice->plan(bench.first_call(), machine, chosen).starts_with(plan);
+    if (same) result.untuned = ways.size() - 1;
+  }
+  Timer timer(memory);
+  PESTLE_TRY(time_all(bench, ways, options, timer));
+  PESTLE_TRY(use_tuned({}));
+  for (size_t i = 0; i < ways.size(); ++i) {
+    result.ways[i] = ways[i].file.choices[0];
+    result.impls.emplace_back(ways[i].impl->id);
+    if (result.ways[i].us < result.ways[result.best].us) result.best = i;
   }
   return result;
 }

@@ -163,9 +163,11 @@ Result<nlohmann::ordered_json> case_json(const Op& op, const Case& row) {
     const Value& value = call.values[i];
     if (!value.present) continue;
     const auto described = [&](const TensorView& t) {
-      return nlohmann::ordered_json{{"dtype", dtype_name(t.dtype)},
+      nlohmann::ordered_json one = {{"dtype", dtype_name(t.dtype)},
                                     {"shape", std::vector<int64_t>(t.shape, t.shape + t.rank)},
                                     {"role", arg.role == Role::kInput ? "input" : "output"}};
+      if (!is_contiguous(t)) one["transposed"] = true;  // the text has no other strides
+      return one;
     };
     if (arg.kind == Kind::kTensor) {
       json["tensors"][arg.name] = described(value.tensor);

@@ -16,8 +16,14 @@ constexpr int64_t kPadElements = 3;
 constexpr int64_t kHashedHere = int64_t{1} << 20;
 constexpr int64_t kBytesPerTask = int64_t{1} << 20;
 
+// A matrix that the case gives with dense columns (".mT").
+bool lies_transposed(const TensorView& t) {
+  return t.rank == 2 && t.strides[0] == 1 && t.strides[1] == t.shape[0] && t.shape[0] > 1;
+}
+
 // Strides in elements; returns the first element's distance from the lowest address, in elements.
 int64_t set_strides(TensorView& t, Layout layout) {
+  if (layout == Layout::kContiguous && lies_transposed(t)) layout = Layout::kTransposed;
   const int64_t step = layout == Layout::kStrided ? 2 : 1;
   const int64_t pad = layout == Layout::kPadded || layout == Layout::kStrided ? kPadElements : 0;
   set_contiguous_strides(t);

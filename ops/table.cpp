@@ -4,6 +4,7 @@
 
 #include "backends/cuda/runtime.h"
 #include "core/op_table.h"
+#include "core/tuned.h"
 
 // Functions that an op's folder defines; those of an unticked column are never referenced.
 #define PESTLE_OP(name, has_cpu, has_cuda) \
@@ -70,6 +71,7 @@ const std::vector<Op>& table() {
     std::vector<Op> built;
     set_cuda_probe(cuda::compute_capability);
     for (const Row& row : kRows) built.push_back(build(row));
+    load_tuned_of_environment();
     return built;
   }();
   return ops;

@@ -27,6 +27,7 @@ class Case:
     def __init__(self, row, device="cpu"):
         self.op, self.text, self.device = row["op"], row["case"], device
         self.tensors, self.attributes = row["tensors"], row["attributes"]
+        self.flops = row.get("flops", 0)
         self.made = {}  # all peers of a case read the same tensors
 
     def has(self, *names):
@@ -60,6 +61,11 @@ class Case:
     def fill(self, name):
         """Normal values, or any codes; scales are positive and moderate."""
         kind, shape = self.tensors[name]["dtype"], self.shape(name)
+        if self.tensors[name].get("transposed"):
+            return self.filled(name, kind, shape[::-1]).mT
+        return self.filled(name, kind, shape)
+
+    def filled(self, name, kind, shape):
         values = torch.empty(shape, dtype=DTYPES[kind], device=self.device)
         # Narrow floats have no copy on some devices: their bytes do.
         flat = values.view(torch.uint8 if values.itemsize == 1 else values.dtype).view(-1)

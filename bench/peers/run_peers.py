@@ -20,6 +20,7 @@ import sys
 import time
 
 import backend_peers
+import cublaslt_peer
 import kitchen_peer
 import quack_peer
 import torch
@@ -27,12 +28,14 @@ import torch_compile
 import torch_eager
 from case_tensors import Case
 
-LIBRARIES = (torch_eager, torch_compile, kitchen_peer, quack_peer, backend_peers)
+LIBRARIES = (torch_eager, torch_compile, cublaslt_peer, kitchen_peer, quack_peer, backend_peers)
 SIBLING_BYTES = 2 << 30
+SUSTAINED_FLOPS = 1 << 36
+SUSTAINED_SETS = 4
 COPY_ELEMENTS = 1 << 28  # bf16: half a GiB read, half a GiB written
 
 
-def measure(call, seconds, warm_up=True, siblings=None):
+def measure(call, seconds, warm_up=True, siblings=None, sustained=False):
     """Microseconds of each call; the first, which may compile or allocate, is not counted."""
     if warm_up:
         call()
@@ -52,6 +55,9 @@ class GpuTimer:
     SHORT_US = 20
     CALLS_IN_GRAPH = 20
     SLEEP_CYCLES = 4_000_000  # about 2 ms, for the host to queue a chain of kernels
+    # Work that is bound by power: samples long enough for the clocks to follow (as cuda_bench.cpp)
+    SUSTAINED_US = 30_000
+    MOST_SUSTAINED = 250
 
     def __init__(self):
         size = 4 * torch.cuda.get_device_properties(0).L2_cache_size
@@ -74,12 +80,29 @@ class GpuTimer:
                 call()
         return graph
 
-    def measure(self, call, seconds, warm_up=True, siblings=None):
+    def in_turn(self, call, siblings, count):
+        """`count` calls one after the other, on different tensors as far as they go."""
+        turns = [call, *(siblings() if siblings else [])]
+
+        def run():
+            for i in range(count):
+                turns[i % len(turns)]()
+
+        for one in turns[1:]:
+            one()
+        return run
+
+    def measure(self, call, seconds, warm_up=True, siblings=None, sustained=False):
         for _ in range(3 if warm_up else 1):
             call()
         torch.cuda.synchronize()
         calls = 1
-        if statistics.median(self.sample(call) for _ in range(5)) < self.SHORT_US:
+        if sustained:
+            once = min(self.sample(call) for _ in range(2))
+            calls = max(1, min(self.MOST_SUSTAINED, round(self.SUSTAINED_US / once)))
+            call = self.in_turn(call, siblings, calls)
+            self.sample(call)
+        elif statistics.median(self.sample(call) for _ in range(5)) < self.SHORT_US:
             in_turn = [call, *(siblings() if siblings else [])]
             for sibling in in_turn[1:]:
                 sibling()
@@ -109,6 +132,11 @@ def library_of(peer):
     return next((lib for lib in LIBRARIES if peer.startswith(lib.NAME)), torch_eager)
 
 
+def sustained(row):
+    """Whether arithmetic, and so power, decides the case's time."""
+    return row.get("flops", 0) >= SUSTAINED_FLOPS
+
+
 class Peers:
     """Callables of the case asked for last, so that it can be asked again without its set-up."""
 
@@ -136,7 +164,8 @@ class Peers:
     def siblings_of(self, peer):
         """The same call on other tensors, up to a graph's calls or a few gigabytes."""
         library = library_of(peer)
-        count = min(GpuTimer.CALLS_IN_GRAPH, SIBLING_BYTES // max(1, self.bytes)) - 1
+        most = GpuTimer.CALLS_IN_GRAPH if not sustained(self.row) else SUSTAINED_SETS
+        count = min(most, SIBLING_BYTES // max(1, self.bytes)) - 1
         while len(self.siblings) < count:
             self.siblings.append(Case(self.row, self.device))
         return [library.calls(case)[peer][0] for case in self.siblings[: max(0, count)]]
@@ -162,7 +191,11 @@ class Peers:
         call, moved = found
         own = peer in self.calls_of(library_of(peer))
         samples = self.measure(
-            call, seconds, peer not in self.warm, (lambda: self.siblings_of(peer)) if own else None
+            call,
+            seconds,
+            peer not in self.warm,
+            (lambda: self.siblings_of(peer)) if own else None,
+            own and sustained(row),
         )
         self.warm.add(peer)
         return {

@@ -69,4 +69,63 @@ def matmul_backward(case):
     return (with_bias if case.has("bias") else chain), tensors
 
 
-CHAINS = {"matmul": matmul, "matmul_backward": matmul_backward}
+SCALES = ("scale_a", "scale_b")
+
+
+def plain_codes(case):
+    """a as rows of codes, b [K, N], and scales that broadcast; None with an epilogue."""
+    if not case.only("a", "b", *SCALES) or case.attribute("activation", "none") != "none":
+        return None
+    a, b = case.tensor("a").flatten(0, -2), case.tensor("b").mT
+    scale_a, scale_b = map(case.tensor, SCALES)
+    row = case.attribute("granularity") == "row"
+    return a, b, scale_a.flatten(0, -2) if row else scale_a, scale_b.mT if row else scale_b
+
+
+def scaled_mm_int8(case):
+    made = plain_codes(case)
+    if made is None:
+        return None
+    dtype, shape = case.dtype("out"), case.shape("out")
+
+    def chain(a, b, scale_a, scale_b):
+        y = torch._int_mm(a, b).float() * scale_a * scale_b
+        return y.to(dtype).view(shape)
+
+    return chain, made
+
+
+def scaled_mm_fp8(case):
+    """torch._scaled_mm; its accurate mode for `accurate`, blocks by blocks."""
+    made = plain_codes(case)
+    if made is None or case.attribute("accumulation") == "f32":
+        return None
+    a, b, scale_a, scale_b = made
+    if a.shape[1] % 16 or b.shape[1] % 16 or torch.float8_e4m3fn not in (a.dtype, b.dtype):
+        return None
+    granularity = case.attribute("granularity")
+    if a.device.type == "cpu" and (granularity != "tensor" or a.dtype != b.dtype):
+        return None
+    if granularity == "block":
+        scale_a, scale_b = scale_a.mT.contiguous().mT, scale_b.mT
+    fast = case.attribute("accumulation") == "fast" and granularity != "block"
+    dtype, shape, rows = case.dtype("out"), case.shape("out"), a.shape[0]
+    if rows % 16 and a.device.type == "cuda" and granularity == "tensor":  # as its users pad
+        a = torch.cat([a.view(torch.uint8), a.view(torch.uint8)[:1].repeat(-rows % 16, 1)])
+        a = a.view(made[0].dtype)
+
+    def chain(a, b, scale_a, scale_b):
+        y = torch._scaled_mm(
+            a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=dtype, use_fast_accum=fast
+        )
+        return y[:rows].view(shape)
+
+    return chain, (a, b, scale_a, scale_b)
+
+
+CHAINS = {
+    "matmul": matmul,
+    "matmul_backward": matmul_backward,
+    "scaled_mm_fp8": scaled_mm_fp8,
+    "scaled_mm_int8": scaled_mm_int8,
+}

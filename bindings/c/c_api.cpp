@@ -182,6 +182,33 @@ pestle_status pestle_choose(const pestle_op* op, const pestle_arg* args, size_t 
   });
 }
 
+pestle_status pestle_load_tuned(const char* path) {
+  return guarded([&]() -> Status {
+    PESTLE_TRY(require(path != nullptr, "pestle_load_tuned: path is NULL"));
+    (void)all_ops();  // first what the environment names
+    return load_tuned(path);
+  });
+}
+
+pestle_status pestle_why(const pestle_op* op, const pestle_arg* args, size_t count, char** json) {
+  return guarded([&]() -> Status {
+    PESTLE_TRY(require(op != nullptr && json != nullptr, "pestle_why: op or json is NULL"));
+    CallValues values(*unwrap(op));
+    PESTLE_TRY(values.read(args, count));
+    Scope scope;
+    PESTLE_TRY(unwrap(op)->contract.check(values.call(), scope));
+    auto list = nlohmann::ordered_json::array();
+    for (const Candidate& one : candidates(*unwrap(op), values.call())) {
+      list.push_back({{"id", one.impl->id},
+                      {"takes_it", one.refusal.empty()},
+                      {"reason", one.refusal},
+                      {"plan", one.plan}});
+    }
+    *json = copy_text(list.dump());
+    return {};
+  });
+}
+
 pestle_status pestle_reference(const pestle_op* op, const pestle_arg* args, size_t count,
                                int32_t sum_magnitudes) {
   return guarded([&]() -> Status {

@@ -26,7 +26,7 @@ extern "C" {
 
 /* Grows by one whenever something here changes; programs built against an older one go on working.
  */
-#define PESTLE_ABI_VERSION 1
+#define PESTLE_ABI_VERSION 2
 
 typedef enum pestle_status {
   PESTLE_OK = 0,
@@ -118,6 +118,9 @@ PESTLE_API const char* pestle_last_error(void);
 PESTLE_API void pestle_set_threads(int32_t count);
 /* Narrows CPU code to "scalar", "avx2", "avx512" or "best". For tests. */
 PESTLE_API pestle_status pestle_set_cpu_isa(const char* name);
+/* Choices that `pestle tune` measured on a GPU, in place of earlier ones: reads the file once. What
+ * the environment's PESTLE_TUNED names is read at start-up. Not while other threads run ops. */
+PESTLE_API pestle_status pestle_load_tuned(const char* path);
 
 /* ---- calling ops ---- */
 PESTLE_API size_t pestle_op_count(void);
@@ -132,6 +135,10 @@ PESTLE_API pestle_status pestle_call(const pestle_op* op, const pestle_arg* args
 PESTLE_API pestle_status pestle_choose(const pestle_op* op, const pestle_arg* args, size_t count,
                                        const pestle_call_options* options, const char** impl,
                                        int64_t* workspace_bytes);
+/* Every implementation's verdict on a call, the one that would run first: a JSON list of {"id",
+ * "takes_it", "reason", "plan"}. Free the text with pestle_free. */
+PESTLE_API pestle_status pestle_why(const pestle_op* op, const pestle_arg* args, size_t count,
+                                    char** json);
 /* Runs the definition of right on host memory. Outputs that the contract bounds are given as f64
  * tensors, whatever their dtype in a call, and get the exact value, or, if `sum_magnitudes` is not
  * 0, the sum of |terms| that their bound counts with (docs/contract.md). Slow; it allocates. */

@@ -9,7 +9,7 @@
 #include "backends/cuda/tensor_map.h"
 #include "ops/common/matmul_epilogue.cuh"
 #include "ops/common/matmul_hopper.cuh"
-#include "ops/common/matmul_tiles.h"
+#include "ops/common/matmul_tuned.h"
 
 namespace pestle::ops {
 
@@ -240,21 +240,46 @@ Status start_hopper(const Call& call, const char* name, const Operands& o, Hoppe
       hopper_kernel<C>, job);
 }
 
+// What a tuner's choices are looked up by.
+inline ProductKey key_of(const Operands& o, ProductSums sums) {
+  return {o.a.dtype,   o.b.dtype,     o.out.dtype, o.out.rows,  o.out.columns,
+          o.a.columns, o.out.batches, o.a_along_k, o.b_along_k, sums};
+}
+
+template <hopper::Product kProduct, hopper::Sum kSum>
+constexpr ProductSums sums_of() {
+  if (kSum == hopper::Sum::kBlocks) return ProductSums::kBlocks;
+  if (kSum == hopper::Sum::kPromoted) return ProductSums::kAccurate;
+  if (kProduct == hopper::Product::kInt8) return ProductSums::kInteger;
+  return hopper::is_8_bit(kProduct) ? ProductSums::kFast : ProductSums::kF32;
+}
+
+inline int tile_columns(const Call& call, const Operands& o, ProductSums sums) {
+  const int device = cuda::device_index(call);
+  const int multiprocessors = cuda::multiprocessors(device);
+  const ProductChoice* tuned =
+      tuned_choice(key_of(o, sums), cuda::compute_capability(device), multiprocessors);
+  const ProductMeans means{90, multiprocessors};
+  if (tuned && tuned->way == ProductWay::kTile && is_open(*tuned, key_of(o, sums), means))
+    return tuned->variant;
+  return choose_matmul_tile(o.out.rows, o.out.columns, o.out.batches, multiprocessors,
+                            needs_halves(sums))
+      .n;
+}
+
 // The instance for the shape's tile.
 template <hopper::Product kProduct, bool kA_AlongK, bool kB_AlongK,
           hopper::Sum kSum = hopper::Sum::kDirect, bool kScaled = false>
 Status start_tile(const Call& call, const char* name, const Operands& o, const HopperJob& job) {
   constexpr bool kHalves = kSum != hopper::Sum::kDirect;
-  const MatmulTile tile =
-      choose_matmul_tile(o.out.rows, o.out.columns, o.out.batches,
-                         cuda::multiprocessors(cuda::device_index(call)), kHalves);
+  const int columns = tile_columns(call, o, sums_of<kProduct, kSum>());
   using hopper::MatmulConfig;
   if constexpr (!kHalves) {
-    if (tile.n == 192)
+    if (columns == 192)
       return start_hopper<MatmulConfig<kProduct, 192, 4, kA_AlongK, kB_AlongK, kSum, kScaled>>(
           call, name, o, job);
   }
-  if (tile.n == 256)
+  if (columns == 256)
     return start_hopper<MatmulConfig<kProduct, 256, 4, kA_AlongK, kB_AlongK, kSum, kScaled>>(
         call, name, o, job);
   return start_hopper<MatmulConfig<kProduct, 128, 6, kA_AlongK, kB_AlongK, kSum, kScaled>>(

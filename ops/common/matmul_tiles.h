@@ -14,6 +14,13 @@ struct MatmulTile {
   int64_t rounds = 0;  // of tiles over the multiprocessors
 };
 
+inline MatmulTile matmul_tile_of(int columns, int64_t m, int64_t n, int64_t batches,
+                                 int multiprocessors) {
+  const int64_t tiles =
+      (m + kMatmulTileM - 1) / kMatmulTileM * ((n + columns - 1) / columns) * batches;
+  return {columns, tiles, (tiles + multiprocessors - 1) / multiprocessors};
+}
+
 // The tile that wastes least: rounds of tiles over the GPU, times a tile's columns, with what
 // narrow tiles lose by reading more of a for each product. `halves`: tiles must be multiples of
 // 128.
@@ -28,13 +35,11 @@ inline MatmulTile choose_matmul_tile(int64_t m, int64_t n, int64_t batches, int 
   int64_t least = 0;
   for (const Candidate& c : kCandidates) {
     if (halves && c.tile_n % 128 != 0) continue;
-    const int64_t tiles =
-        (m + kMatmulTileM - 1) / kMatmulTileM * ((n + c.tile_n - 1) / c.tile_n) * batches;
-    const int64_t rounds = (tiles + multiprocessors - 1) / multiprocessors;
-    const int64_t cost = rounds * c.tile_n * c.weight;
+    const MatmulTile tile = matmul_tile_of(c.tile_n, m, n, batches, multiprocessors);
+    const int64_t cost = tile.rounds * c.tile_n * c.weight;
     if (least != 0 && cost >= least) continue;
     least = cost;
-    best = {c.tile_n, tiles, rounds};
+    best = tile;
   }
   return best;
 }

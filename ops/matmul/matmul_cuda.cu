@@ -17,6 +17,7 @@
 // turns
 //          in the same run; bias + gelu_tanh + residual costs 3.5 to 4.7 % more (matmul.md).
 #include "ops/common/matmul_any.cuh"
+#include "ops/common/matmul_choice.cuh"
 #include "ops/common/matmul_dense.cuh"
 #include "ops/common/matmul_few_rows.cuh"
 #include "ops/common/matmul_pack.h"
@@ -35,6 +36,7 @@ constexpr int kOut = arg_index(spec, "out");
 constexpr int kAlpha = arg_index(spec, "alpha");
 constexpr int kBias = arg_index(spec, "bias");
 constexpr int kResidual = arg_index(spec, "residual");
+constexpr int kActivation = arg_index(spec, "activation");
 constexpr int kPrecision = arg_index(spec, "precision");
 constexpr int kOutFormat = arg_index(spec, "out_format");
 
@@ -106,6 +108,62 @@ Status run_hopper(const Call& call) {
   const std::string why = read_operands(call, &o);
   if (!why.empty()) return unsupported(why);
   return start_float(call, "matmul_hopper", o);
+}
+
+// ---- cuBLASLt, and which of the ways a product of 16-bit floats goes ---------------------------
+
+CublasEpilogue cublas_epilogue(const Call& call, const Operands& o) {
+  CublasEpilogue e;
+  if (call.has(kBias)) e.bias = &call.tensor(kBias);
+  if (call.has(kResidual)) e.residual = &o.residual;
+  return e;
+}
+
+std::string refuses_cublas(const Call& call, const Machine& machine) {
+  const std::string why = refuses_hopper(call, machine);
+  if (!why.empty()) return why;
+  if (call.integer(kActivation) != 0) return "cuBLASLt has not the contract's activations";
+  if (call.has(kAlpha)) return "takes no alpha";
+  Operands o;
+  read_operands(call, &o);
+  return refuse_cublas(o, cublas_epilogue(call, o));
+}
+
+Status run_by_cublas(const Call& call) {
+  Operands o;
+  const std::string why = read_operands(call, &o);
+  if (!why.empty()) return unsupported(why);
+  return run_cublas(call, "matmul_cublaslt", o, cublas_epilogue(call, o),
+                    algorithm_for(call, key_of(o, ProductSums::kF32)));
+}
+
+constexpr ProductIds kIds{"cuda/matmul_few_rows", "cuda/matmul_hopper", "cuda/matmul_cublaslt"};
+
+// False: the product is none of Hopper's 16-bit ones.
+bool read_advised(const Call& call, const Machine& machine, AdvisedProduct* p) {
+  if (!refuses_hopper(call, machine).empty()) return false;
+  Operands o;
+  read_operands(call, &o);
+  p->key = key_of(o, ProductSums::kF32);
+  p->means.few_rows = refuses_few_rows(call, machine).empty();
+  p->means.library = refuses_cublas(call, machine).empty();
+  fill_machine(call, machine, p);
+  return true;
+}
+
+const char* prefer(const Call& call, const Machine& machine) {
+  AdvisedProduct p;
+  return read_advised(call, machine, &p) ? preferred(kIds, p) : nullptr;
+}
+
+std::string plan(const Call& call, const Machine& machine, std::string_view impl) {
+  AdvisedProduct p;
+  return read_advised(call, machine, &p) ? plan_of(kIds, p, impl) : "";
+}
+
+std::vector<TunedChoice> ways(const Call& call, const Machine& machine) {
+  AdvisedProduct p;
+  return read_advised(call, machine, &p) ? ways_of(p) : std::vector<TunedChoice>();
 }
 
 std::string refuses_portable(const Call& call, const Machine&) {
@@ -198,6 +256,12 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 90,
      .refuses = refuses_hopper,
      .run = run_hopper},
+    {.id = "cuda/matmul_cublaslt",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_cublas,
+     .run = run_by_cublas,
+     .workspace = kCublasWorkspace},
     {.id = "cuda/matmul_split",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
@@ -234,6 +298,8 @@ constexpr Impl kImpls[] = {
      .run = run_with_codes,
      .workspace = kCodesWorkspace},
 };
+
+[[maybe_unused]] const bool kAdvised = advise({spec.name, prefer, plan, ways});
 
 }  // namespace
 

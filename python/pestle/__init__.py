@@ -17,7 +17,7 @@ from ._backends import (
     use_backend,
 )
 from ._files import dequantize_file, diff, inspect, load_file, quantize_file, save_file
-from ._why import Verdict, Why, list_ops, overloads, why
+from ._why import Verdict, Why, list_ops, load_tuned, overloads, why
 from .errors import (
     CorruptFileError,
     DeviceError,
@@ -66,6 +66,7 @@ __all__ = [
     "list_backends",
     "list_ops",
     "load_file",
+    "load_tuned",
     "overloads",
     "quantize_file",
     "save_file",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import json
+import os
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +12,7 @@ import torch
 from . import _backends, _contract, _library
 from ._forms import TENSORS, Form, forms_of
 from ._shapes import Call
-from .errors import InvalidArgumentError, PestleError
+from .errors import InvalidArgumentError, NotCompiledError
 
 _TENSOR, _LIST, _INT, _FLOAT, _BOOL, _CHOICE = 1, 2, 3, 4, 5, 6
 _DEVICES = {"cpu": 1, "cuda": 2}
@@ -43,22 +45,13 @@ class _Arg(ctypes.Structure):
     _fields_ = (("kind", ctypes.c_int32), ("count", ctypes.c_int32), ("value", _Value))
 
 
-class _Options(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_uint32),
-        ("stream", ctypes.c_void_p),
-        ("workspace", ctypes.c_void_p),
-        ("workspace_bytes", ctypes.c_int64),
-        ("impl", ctypes.c_char_p),
-    )
-
-
 @dataclass(frozen=True)
 class Verdict:
     """What one implementation says to a call."""
 
     implementation: str
     refusal: str  # "" if it takes the call
+    plan: str = ""  # how it would run the call, its tile, say; "" if there is nothing to say
 
 
 @dataclass(frozen=True)
@@ -75,7 +68,8 @@ class Why:
     def __str__(self) -> str:
         lines = [f"{self.op}: {self.chosen or 'no implementation takes this call'}"]
         return "\n".join(lines + [
-            f"  {v.implementation}: {v.refusal or 'takes it'}" for v in self.verdicts
+            f"  {v.implementation}: {v.refusal or 'takes it'}{v.plan and f': {v.plan}'}"
+            for v in self.verdicts
         ])  # fmt: skip
 
 
@@ -157,19 +151,17 @@ def _bind_python(op: _contract.Op, args: tuple, kwargs: dict) -> tuple[Call, dic
     return call, asked
 
 
-def _ask_library(call: Call, asked: dict, implementation: str | None = None) -> None:
-    """Raises what the library says to a call that is not run; None: any implementation."""
+def _ask_library(call: Call, asked: dict) -> list[dict]:
+    """The library's verdicts on a call that is not run, best first; raises what it says to one that
+    breaks the contract."""
     keep: list = []
     c_args = _c_arguments(call, asked, keep)
     library = _library.LIBRARY
     library.pestle_find_op.restype = ctypes.c_void_p
     handle = ctypes.c_void_p(library.pestle_find_op(call.op.name.encode()))
-    options = _Options(
-        ctypes.sizeof(_Options), impl=implementation.encode() if implementation else None
-    )
-    _library.check(library.pestle_choose(
-        handle, c_args, len(c_args), ctypes.byref(options), None, None
-    ))  # fmt: skip
+    text = ctypes.c_void_p()
+    _library.check(library.pestle_why(handle, c_args, len(c_args), ctypes.byref(text)))
+    return json.loads(_library.take_text(text.value))
 
 
 def check_contract(call: Call, asked: dict) -> None:
@@ -179,28 +171,16 @@ def check_contract(call: Call, asked: dict) -> None:
             one.bind()
             one.check()
         return None
-    try:
-        _ask_library(call, asked)
-    except InvalidArgumentError:
-        raise
-    except PestleError:
-        return  # no implementation of the library takes it, which is not the question
+    _ask_library(call, asked)
 
 
 def _library_verdicts(name: str, call: Call, asked: dict) -> list[Verdict]:
-    verdicts = []
-    for implementation in call.op.implementations:
-        if implementation["device"] != name:
-            continue
-        refusal = ""
-        try:
-            _ask_library(call, asked, implementation["id"])
-        except InvalidArgumentError:
-            raise
-        except PestleError as error:
-            refusal = str(error).rpartition(f"{implementation['id']}: ")[2]
-        verdicts.append(Verdict(implementation["id"], refusal))
-    return verdicts
+    devices = {one["id"]: one["device"] for one in call.op.implementations}
+    return [
+        Verdict(one["id"], one["reason"], one["plan"])
+        for one in _ask_library(call, asked)
+        if devices.get(one["id"]) == name
+    ]
 
 
 def _python_verdict(name: str, call: Call, asked: dict) -> Verdict:
@@ -246,6 +226,16 @@ def why(op: str, /, *args, backend: str | tuple[str, ...] | None = None, **kwarg
         else:
             verdicts.append(_python_verdict(candidate, call, asked))
     return Why(name, tuple(verdicts))
+
+
+def load_tuned(path: str) -> None:
+    """Choices that `pestle tune` measured on a GPU, in place of earlier ones.
+
+    The file is read once, here; what PESTLE_TUNED names, when the package is imported.
+    """
+    if _library.LIBRARY is None:
+        raise NotCompiledError("load_tuned: this installation has no compiled ops")
+    _library.check(_library.LIBRARY.pestle_load_tuned(os.fspath(path).encode()))
 
 
 def list_ops() -> list[str]:

@@ -42,5 +42,19 @@ TEST(MatmulTiles, SumsBegunAnewTakeTilesOfWholeHalves) {
   for (int64_t n = 64; n < 13000; n += 64) EXPECT_EQ(choose(4096, n, 1, true).n % 128, 0) << n;
 }
 
+TEST(MatmulTiles, FewRowsTakeAllColumnsInOneRoundWhereTheyFit) {
+  EXPECT_EQ(describe(choose_few_rows_tile(4096, 132)), "32 columns, 128 tiles");
+  EXPECT_EQ(describe(choose_few_rows_tile(14336, 132)), "112 columns, 128 tiles");
+  EXPECT_EQ(choose_few_rows_tile(1, 132).columns, 8);
+  for (int64_t n = 1; n < 40000; n += 31) {
+    const FewRowsTile t = choose_few_rows_tile(n, 132);
+    EXPECT_EQ(t.columns % 8, 0) << n;
+    EXPECT_LE(t.columns, 128) << n;
+    EXPECT_GE(int64_t{t.columns} * t.tiles, n) << n;
+    EXPECT_LT(int64_t{t.columns} * (t.tiles - 1), n) << n;
+    EXPECT_LE((t.tiles + 131) / 132, (n + 132 * 128 - 1) / (132 * 128)) << n;
+  }
+}
+
 }  // namespace
 }  // namespace pestle::ops

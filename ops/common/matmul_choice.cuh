@@ -1,0 +1,88 @@
+// Which of an op's kernels a product on tensor cores goes to, and how it says so (core/dispatch.h's
+// Advice): the rule of matmul_ways.h, a tuner's choice before it.
+#pragma once
+
+#include "core/dispatch.h"
+#include "ops/common/matmul_cublas.h"
+
+namespace pestle::ops {
+
+// The op's implementations by way; null: it has none.
+struct ProductIds {
+  const char* few_rows;
+  const char* tile;
+  const char* library;
+
+  const char* of(ProductWay way) const {
+    return way == ProductWay::kFewRows ? few_rows : way == ProductWay::kTile ? tile : library;
+  }
+};
+
+// A product as its op sees it; `means` without what the machine is.
+struct AdvisedProduct {
+  ProductKey key;
+  ProductMeans means;
+};
+
+// Of the call's device where it is such a machine; else an H200's.
+inline int multiprocessors_for(const Call& call, const Machine& machine) {
+  const int device = cuda::device_index(call);
+  return cuda::compute_capability(device) == machine.compute_capability
+             ? cuda::multiprocessors(device)
+             : kMultiprocessorsOfH200;
+}
+
+inline void fill_machine(const Call& call, const Machine& machine, AdvisedProduct* p) {
+  p->means.compute_capability = machine.compute_capability;
+  p->means.multiprocessors = multiprocessors_for(call, machine);
+  p->means.version = p->means.library ? cublas_version() : 0;
+}
+
+inline const ProductChoice* tuned_for(const AdvisedProduct& p) {
+  return tuned_choice(p.key, p.means.compute_capability, p.means.multiprocessors);
+}
+
+inline const char* preferred(const ProductIds& ids, const AdvisedProduct& p) {
+  return ids.of(choose_way(p.key, p.means, tuned_for(p)).way);
+}
+
+// How the implementation would run it.
+inline std::string plan_of(const ProductIds& ids, const AdvisedProduct& p, std::string_view impl) {
+  for (const ProductWay way : {ProductWay::kFewRows, ProductWay::kTile, ProductWay::kLibrary}) {
+    if (ids.of(way) == nullptr || impl != ids.of(way)) continue;
+    ProductMeans only = p.means;
+    only.few_rows &= way == ProductWay::kFewRows;
+    only.library &= way == ProductWay::kLibrary;
+    const ProductChoice* tuned = tuned_for(p);
+    ProductChoice choice = choose_way(p.key, only, tuned && tuned->way == way ? tuned : nullptr);
+    if (choice.way != way) choice = {way};
+    return describe(choice, p.key, p.means.multiprocessors);
+  }
+  return "";
+}
+
+// All that a tuner may measure.
+inline std::vector<TunedChoice> ways_of(const AdvisedProduct& p) {
+  std::vector<TunedChoice> ways;
+  const auto add = [&](ProductWay way, int variant) {
+    ways.push_back(as_tuned(p.key, {way, variant}, p.means.version));
+  };
+  if (p.means.few_rows) add(ProductWay::kFewRows, 0);
+  for (const int columns : {256, 192, 128}) {
+    if (!needs_halves(p.key.sums) || columns % 128 == 0) add(ProductWay::kTile, columns);
+  }
+  for (int i = 0; p.means.library && i < kCublasAlgorithms; ++i) add(ProductWay::kLibrary, i);
+  return ways;
+}
+
+// Which of cuBLASLt's algorithms.
+inline int algorithm_for(const Call& call, const ProductKey& key) {
+  const int device = cuda::device_index(call);
+  const ProductChoice* tuned =
+      tuned_choice(key, cuda::compute_capability(device), cuda::multiprocessors(device));
+  const bool its =
+      tuned && tuned->way == ProductWay::kLibrary && tuned->version == cublas_version();
+  return its ? tuned->variant : 0;
+}
+
+}  // namespace pestle::ops

@@ -1,0 +1,86 @@
+// Which way a matrix product on tensor cores goes: pure functions of its shape and the machine,
+// tested on a CPU. What `pestle tune` measured on a machine comes first (matmul_tuned.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/dtype.h"
+#include "ops/common/matmul_tiles.h"
+
+namespace pestle::ops {
+
+// What sums along k may lose: part of what decides how fast a product is.
+enum class ProductSums : int { kF32, kFast, kAccurate, kBlocks, kInteger };
+
+struct ProductKey {
+  DType a = DType::kNone, b = DType::kNone, out = DType::kNone;
+  int64_t m = 0, n = 0, k = 0, batches = 1;
+  bool a_along_k = true, b_along_k = true;
+  ProductSums sums = ProductSums::kF32;
+  bool operator==(const ProductKey& other) const = default;
+};
+
+enum class ProductWay : int { kFewRows, kTile, kLibrary };
+
+struct ProductChoice {
+  ProductWay way = ProductWay::kTile;
+  int variant = 0;  // kTile: columns; kLibrary: which of the algorithms that it names, best first
+  bool tuned = false;
+  int version = 0;  // of the library that was tuned
+};
+
+inline constexpr int kMultiprocessorsOfH200 = 132;
+
+// What the machine and the call leave to choose from.
+struct ProductMeans {
+  int compute_capability = 90;
+  int multiprocessors = kMultiprocessorsOfH200;
+  bool few_rows = false;  // its kernel takes the call
+  bool library = false;   // cuBLASLt was found and takes the call
+  int version = 0;        // cuBLASLt's
+};
+
+// Terms from which on a product keeps all of an H200 busy for long enough that its power, not the
+// start, decides.
+inline constexpr int64_t kManyTerms = int64_t{1} << 33;
+
+// Sums begun anew in f32 need tiles of whole halves.
+inline bool needs_halves(ProductSums sums) {
+  return sums == ProductSums::kAccurate || sums == ProductSums::kBlocks;
+}
+
+// Whether a tuned way can be gone: it may be of another library, or of a call with an epilogue that
+// this one has not.
+inline bool is_open(const ProductChoice& choice, const ProductKey& p, const ProductMeans& means) {
+  switch (choice.way) {
+    case ProductWay::kFewRows: return means.few_rows;
+    case ProductWay::kLibrary: return means.library && choice.version == means.version;
+    default: return !needs_halves(p.sums) || choice.variant % 128 == 0;
+  }
+}
+
+// `tuned`: what a tuner measured, or null.
+inline ProductChoice choose_way(const ProductKey& p, const ProductMeans& means,
+                                const ProductChoice* tuned = nullptr) {
+  if (tuned != nullptr && is_open(*tuned, p, means)) return *tuned;
+  if (means.few_rows) return {ProductWay::kFewRows};
+  const bool many = p.m * p.n * p.batches * p.k >= kManyTerms;
+  if (means.library && means.compute_capability == 90 && p.sums == ProductSums::kF32 && many)
+    return {ProductWay::kLibrary};
+  return {ProductWay::kTile,
+          choose_matmul_tile(p.m, p.n, p.batches, means.multiprocessors, needs_halves(p.sums)).n};
+}
+
+inline std::string describe(const ProductChoice& choice, const ProductKey& p, int multiprocessors) {
+  const std::string end = choice.tuned ? " (tuned)" : "";
+  switch (choice.way) {
+    case ProductWay::kFewRows: return describe(choose_few_rows_tile(p.n, multiprocessors)) + end;
+    case ProductWay::kLibrary:
+      return "cuBLASLt's algorithm " + std::to_string(choice.variant) + end;
+    default: break;
+  }
+  return describe(matmul_tile_of(choice.variant, p.m, p.n, p.batches, multiprocessors)) + end;
+}
+
+}  // namespace pestle::ops
