@@ -43,6 +43,7 @@ struct Options {
 struct Job {
   const Op* op;
   Case row;
+  std::string impl;  // that the case's file forces
 };
 
 // The file's cases that are not among `jobs`.
@@ -52,11 +53,11 @@ Status add_cases_of_file(const Options& options, const std::vector<const Op*>& o
   PESTLE_TRY(more.status());
   for (const FileCase& entry : more.value()) {
     const bool known = std::any_of(jobs.begin(), jobs.end(), [&](const Job& job) {
-      return job.op == entry.op && job.row.text == entry.text;
+      return job.op == entry.op && job.row.text == entry.text && job.impl == entry.impl;
     });
     if (known) continue;
     options.case_texts.push_back(entry.text);
-    jobs.push_back({entry.op, {options.case_texts.back().c_str(), kBar}});
+    jobs.push_back({entry.op, {options.case_texts.back().c_str(), kBar}, entry.impl});
   }
   return {};
 }
@@ -75,7 +76,7 @@ Result<std::vector<Job>> select_jobs(const Options& options) {
   }
   if (!options.case_text.empty()) {
     if (ops.size() != 1) return invalid_argument("--case needs one op");
-    return std::vector<Job>{{ops[0], {options.case_text.c_str(), kBar}}};
+    return std::vector<Job>{{ops[0], {options.case_text.c_str(), kBar}, ""}};
   }
   if (ops.empty()) {
     for (const Op& op : all_ops()) ops.push_back(&op);
@@ -83,7 +84,7 @@ Result<std::vector<Job>> select_jobs(const Options& options) {
   std::vector<Job> jobs;
   for (const Op* op : ops) {
     for (const Case& row : op->spec->cases) {
-      if (row.tags & tags) jobs.push_back({op, row});
+      if (row.tags & tags) jobs.push_back({op, row, ""});
     }
   }
   PESTLE_TRY(add_cases_of_file(options, ops, jobs));
@@ -119,7 +120,9 @@ Result<BenchFunction> cuda_bench_function(const Options& options) {
       (void)fail(peers->measure_all(row.value(), options.bench.timing.seconds, times));
     };
     ask();
-    auto result = harness::bench_case_on_cuda(*job.op, job.row, options.bench, *options.memory);
+    harness::BenchOptions bench = options.bench;
+    if (bench.impl.empty()) bench.impl = job.impl;
+    auto result = harness::bench_case_on_cuda(*job.op, job.row, bench, *options.memory);
     PESTLE_TRY(result.status());
     ask();
     for (const auto& [name, time] : times) result.value().peers[name] = time.time.median;
@@ -134,7 +137,9 @@ Result<BenchFunction> bench_function(const Options& options) {
   const std::shared_ptr<harness::CopyCeiling> ceiling = std::move(made.value());
   const double gflops = harness::compute_ceiling_gflops();
   return BenchFunction([=, &options](const Job& job) {
-    return harness::bench_case(*job.op, job.row, options.bench, *ceiling, gflops);
+    harness::BenchOptions bench = options.bench;
+    if (bench.impl.empty()) bench.impl = job.impl;
+    return harness::bench_case(*job.op, job.row, bench, *ceiling, gflops);
   });
 }
 

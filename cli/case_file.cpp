@@ -21,7 +21,8 @@ Result<std::vector<FileCase>> cases_of_file(const std::string& path,
     auto op = require_op(entry.at("op").get<std::string>());
     PESTLE_TRY(op.status());
     if (std::find(ops.begin(), ops.end(), op.value()) == ops.end()) continue;
-    cases.push_back({op.value(), entry.at("case").get<std::string>()});
+    cases.push_back(
+        {op.value(), entry.at("case").get<std::string>(), entry.value("impl", std::string())});
   }
   return cases;
 }

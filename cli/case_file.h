@@ -1,4 +1,4 @@
-// Cases of a file: {"cases": [{"op": "softmax", "case": "S=4608x3072"}]}.
+// Cases of a file: {"cases": [{"op": "softmax", "case": "S=4608x3072"}]}; "impl" forces one.
 #pragma once
 
 #include <string>
@@ -11,6 +11,7 @@ namespace pestle::cli {
 struct FileCase {
   const Op* op;
   std::string text;
+  std::string impl;  // "": the one that is chosen
 };
 
 // Those of these ops; "" as path gives none.

@@ -85,6 +85,7 @@ struct BenchResult {
   std::string op, impl, case_text, dtype, isa;
   int device = -1;  // a CUDA device, or the CPU
   bool graph = false;
+  bool forced = false;  // the implementation was named, not chosen
   bool results_agree = true;
   int64_t reads = 0, writes = 0;
   std::string copy_method, throttled;

@@ -290,6 +290,7 @@ Result<BenchResult> bench_case_on_cuda(const Op& op, const Case& row, const Benc
   result.dtype = main_dtype(op, bench.text_call());
   result.device = timer.device();
   result.graph = graph;
+  result.forced = !options.impl.empty();
   // Two implementations in turn may leave different ones, within their bounds.
   result.results_agree = versus != nullptr || bench.results_agree();
   result.reads = bench.read_bytes();

@@ -130,6 +130,7 @@ nlohmann::ordered_json result_json(const BenchResult& r) {
   } else {
     json["peers"] = r.peers;
     json["graph"] = r.graph;
+    json["forced"] = r.forced;
     json["reads"] = r.reads;
     json["writes"] = r.writes;
     json["copy_method"] = r.copy_method;

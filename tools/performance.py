@@ -192,7 +192,8 @@ def by_machine(lines):
         empty = {"bench": {}, "check": {}, "mutants": {}, "sanitizer": {}, "host": {}}
         machine = machines.setdefault(machine_name(line), empty)
         if "timing" in line:
-            machine["bench"][line["op"], line["case"], line["impl"]] = line
+            asked = line.get("forced", False)
+            machine["bench"][line["op"], line["case"], line["impl"], asked] = line
         elif "mutants" in line:
             machine["mutants"][line["op"]] = line
         elif "sanitizer" in line:

@@ -3,8 +3,10 @@
 A bar is data: which rows (ops, a pattern of their cases, least or most bytes moved), which
 figure, and the limit for every row or for the geometric mean. Figures: share_of_copy; speed (a
 peer's time over ours; "best" is the fastest there is); time_ratio (ours, less what is free, over
-a peer's); host_ns (a call's cost beyond a bare launch). A bar without enough rows is missing,
-which counts as missed.
+a peer's); over_row (a row's time over that of a row of ours, which "row" makes of its case: a
+pattern, what stands in its place, an implementation); tera_per_s (operations); host_ns (a call's
+cost beyond a bare launch). Rows of an implementation that was forced count where a bar names it
+("impl", a pattern) alone. A bar without enough rows is missing, which counts as missed.
 """
 
 import json
@@ -13,7 +15,15 @@ import re
 from pathlib import Path
 
 MIB = 1 << 20
-PEERS = ("torch_eager", "torch_compile", "comfy_kitchen", "comfy_kitchen_triton", "quack")
+FIGURES = ("share_of_copy", "speed", "time_ratio", "over_row", "tera_per_s", "host_ns")
+PEERS = (
+    "torch_eager",
+    "torch_compile",
+    "cublaslt",
+    "comfy_kitchen",
+    "comfy_kitchen_triton",
+    "quack",
+)
 
 
 def read_bars(path):
@@ -38,6 +48,7 @@ def is_row(bar, line):
         and moved <= bar.get("max_mib", math.inf)
         and (not bar.get("graph") or line.get("graph"))
         and line["dtype"] == bar.get("dtype", line["dtype"])
+        and (re.search(bar["impl"], line["impl"]) if "impl" in bar else not line.get("forced"))
     )
 
 
@@ -50,8 +61,24 @@ def peer_times(line, wanted):
     return {name: times[name] for name in names if name in times}
 
 
-def value_of(bar, line):
+def over_row(rule, line, lines):
+    """The row's time over the other's; None where that was not measured."""
+    wanted = re.sub(rule["case"], rule["by"], line["case"])
+    for other in lines:
+        same = other["op"] == line["op"] and other["case"] == wanted
+        as_built = bool(other["gpu"].get("portable")) == bool(line["gpu"].get("portable"))
+        ours = other["impl"] == rule["impl"] if "impl" in rule else not other.get("forced")
+        if same and as_built and ours and other is not line:
+            return line["us"] / other["us"], f"{other['us']:.4g} us of {name_of(other)}"
+    return None
+
+
+def value_of(bar, line, lines):
     """(value, against what), or None where the row has no such figure."""
+    if bar["figure"] == "over_row":
+        return over_row(bar["row"], line, lines)
+    if bar["figure"] == "tera_per_s":
+        return line["flops"] / line["us"] * 1e-6, "the limit"
     share = line["percent_of_ceiling"] / 100
     if bar["figure"] == "share_of_copy":
         return share, f"copy at {line['copy_gb_per_s']:.0f} GB/s"
@@ -67,10 +94,12 @@ def value_of(bar, line):
     return max(0.0, line["us"] - bar["beyond_us"]) / us, said
 
 
-def host_values(lines):
+def host_values(bar, lines):
+    known = re.compile(bar.get("hosts", ""))
     return [
         (line["call_ns"] - line["launch_ns"], f"bare launch {line['launch_ns']:.0f} ns", line)
         for line in lines
+        if known.search(line["host_cost"])
     ]
 
 
@@ -115,10 +144,10 @@ def judge(bars, bench, host):
     verdicts = []
     for bar in bars:
         if bar["figure"] == "host_ns":
-            rows = host_values(host)
+            rows = host_values(bar, host)
         else:
             lines = [line for line in bench if is_row(bar, line)]
-            found = [(value_of(bar, line), line) for line in lines]
+            found = [(value_of(bar, line, bench), line) for line in lines]
             rows = [(value[0], value[1], line) for value, line in found if value]
         verdicts.append(Verdict(bar, rows))
     return verdicts

@@ -10,6 +10,7 @@
 //          sums are s64. Then f32, one rounding.
 // Measured H200, row scales to bf16: 1190 to 1415 TOP/s on seven large shapes, 1.6 to 2 times
 //          torch._int_mm without scales (scaled_mm_int8.md).
+#include "ops/common/matmul_choice.cuh"
 #include "ops/common/matmul_few_rows.cuh"
 #include "ops/common/scaled_product.cuh"
 #include "ops/scaled_mm_int8/scaled_mm_int8_host.h"
@@ -49,6 +50,34 @@ Status run_few_rows(const Call& call) {
   HopperJob job{};
   PESTLE_TRY(read_and_fill(call, kArgs, &o, &job));
   return start_few_wide<FewKind::kInt8>(call, "scaled_mm_int8_few_rows", o, job.epilogue);
+}
+
+// cuBLASLt has no part in it: it gives sums in s32 alone, and scales and rounding would be a second
+// pass over four times the bytes.
+constexpr ProductIds kIds{"cuda/scaled_mm_int8_few_rows", "cuda/scaled_mm_int8_hopper", nullptr};
+
+bool read_advised(const Call& call, const Machine& machine, AdvisedProduct* p) {
+  Operands o;
+  if (!refuses_hopper(call, machine).empty() || !read_scaled(call, kArgs, &o).empty()) return false;
+  p->key = key_of(o, ProductSums::kInteger);
+  p->means.few_rows = refuses_few_rows(call, machine).empty();
+  fill_machine(call, machine, p);
+  return true;
+}
+
+const char* prefer(const Call& call, const Machine& machine) {
+  AdvisedProduct p;
+  return read_advised(call, machine, &p) ? preferred(kIds, p) : nullptr;
+}
+
+std::string plan(const Call& call, const Machine& machine, std::string_view impl) {
+  AdvisedProduct p;
+  return read_advised(call, machine, &p) ? plan_of(kIds, p, impl) : "";
+}
+
+std::vector<TunedChoice> ways(const Call& call, const Machine& machine) {
+  AdvisedProduct p;
+  return read_advised(call, machine, &p) ? ways_of(p) : std::vector<TunedChoice>();
 }
 
 std::string refuses_portable(const Call& call, const Machine&) {
@@ -141,6 +170,8 @@ constexpr Impl kImpls[] = {
      .run = run_with_codes,
      .workspace = kScaledCodesOutWorkspace},
 };
+
+[[maybe_unused]] const bool kAdvised = advise({spec.name, prefer, plan, ways});
 
 }  // namespace
 

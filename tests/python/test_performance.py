@@ -224,6 +224,30 @@ def test_small_calls_and_host_costs_are_judged():
     assert verdict(cost, host=[changed(host, call_ns=4500.0)]).word() == "MISSED"
 
 
+def test_forced_rows_count_where_a_bar_names_their_implementation():
+    forced = changed(ROW, impl="cuda/negate_slow", forced=True)
+    by_impl = {**SPEED, "impl": "slow$", "every": 1.0}
+    assert verdict(by_impl, ROW, forced).rows[0][2] is forced
+    assert len(verdict(by_impl, ROW, forced).rows) == 1
+    assert [row[2] for row in verdict(SPEED, ROW, forced).rows] == [ROW]
+    assert verdict(by_impl, ROW).word() == "MISSING"
+
+
+def test_rows_are_compared_with_rows_and_rated():
+    over = {"bar": "over", "rows": [{"ops": ["negate"], "case": "fused"}], "figure": "over_row",
+            "row": {"case": " fused", "by": ""}, "every_at_most": 1.05}  # fmt: skip
+    fused = changed(ROW, case="M=8 fused", us=20.8)
+    assert verdict(over, ROW, fused).word() == "met"
+    assert verdict(over, ROW, changed(fused, us=21.2)).word() == "MISSED"
+    assert verdict(over, fused).word() == "MISSING"
+    assert verdict(over, changed(ROW, forced=True), fused).word() == "MISSING"
+    by_impl = {**over, "row": {"case": " fused", "by": "", "impl": ROW["impl"]}}
+    assert verdict(by_impl, changed(ROW, forced=True), fused).word() == "met"
+    rate = {"bar": "rate", "rows": [{"ops": ["*"]}], "figure": "tera_per_s", "every": 1000}
+    assert verdict(rate, changed(ROW, flops=2.1e10)).word() == "met"
+    assert verdict(rate, changed(ROW, flops=1.9e10)).word() == "MISSED"
+
+
 def test_verdicts_name_the_worst_row():
     slow = changed(ROW, case="M=9", percent_of_ceiling=50.0)
     table = performance.bars.table([verdict(SHARE, ROW, slow)])
@@ -239,7 +263,7 @@ def test_every_bar_is_well_formed():
     for v in performance.bars.judge(judged, [], []):
         assert v.word() == "MISSING"
         assert v.wanted(), v.bar
-        assert v.bar["figure"] in ("share_of_copy", "speed", "time_ratio", "host_ns")
+        assert v.bar["figure"] in performance.bars.FIGURES
 
 
 # ---- the page with plots
