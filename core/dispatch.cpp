@@ -278,6 +278,20 @@ Status run(const Op& op, Call& call, std::string_view forced) {
   return run(op, call, choice.value());
 }
 
+Status run_within(const Op& op, Call& call) {
+  auto best = choose(op, call);
+  PESTLE_TRY(best.status());
+  if (best.value().workspace_bytes <= call.workspace_bytes) return run(op, call, best.value());
+  for (const Candidate& candidate : candidates(op, call)) {
+    if (!candidate.refusal.empty()) continue;
+    auto choice = choose(op, call, candidate.impl->id);
+    PESTLE_TRY(choice.status());
+    if (choice.value().workspace_bytes <= call.workspace_bytes)
+      return run(op, call, choice.value());
+  }
+  return check_workspace(op, call, best.value());
+}
+
 Status run_reference(const Op& op, Call& call, bool sum_magnitudes) {
   std::vector<size_t> bounded;
   for (size_t i = 0; i < call.args.size(); ++i) {

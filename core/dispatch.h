@@ -55,6 +55,9 @@ Result<Choice> choose(const Op& op, const Call& call, std::string_view forced = 
 Status run(const Op& op, Call& call, std::string_view forced = {});
 // The same with what was chosen for this call.
 Status run(const Op& op, Call& call, const Choice& choice);
+// Chooses and runs, as part of another call, in what that call's workspace leaves: an
+// implementation that wants more is passed over.
+Status run_within(const Op& op, Call& call);
 Status check_workspace(const Op& op, const Call& call, const Choice& choice);
 
 // Runs the reference on host memory, with a workspace of its own. Outputs that the contract bounds

@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -147,14 +146,6 @@ Status load_tuned(const std::string& path) {
   PESTLE_TRY(file.status());
   const Status used = use_tuned(file.value());
   return used.ok() ? used : Status{used.code(), path + ": " + used.message()};
-}
-
-void load_tuned_of_environment() {
-  const char* path = std::getenv("PESTLE_TUNED");
-  if (path == nullptr || *path == '\0') return;
-  const Status status = load_tuned(path);
-  if (!status.ok())
-    std::fprintf(stderr, "pestle: PESTLE_TUNED is left out: %s\n", status.message().c_str());
 }
 
 }  // namespace pestle

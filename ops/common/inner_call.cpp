@@ -69,7 +69,7 @@ Status InnerCall::run(void* workspace, int64_t bytes) {
   if (op_ == nullptr) return {Code::kInternal, "the table lacks an op that another one is made of"};
   call_.workspace = workspace;
   call_.workspace_bytes = bytes;
-  return pestle::run(*op_, call_);
+  return run_within(*op_, call_);
 }
 
 }  // namespace pestle::ops

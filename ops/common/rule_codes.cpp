@@ -197,7 +197,7 @@ Status run_with_codes(const Call& call) {
   const int64_t left = static_cast<char*>(call.workspace) + call.workspace_bytes - memory;
   plain.call.workspace = memory;
   plain.call.workspace_bytes = left;
-  PESTLE_TRY(run(*find_op(call.spec->name), plain.call));
+  PESTLE_TRY(run_within(*find_op(call.spec->name), plain.call));
   return codes_by_rule(call, out.tensor, memory, left);
 }
 

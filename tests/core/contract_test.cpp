@@ -31,6 +31,7 @@ constexpr OpSpec kSpec{.name = "toy",
 Status run_toy(const Call&) { return {}; }
 
 Op toy() {
+  forget_choices();  // of another test's op in the same place
   Op op;
   op.spec = &kSpec;
   op.contract = std::move(Contract::compile(kSpec).value());
@@ -151,6 +152,66 @@ TEST(Dispatch, NullDataIsRefusedByRunButNotByChoose) {
   b.text.values[1].tensor.data = nullptr;
   EXPECT_TRUE(choose(b.op, b.text.call).ok());
   EXPECT_EQ(run(b.op, b.text.call).code(), Code::kInvalidArgument);
+}
+
+TEST(Dispatch, PartsOfACallTakeWhatTheirWorkspaceSufficesFor) {
+  Buffers b;
+  static bool greedy_ran;
+  const Impl greedy{.id = "cpu/greedy",
+                    .run =
+                        [](const Call&) {
+                          greedy_ran = true;
+                          return Status();
+                        },
+                    .workspace = "1000"};
+  b.op.impls.insert(b.op.impls.begin(), greedy);
+  greedy_ran = false;
+  EXPECT_NE(run(b.op, b.text.call).message().find("needs 1000"), std::string::npos);
+  EXPECT_TRUE(run_within(b.op, b.text.call).ok());
+  EXPECT_FALSE(greedy_ran);
+  std::vector<char> workspace(1000);
+  b.text.call.workspace = workspace.data();
+  b.text.call.workspace_bytes = 1000;
+  EXPECT_TRUE(run_within(b.op, b.text.call).ok());
+  EXPECT_TRUE(greedy_ran);
+}
+
+TEST(Dispatch, AnOpMayPreferAnImplementationByTheCallsShape) {
+  Op op = toy();
+  static OpSpec spec = *op.spec;
+  spec.name = "toy_that_prefers";
+  op.spec = &spec;
+  op.impls.insert(op.impls.begin(), {Impl{.id = "cpu/first", .run = run_toy},
+                                     Impl{.id = "cpu/wide", .run = run_toy}});
+  static bool loaded = false;
+  if (!loaded) {
+    advise({"toy_that_prefers",
+            [](const Call& call, const Machine&) {
+              return call.tensor(0).shape[1] > 8 ? "cpu/wide" : nullptr;
+            },
+            [](const Call&, const Machine&, std::string_view impl) {
+              return "by " + std::string(impl.substr(4));
+            }});
+    loaded = true;
+  }
+  auto narrow = call_from_text(op, "x=f32[2,8] packed=u8[8,4]", DeviceType::kCpu);
+  auto wide = call_from_text(op, "x=f32[2,16] packed=u8[8,8]", DeviceType::kCpu);
+  ASSERT_TRUE(narrow.ok() && wide.ok());
+  EXPECT_STREQ(choose(op, narrow.value().call).value().impl->id, "cpu/first");
+  EXPECT_STREQ(choose(op, wide.value().call).value().impl->id, "cpu/wide");
+  EXPECT_STREQ(choose(op, wide.value().call, "cpu/first").value().impl->id, "cpu/first");
+  const auto verdicts = candidates(op, wide.value().call);
+  EXPECT_STREQ(verdicts[0].impl->id, "cpu/wide");
+  EXPECT_EQ(verdicts[0].plan, "by wide");
+  EXPECT_STREQ(verdicts[1].impl->id, "cpu/first");
+}
+
+TEST(CallText, AMatrixMayLieTransposed) {
+  auto call = call_from_text(toy(), "x=f32.mT[2,8] packed=u8[8,4]", DeviceType::kCpu);
+  ASSERT_TRUE(call.ok()) << call.status().message();
+  EXPECT_EQ(call.value().call.tensor(0).strides[0], 1);
+  EXPECT_EQ(call.value().call.tensor(0).strides[1], 2);
+  EXPECT_NE(error_of("x=f32.mT[2,2,8] packed=u8[8,4]").find("for matrices"), std::string::npos);
 }
 
 TEST(Dispatch, ForcedImplementationThatCannotRunIsAnError) {
