@@ -163,9 +163,14 @@ def unavailable(device):
 
 def products(case):
     """The case's products, or none where cuBLASLt has not all of it."""
-    if case.attribute("out_format", "none") != "none" or case.attribute("activation") != "none":
+    if not case.plain() or case.attribute("activation") != "none":
         return []
-    if case.op == "matmul" and case.only("a", "b") and case.dtype("a").itemsize == 2:
+    if (
+        case.op == "matmul"
+        and case.has("out")
+        and case.only("a", "b")
+        and case.dtype("a").itemsize == 2
+    ):
         a, b = case.tensor("a"), case.tensor("b")
         out = torch.empty(case.shape("out"), dtype=case.dtype("out"), device=a.device)
         return [Product(a, b, out)] if a.dim() == 2 and a.dtype == b.dtype else []
@@ -178,7 +183,12 @@ def products(case):
             Product(a.mT, d_out, torch.empty_like(b)),
         ]
     granular = case.attribute("granularity")
-    if case.op == "scaled_mm_fp8" and granular != "block" and case.only(*"ab", *SCALES):
+    if (
+        case.op == "scaled_mm_fp8"
+        and case.has("out")
+        and granular in ("tensor", "row")
+        and case.only(*"ab", *SCALES)
+    ):
         a, b = case.tensor("a"), case.tensor("b")
         out = torch.empty(case.shape("out"), dtype=case.dtype("out"), device=a.device)
         scales = tuple(map(case.tensor, SCALES))

@@ -76,7 +76,8 @@ SCALES = ("scale_a", "scale_b")
 
 def plain_codes(case):
     """a as rows of codes, b [K, N], and scales that broadcast; None with an epilogue."""
-    if not case.only("a", "b", *SCALES) or case.attribute("activation", "none") != "none":
+    plain = case.has("out", *SCALES) and case.only("a", "b", *SCALES) and case.plain()
+    if not plain or case.attribute("activation", "none") != "none":
         return None
     a, b = case.tensor("a").flatten(0, -2), case.tensor("b").mT
     scale_a, scale_b = map(case.tensor, SCALES)

@@ -7,6 +7,8 @@
 #include <sstream>
 #include <vector>
 
+#include "ops/common/matmul_tuned_reader.h"
+
 namespace pestle::ops {
 namespace {
 
@@ -100,7 +102,7 @@ void use(const TunedFile& file) {
   kept.push_back(std::move(table));
 }
 
-[[maybe_unused]] const bool kAdded = add_tuned_reader({check, use});
+const bool kAdded = add_tuned_reader({check, use});
 
 }  // namespace
 
@@ -145,6 +147,8 @@ const ProductChoice* tuned_choice(const ProductKey& key, int compute_capability,
   const Entry* entry = table->find(key);
   return entry != nullptr ? &entry->choice : nullptr;
 }
+
+bool reads_tuned_products() { return kAdded; }
 
 TunedChoice as_tuned(const ProductKey& key, const ProductChoice& choice, int64_t library) {
   TunedChoice tuned;

@@ -16,6 +16,7 @@
 #include "core/op.h"
 #include "ops/common/element.h"
 #include "ops/common/epilogue.h"
+#include "ops/common/matmul_tuned_reader.h"
 #include "ops/matmul/matmul_spec.h"
 
 namespace pestle::ops::matmul {
@@ -254,6 +255,8 @@ constexpr Impl kImpls[] = {
      .workspace = "if(keep_out, 0, 2*B*M*N) + 512 + "
                   "(min(M,128) + 3) * (round_up(K,128) + round_up(N,96)) * 4 + 64"},
 };
+
+[[maybe_unused]] const bool kReadsTuned = reads_tuned_products();
 
 }  // namespace
 
