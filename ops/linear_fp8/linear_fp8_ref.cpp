@@ -13,6 +13,7 @@ constexpr int kOut = arg_index(spec, "out");
 constexpr int kEpilogue = arg_index(spec, "alpha");
 constexpr int kGranularity = arg_index(spec, "granularity");
 constexpr int kActivations = arg_index(spec, "activations");
+constexpr int kAccumulation = arg_index(spec, "accumulation");
 
 Status run_values(const Call& call) {
   const TensorView& codes = call.tensor(kWeight);
@@ -20,7 +21,9 @@ Status run_values(const Call& call) {
                        static_cast<Fp8Granularity>(call.integer(kGranularity)));
   const bool coded = call.integer(kActivations) != 0;
   const auto k = static_cast<double>(row_length(codes));
-  const ReferenceInput x(call, 0, coded ? codes.dtype : DType::kNone, coded ? k + 16777216 : k);
+  const double lost =
+      call.integer(kAccumulation) == 0 ? k + 16777216 : (16 * k + 4096) * (16 * k + 4096);
+  const ReferenceInput x(call, 0, coded ? codes.dtype : DType::kNone, coded ? lost : k);
   return matmul_reference(call, call.tensor(kOut), row_length(codes), kEpilogue, x, weight);
 }
 

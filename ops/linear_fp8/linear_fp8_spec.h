@@ -17,11 +17,14 @@ inline constexpr Arg own_args[] = {
           "decode scale: a code stands for code * scale")
         .selected_by("granularity"),
     kept_output(output("out", "bf16|f16|f32", "*M, N", "epilogue(x @ W^T), W the decoded weight"))
-        .within(4, "if(activations == row, 16777216+K, K)"),
+        .within(4,
+                "if(activations == float, K, if(accumulation == fast, "
+                "(16*K+4096)*(16*K+4096), 16777216+K))"),
     choice("granularity", kFp8Granularities, "which elements of the weight share a scale"),
     choice("activations", "float|row",
-           "row: x becomes codes of the weight's dtype with a scale a row; sums along K lose what "
-           "those of scaled_mm_fp8, accumulation=accurate, may lose"),
+           "row: x becomes codes of the weight's dtype with a scale a row"),
+    choice("accumulation", "accurate|fast",
+           "activations=row: what sums along K may lose, as scaled_mm_fp8's"),
 };
 inline constexpr auto args = joined(joined(with_epilogue(own_args), kInputArgs), kRowsOutputArgs);
 
@@ -51,6 +54,8 @@ inline constexpr Case cases[] = {
     {"M=140 N=264 K=640 granularity=row activations=row bias=f32 residual=bf16"},
     {"M=70 N=200 K=512 x=f16 weight=e5m2 activations=row out=f16 activation=gelu_tanh"},
     {"M=5 N=96 K=320 x=f32 granularity=row activations=row out=f32"},
+    {"M=140 N=264 K=640 granularity=row activations=row accumulation=fast input_act=silu"},
+    {"M=70 N=200 K=512 x=f16 weight=e5m2 activations=row accumulation=fast out=f32 bias=f32"},
     {"M=5 N=13 K=33 granularity=row activations=row", kEdge, Dist::kOutliers},
     {"M=3 N=8 K=0 activations=row", kEdge},
     {"M=0 N=8 K=16 activations=row", kEdge},
@@ -85,12 +90,19 @@ inline constexpr Case cases[] = {
     {"M=1 N=16384 K=4096 granularity=block_128x128", kBar},
     {"M=64 N=3072 K=3072 granularity=row", kBar},
     {"M=4608 N=12288 K=3072 granularity=row activations=row", kBar},
+    {"M=4608 N=12288 K=3072 granularity=row activations=row accumulation=fast", kBar},
     {"M=4608 N=3072 K=12288 granularity=row activations=row", kBar},
+    {"M=4608 N=3072 K=12288 granularity=row activations=row accumulation=fast", kBar},
     {"M=32760 N=5120 K=5120 granularity=row activations=row", kBar},
+    {"M=32760 N=5120 K=5120 granularity=row activations=row accumulation=fast", kBar},
     {"M=4096 N=4096 K=4096 granularity=row activations=row", kBar},
+    {"M=4096 N=4096 K=4096 granularity=row activations=row accumulation=fast", kBar},
     {"M=8192 N=8192 K=8192 granularity=row activations=row", kBar},
+    {"M=8192 N=8192 K=8192 granularity=row activations=row accumulation=fast", kBar},
     {"M=4608 N=9216 K=3072 granularity=row activations=row", kBar},
+    {"M=4608 N=9216 K=3072 granularity=row activations=row accumulation=fast", kBar},
     {"M=32760 N=13824 K=5120 granularity=row activations=row", kBar},
+    {"M=32760 N=13824 K=5120 granularity=row activations=row accumulation=fast", kBar},
     {"M=4608 N=3072 K=12288 granularity=row activations=row input_act=gelu_tanh", kBar},
     {"M=4608 N=3072 K=12288 granularity=row activations=row input_act=swiglu", kBar},
     {"M=4608 N=9216 K=3072 granularity=row activations=row input_act=rms_norm norm_weight=bf16",

@@ -81,7 +81,7 @@ def _with_codes(make, q_scale, global_scale, options: dict):
 
 
 @implements("linear_fp8", backend="eager")
-def linear_fp8(x, weight, scale, *rest, granularity, activations, **options):
+def linear_fp8(x, weight, scale, *rest, granularity, activations, accumulation, **options):
     *epilogue, norm_weight, q_scale, global_scale = rest
     x = _changed(x, norm_weight, options)
     if activations == "row":

@@ -462,8 +462,8 @@ def _refuses_codes(*tensors, activations, **options):
 
 @implements("linear_fp8", backend="triton", refuses=_refuses_codes)
 def linear_fp8(x, weight, scale, alpha, bias, residual, norm_weight, q_scale, global_scale, *,
-               granularity, activations, activation, input_act, input_layout, eps, out_dtype=None,
-               out=None, **codes):  # fmt: skip
+               granularity, activations, accumulation, activation, input_act, input_layout, eps,
+               out_dtype=None, out=None, **codes):  # fmt: skip
     x = _changed(x, norm_weight, input_act, input_layout, eps)
     how = _PER.get(granularity, ELEMENT if granularity == "column" else CHUNK)
     group_rows = {"block_128x128": 128, "column": 1 << 30}.get(granularity, 1)
