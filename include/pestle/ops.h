@@ -465,7 +465,8 @@ static inline pestle_status pestle_scaled_mm_mxfp8(
  *   scale: f32 [tensor: 1; row: N, 1; column: 1, K; block_1x128: N, cdiv(K,128);block_128x128: cdiv(N,128), cdiv(K,128)] decode scale: a code stands for code * scale
  *   out: bf16|f16|f32 [*M, N] (output) (may be NULL) epilogue(x @ W^T), W the decoded weight
  *   granularity: tensor|row|column|block_1x128|block_128x128; which elements of the weight share a scale
- *   activations: float|row; row: x becomes codes of the weight's dtype with a scale a row; sums along K lose what those of scaled_mm_fp8, accumulation=accurate, may lose
+ *   activations: float|row; row: x becomes codes of the weight's dtype with a scale a row
+ *   accumulation: accurate|fast; activations=row: what sums along K may lose, as scaled_mm_fp8's
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
  *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
@@ -491,6 +492,7 @@ static inline pestle_status pestle_linear_fp8(
     const pestle_tensor* out,
     const char* granularity,
     const char* activations,
+    const char* accumulation,
     const pestle_tensor* alpha,
     const pestle_tensor* bias,
     const pestle_tensor* residual,
@@ -509,31 +511,32 @@ static inline pestle_status pestle_linear_fp8(
     const char* nibbles,
     const char* scale_layout,
     const pestle_call_options* options) {
-  pestle_arg args[23];
+  pestle_arg args[24];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(scale);
   args[3] = pestle_tensor_arg(out);
   args[4] = pestle_choice_arg(granularity);
   args[5] = pestle_choice_arg(activations);
-  args[6] = pestle_tensor_arg(alpha);
-  args[7] = pestle_tensor_arg(bias);
-  args[8] = pestle_tensor_arg(residual);
-  args[9] = pestle_choice_arg(activation);
-  args[10] = pestle_tensor_arg(norm_weight);
-  args[11] = pestle_choice_arg(input_act);
-  args[12] = pestle_choice_arg(input_layout);
-  args[13] = pestle_float_arg(eps);
-  args[14] = pestle_tensor_arg(q_scale);
-  args[15] = pestle_tensor_arg(global_scale);
-  args[16] = pestle_tensor_arg(q);
-  args[17] = pestle_tensor_arg(scale_out);
-  args[18] = pestle_choice_arg(out_format);
-  args[19] = pestle_bool_arg(keep_out);
-  args[20] = pestle_int_arg(out_hadamard);
-  args[21] = pestle_choice_arg(nibbles);
-  args[22] = pestle_choice_arg(scale_layout);
-  return pestle_call(pestle_find_op("linear_fp8"), args, 23, options);
+  args[6] = pestle_choice_arg(accumulation);
+  args[7] = pestle_tensor_arg(alpha);
+  args[8] = pestle_tensor_arg(bias);
+  args[9] = pestle_tensor_arg(residual);
+  args[10] = pestle_choice_arg(activation);
+  args[11] = pestle_tensor_arg(norm_weight);
+  args[12] = pestle_choice_arg(input_act);
+  args[13] = pestle_choice_arg(input_layout);
+  args[14] = pestle_float_arg(eps);
+  args[15] = pestle_tensor_arg(q_scale);
+  args[16] = pestle_tensor_arg(global_scale);
+  args[17] = pestle_tensor_arg(q);
+  args[18] = pestle_tensor_arg(scale_out);
+  args[19] = pestle_choice_arg(out_format);
+  args[20] = pestle_bool_arg(keep_out);
+  args[21] = pestle_int_arg(out_hadamard);
+  args[22] = pestle_choice_arg(nibbles);
+  args[23] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("linear_fp8"), args, 24, options);
 }
 
 /* Linear layer with an NVFP4 weight: epilogue(x @ W^T).

@@ -387,7 +387,7 @@ def scaled_mm_mxfp8(
     """
 
 def linear_fp8(
-    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, norm_weight: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", activations: Literal["float", "row"] = "float", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, norm_weight: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", activations: Literal["float", "row"] = "float", accumulation: Literal["accurate", "fast"] = "accurate", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
     """Linear layer with an FP8 weight: epilogue(x @ W^T).
 
@@ -402,7 +402,8 @@ def linear_fp8(
         q_scale (f32 none: [1]; fp8_tensor: [1]; fp8_block: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
         global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
         granularity (tensor|row|column|block_1x128|block_128x128): which elements of the weight share a scale
-        activations (float|row): row: x becomes codes of the weight's dtype with a scale a row; sums along K lose what those of scaled_mm_fp8, accumulation=accurate, may lose
+        activations (float|row): row: x becomes codes of the weight's dtype with a scale a row
+        accumulation (accurate|fast): activations=row: what sums along K may lose, as scaled_mm_fp8's
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         input_act (none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm): done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
         input_layout (act_first|act_last): swiglu, geglu: the half of x that the activation takes; the other half multiplies it

@@ -5,7 +5,7 @@
 | matmul_tc, matmul_tc_async (a f16 [M,K], b f16 [K,N]) -> f32 | matmul(a, b, out_dtype=f32) |
 | matmul_tc_bf16, matmul_tc_bf16_async | the same of bf16 |
 | their gradients: dA = grad @ b^T, dB = a^T @ grad | matmul of transposed views, no copies |
-| matmul_int8 (bytes as i8, b [K,N], scale on the host) -> f32 | scaled_mm_int8(granularity="host") |
+| matmul_int8 (bytes as i8, b [K,N], host scale) -> f32 | scaled_mm_int8(granularity="host") |
 
 Values are small integers and powers of two, so that every sum is exact in f32 and results are
 compared bit by bit.
