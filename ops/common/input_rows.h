@@ -36,9 +36,6 @@ inline constexpr Constraint kInputConstraint = {"!has(norm_weight) || input_act 
 // ---- for implementations ----
 
 bool has_input_act(const Call& call);
-inline std::string refuse_input_act(const Call& call) {
-  return has_input_act(call) ? "input_act: another implementation's" : "";
-}
 
 // Columns of x once input_act is done: K.
 int64_t input_columns(const Call& call);

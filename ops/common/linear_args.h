@@ -17,7 +17,8 @@ inline constexpr const char* kLinearHadamardDoc =
 // rotated) in the gradient's dtype: codes share scales along their rows, so a product along their
 // columns is one of floats. It takes memory for W and one pass over it.
 inline constexpr const char* kNoGradientOfActivation =
-    "unless activation == none: an activation has its gradient as an op of its own";
+    "unless activation == none && input_act == none: activations and norms have their gradients as "
+    "ops of their own";
 inline constexpr const char* kNoGradientOfCodes =
     "unless activation == none && activations == float && input_act == none && out_format == none: "
     "activations and norms have their gradients as ops of their own, and rounding to codes has "

@@ -9,8 +9,8 @@ namespace pestle::ops {
 
 // Bytes, for a contract with symbols M and K: x's codes and scales, x after input_act, what the ops
 // in it need.
-#define PESTLE_LINEAR_ROWS_BYTES \
-  "(bytes(x) + 1)*M*K + 8*M + 6144 + (min(M,128) + 3) * round_up(K,128) * 4 + 64"
+#define PESTLE_QUANT_LINEAR_BYTES "(min(M,128) + 3) * round_up(K,128) * 4 + 64"
+#define PESTLE_LINEAR_ROWS_BYTES "(bytes(x) + 1)*M*K + 8*M + 6144 + " PESTLE_QUANT_LINEAR_BYTES
 inline constexpr const char* kLinearRowsWorkspace = PESTLE_LINEAR_ROWS_BYTES;
 // The same beneath quantised output, out as bf16.
 inline constexpr const char* kLinearCodesOutWorkspace =
@@ -19,13 +19,19 @@ inline constexpr const char* kLinearCodesOutWorkspace =
 inline constexpr const char* kScaledCodesOutWorkspace =
     "if(keep_out, 0, 2*M*N) + 1024 + (min(M,128) + 4) * round_up(K,128) * 4 + 64";
 
-inline std::string refuse_linear_floats(const Call& call) {
-  return has_input_act(call) ? "" : "is for an x that is changed first";
-}
-
-// activations=float after input_act.
+// Floats after input_act.
+inline constexpr const char* kLinearInputWorkspace =
+    "if(input_act == none, 0, bytes(x)*M*K + 512) + " PESTLE_QUANT_LINEAR_BYTES;
+inline constexpr const char* kLinearInputTablesWorkspace =
+    "if(input_act == none, 0, bytes(x)*M*K + 512) + 16384 + " PESTLE_QUANT_LINEAR_BYTES;
 Status run_linear_input(const Call& call, const LinearArgs& args, const cpu::QuantMatrix& weight,
                         int64_t hadamard);
+// With input_act or without.
+inline Status run_any_linear(const Call& call, const LinearArgs& args,
+                             const cpu::QuantMatrix& weight, int64_t hadamard) {
+  return has_input_act(call) ? run_linear_input(call, args, weight, hadamard)
+                             : run_linear(call, args, weight, hadamard);
+}
 
 // activations=row: `format` names the quantiser and the product of its codes: fp8 or int8.
 Status run_linear_rows(const Call& call, std::string_view format, DType codes, int64_t hadamard);

@@ -1,6 +1,6 @@
 // linear_int4 on the CPU: decode the weight in registers or by tiles (quant_linear.cpp).
 #include "ops/common/int4_args.h"
-#include "ops/common/quant_matrices.h"
+#include "ops/common/linear_rows.h"
 #include "ops/linear_int4/linear_int4_spec.h"
 
 namespace pestle::ops::linear_int4 {
@@ -36,14 +36,14 @@ std::string refuses(const Call& call, const Machine&) {
 }
 
 Status run(const Call& call) {
-  return run_linear(call, {kX, kOut, kEpilogue}, weight(call), call.integer(kHadamard));
+  return run_any_linear(call, {kX, kOut, kEpilogue}, weight(call), call.integer(kHadamard));
 }
 
 constexpr Impl kImpls[] = {
     {.id = "cpu/linear_int4_simd",
      .refuses = refuses,
      .run = run,
-     .workspace = kQuantLinearWorkspace},
+     .workspace = kLinearInputWorkspace},
 };
 
 }  // namespace

@@ -7,7 +7,6 @@
 namespace pestle::ops::linear_int4 {
 namespace {
 
-constexpr int kX = arg_index(spec, "x");
 constexpr int kWeight = arg_index(spec, "weight");
 constexpr int kScale = arg_index(spec, "scale");
 constexpr int kZero = arg_index(spec, "zero");
@@ -17,12 +16,14 @@ constexpr int kGroupSize = arg_index(spec, "group_size");
 constexpr int kHadamard = arg_index(spec, "hadamard");
 
 Status run(const Call& call) {
-  const TensorView& x = call.tensor(kX);
+  const int64_t columns = input_columns(call);
   const Int4Rows weight{call.tensor(kWeight), call.tensor(kScale),
                         call.has(kZero) ? &call.tensor(kZero) : nullptr,
-                        int4_group(call.integer(kGroupSize), row_length(x))};
-  return matmul_reference(call, call.tensor(kOut), row_length(x), kEpilogue,
-                          LinearX{x, call.integer(kHadamard)}, weight);
+                        int4_group(call.integer(kGroupSize), columns)};
+  return matmul_reference(
+      call, call.tensor(kOut), columns, kEpilogue,
+      ReferenceInput(call, call.integer(kHadamard), DType::kNone, static_cast<double>(columns)),
+      weight);
 }
 
 }  // namespace

@@ -2,13 +2,14 @@
 #pragma once
 
 #include "core/op_spec.h"
+#include "ops/common/input_rows.h"
 #include "ops/common/int4_args.h"
 #include "ops/common/linear_args.h"
 
 namespace pestle::ops::linear_int4 {
 
 inline constexpr Arg own_args[] = {
-    kLinearX,
+    kInputX,
     input("weight", "u8", "N, K/2", "codes, two a byte: the even column in the low nibble"),
     input("scale", "f32", kInt4GroupShape, "decode scale of each group"),
     input("zero", "u8", kInt4GroupShape, "zero point of each group").only_if("mode == asymmetric"),
@@ -18,9 +19,10 @@ inline constexpr Arg own_args[] = {
            "symmetric: two's complement codes; asymmetric: codes 0..15 and zero"),
     int_attr("hadamard", 0, kLinearHadamardDoc),
 };
-inline constexpr auto args = with_epilogue(own_args);
+inline constexpr auto args = joined(with_epilogue(own_args), kInputArgs);
 
 inline constexpr Constraint constraints[] = {
+    kInputConstraint,
     kInt4GroupRule,
     kHadamardRule,
 };
@@ -35,6 +37,9 @@ inline constexpr Case cases[] = {
     {"M=1 N=30 K=1536 group_size=384 out=f32 mode=asymmetric"},
     {"M=2x3 N=131 K=1024 group_size=32 hadamard=1024 out=f32 alpha=f32 activation=gelu_tanh"},
     {"M=133 N=50 K=640 group_size=128 mode=asymmetric"},
+    {"M=3 N=40 K=128 group_size=32 input_act=swiglu bias=f32"},
+    {"M=5 N=24 K=256 hadamard=64 out=f32 input_act=rms_norm norm_weight=bf16"},
+    {"M=2x2 N=16 K=64 x=f16 group_size=32 input_act=gelu_tanh", kEdge},
     {"M=0 N=8 K=16", kEdge},
     {"M=3 N=0 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},

@@ -25,29 +25,15 @@ cpu::QuantMatrix weight(const Call& call) {
 }
 
 // activations=float.
-std::string refuse_floats(const Call& call) {
+std::string refuses(const Call& call, const Machine&) {
   if (call.integer(kActivations) != 0) return "activations=row: another implementation's";
   if (wants_codes(call)) return refuse_codes(call);
   const std::string rows = refuse_uneven_rows(call, {kX, kWeight, kScale});
   return rows.empty() ? refuse_group(weight(call)) : rows;
 }
 
-std::string refuses(const Call& call, const Machine&) {
-  const std::string why = refuse_floats(call);
-  return why.empty() ? refuse_input_act(call) : why;
-}
-
 Status run(const Call& call) {
-  return run_linear(call, {kX, kOut, kEpilogue}, weight(call), call.integer(kHadamard));
-}
-
-std::string refuses_input(const Call& call, const Machine&) {
-  if (!has_input_act(call)) return "input_act=none: another implementation's";
-  return refuse_floats(call);
-}
-
-Status run_input(const Call& call) {
-  return run_linear_input(call, {kX, kOut, kEpilogue}, weight(call), call.integer(kHadamard));
+  return run_any_linear(call, {kX, kOut, kEpilogue}, weight(call), call.integer(kHadamard));
 }
 
 std::string refuses_rows(const Call& call, const Machine&) {
@@ -64,11 +50,7 @@ constexpr Impl kImpls[] = {
     {.id = "cpu/linear_int8_simd",
      .refuses = refuses,
      .run = run,
-     .workspace = kQuantLinearWorkspace},
-    {.id = "cpu/linear_int8_input",
-     .refuses = refuses_input,
-     .run = run_input,
-     .workspace = kLinearRowsWorkspace},
+     .workspace = kLinearInputWorkspace},
     {.id = "cpu/linear_int8_rows",
      .refuses = refuses_rows,
      .run = run_rows,

@@ -3,12 +3,13 @@
 
 #include "core/op_spec.h"
 #include "ops/common/block_scales.h"
+#include "ops/common/input_rows.h"
 #include "ops/common/linear_args.h"
 
 namespace pestle::ops::linear_mxfp4 {
 
 inline constexpr Arg own_args[] = {
-    kLinearX,
+    kInputX,
     input("weight", "u8", "N, K/2", "one row per output column, two E2M1 codes a byte"),
     input("scale", "e8m0",
           "swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)",
@@ -18,9 +19,10 @@ inline constexpr Arg own_args[] = {
     choice("nibbles", "low_first|high_first", kNibblesDoc),
     choice("scale_layout", kScaleLayouts, kScaleLayoutDoc),
 };
-inline constexpr auto args = with_epilogue(own_args);
+inline constexpr auto args = joined(with_epilogue(own_args), kInputArgs);
 
 inline constexpr Constraint constraints[] = {
+    kInputConstraint,
     {"K % 32 == 0", "K must be a multiple of 32, the block; pad x and the weight with zeros"},
 };
 
@@ -33,6 +35,9 @@ inline constexpr Case cases[] = {
     {"M=133 N=50 K=640 bias=f16 out=f16"},
     {"M=1 N=1 K=32", kEdge},
     {"M=33 N=33 K=96", kEdge},
+    {"M=3 N=40 K=128 input_act=swiglu bias=f32"},
+    {"M=5 N=24 K=256 out=f32 input_act=rms_norm norm_weight=bf16"},
+    {"M=2x2 N=16 K=64 x=f16 input_act=gelu_tanh", kEdge},
     {"M=0 N=8 K=32", kEdge},
     {"M=3 N=0 K=32", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},

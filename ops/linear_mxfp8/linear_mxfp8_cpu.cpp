@@ -1,5 +1,5 @@
 // linear_mxfp8 on the CPU: decode the weight in registers or by tiles (quant_linear.cpp).
-#include "ops/common/quant_matrices.h"
+#include "ops/common/linear_rows.h"
 #include "ops/linear_mxfp8/linear_mxfp8_spec.h"
 
 namespace pestle::ops::linear_mxfp8 {
@@ -22,13 +22,15 @@ std::string refuses(const Call& call, const Machine&) {
   return refuse_strided_swizzle(call, kScale, call.integer(kScaleLayout) == 0);
 }
 
-Status run(const Call& call) { return run_linear(call, {kX, kOut, kEpilogue}, weight(call), 0); }
+Status run(const Call& call) {
+  return run_any_linear(call, {kX, kOut, kEpilogue}, weight(call), 0);
+}
 
 constexpr Impl kImpls[] = {
     {.id = "cpu/linear_mxfp8_simd",
      .refuses = refuses,
      .run = run,
-     .workspace = kQuantLinearWorkspace},
+     .workspace = kLinearInputWorkspace},
 };
 
 }  // namespace

@@ -6,7 +6,6 @@
 namespace pestle::ops::linear_mxfp8 {
 namespace {
 
-constexpr int kX = arg_index(spec, "x");
 constexpr int kWeight = arg_index(spec, "weight");
 constexpr int kScale = arg_index(spec, "scale");
 constexpr int kOut = arg_index(spec, "out");
@@ -14,10 +13,12 @@ constexpr int kEpilogue = arg_index(spec, "alpha");
 constexpr int kScaleLayout = arg_index(spec, "scale_layout");
 
 Status run(const Call& call) {
-  const TensorView& x = call.tensor(kX);
+  const int64_t columns = input_columns(call);
   const Mxfp8Rows weight{call.tensor(kWeight), call.tensor(kScale),
                          call.integer(kScaleLayout) == 0};
-  return matmul_reference(call, call.tensor(kOut), row_length(x), kEpilogue, LinearX{x, 0}, weight);
+  return matmul_reference(call, call.tensor(kOut), columns, kEpilogue,
+                          ReferenceInput(call, 0, DType::kNone, static_cast<double>(columns)),
+                          weight);
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 namespace pestle::ops::linear_nvfp4 {
 namespace {
 
-constexpr int kX = arg_index(spec, "x");
 constexpr int kWeight = arg_index(spec, "weight");
 constexpr int kScale = arg_index(spec, "scale");
 constexpr int kGlobalScale = arg_index(spec, "global_scale");
@@ -16,11 +15,13 @@ constexpr int kNibbles = arg_index(spec, "nibbles");
 constexpr int kScaleLayout = arg_index(spec, "scale_layout");
 
 Status run(const Call& call) {
-  const TensorView& x = call.tensor(kX);
+  const int64_t columns = input_columns(call);
   const Nvfp4Rows weight{call.tensor(kWeight), call.tensor(kScale),
                          load<float>(call.tensor(kGlobalScale).data), call.integer(kNibbles) == 0,
                          call.integer(kScaleLayout) == 0};
-  return matmul_reference(call, call.tensor(kOut), row_length(x), kEpilogue, LinearX{x, 0}, weight);
+  return matmul_reference(call, call.tensor(kOut), columns, kEpilogue,
+                          ReferenceInput(call, 0, DType::kNone, static_cast<double>(columns)),
+                          weight);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // linear_w4a8 on the CPU: decode the weight in registers or by tiles (quant_linear.cpp).
 #include "formats/w4a8.h"
-#include "ops/common/quant_matrices.h"
+#include "ops/common/linear_rows.h"
 #include "ops/common/w4a8_codebook.h"
 #include "ops/linear_w4a8/linear_w4a8_spec.h"
 
@@ -30,14 +30,14 @@ std::string refuses(const Call& call, const Machine&) {
 }
 
 Status run(const Call& call) {
-  return run_linear(call, {kX, kOut, kEpilogue}, weight(call), call.integer(kHadamard));
+  return run_any_linear(call, {kX, kOut, kEpilogue}, weight(call), call.integer(kHadamard));
 }
 
 constexpr Impl kImpls[] = {
     {.id = "cpu/linear_w4a8_simd",
      .refuses = refuses,
      .run = run,
-     .workspace = kQuantLinearTablesWorkspace},
+     .workspace = kLinearInputTablesWorkspace},
 };
 
 }  // namespace

@@ -7,7 +7,6 @@
 namespace pestle::ops::linear_w4a8 {
 namespace {
 
-constexpr int kX = arg_index(spec, "x");
 constexpr int kWeight = arg_index(spec, "weight");
 constexpr int kScaleRel = arg_index(spec, "scale_rel");
 constexpr int kScaleChannel = arg_index(spec, "scale_channel");
@@ -17,7 +16,7 @@ constexpr int kEpilogue = arg_index(spec, "alpha");
 constexpr int kHadamard = arg_index(spec, "hadamard");
 
 Status run(const Call& call) {
-  const TensorView& x = call.tensor(kX);
+  const int64_t columns = input_columns(call);
   const TensorView& codes = call.tensor(kWeight);
   float levels[formats::kW4a8Levels];
   formats::w4a8_default_codebook(levels);
@@ -27,14 +26,16 @@ Status run(const Call& call) {
   const formats::W4a8Table table = formats::w4a8_table(levels);
   const auto weight = [&](int64_t row, double* values) {
     const float channel = load<float>(at(call.tensor(kScaleChannel), row));
-    for (int64_t k = 0; k < row_length(x); ++k) {
+    for (int64_t k = 0; k < columns; ++k) {
       values[k] = formats::w4a8_dequantize(
           formats::nibble_of(byte_at(codes, row, k / 2), k % 2 == 1, false), table,
           byte_at(call.tensor(kScaleRel), row, k / formats::kW4a8Group), channel);
     }
   };
-  return matmul_reference(call, call.tensor(kOut), row_length(x), kEpilogue,
-                          LinearX{x, call.integer(kHadamard)}, weight);
+  return matmul_reference(
+      call, call.tensor(kOut), columns, kEpilogue,
+      ReferenceInput(call, call.integer(kHadamard), DType::kNone, static_cast<double>(columns)),
+      weight);
 }
 
 }  // namespace

@@ -2,13 +2,14 @@
 #pragma once
 
 #include "core/op_spec.h"
+#include "ops/common/input_rows.h"
 #include "ops/common/int4_args.h"
 #include "ops/common/linear_args.h"
 
 namespace pestle::ops::linear_w4a8 {
 
 inline constexpr Arg own_args[] = {
-    kLinearX,
+    kInputX,
     input("weight", "u8", "N, K/2", "indices into the codebook, two a byte: the even column low"),
     input("scale_rel", "e4m3", "N, K/16", "scale of 16 columns, relative to the row's"),
     input("scale_channel", "f32", "N", "scale of the row"),
@@ -16,9 +17,10 @@ inline constexpr Arg own_args[] = {
     kLinearOut,
     int_attr("hadamard", 256, kLinearHadamardDoc),
 };
-inline constexpr auto args = with_epilogue(own_args);
+inline constexpr auto args = joined(with_epilogue(own_args), kInputArgs);
 
 inline constexpr Constraint constraints[] = {
+    kInputConstraint,
     {"K % 16 == 0", "K must be a multiple of 16, the columns that share a relative scale"},
     kHadamardRule,
 };
@@ -31,6 +33,9 @@ inline constexpr Case cases[] = {
     {"M=2x3 N=131 K=1024 hadamard=1024 out=f32 alpha=f32 activation=gelu_tanh"},
     {"M=133 N=50 K=768 bias=f16 out=f16 codebook=f32"},
     {"M=1 N=1 K=16 hadamard=0", kEdge},
+    {"M=3 N=40 K=128 hadamard=64 input_act=swiglu bias=f32"},
+    {"M=5 N=24 K=256 hadamard=256 out=f32 input_act=rms_norm norm_weight=bf16"},
+    {"M=2x2 N=16 K=64 x=f16 hadamard=0 input_act=gelu_tanh", kEdge},
     {"M=0 N=8 K=16 hadamard=16", kEdge},
     {"M=3 N=0 K=256", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},

@@ -68,6 +68,12 @@ def _changed(x: Tensor, norm_weight: Tensor | None, options: dict) -> Tensor:
     return activations.activation(x, act=act, **plain)[0]
 
 
+def _input(x: Tensor, rest: tuple, options: dict) -> tuple[Tensor, tuple]:
+    """x after input_act, and the epilogue's tensors, of what follows the weight."""
+    *epilogue, norm_weight = rest
+    return _changed(x, norm_weight, options), tuple(epilogue)
+
+
 def _with_codes(make, q_scale, global_scale, options: dict):
     """What a product returns: make(**options), its codes, or both."""
     how = {name: options.pop(name) for name in _CODES}
@@ -113,30 +119,35 @@ def linear_int8(x, weight, scale, *rest, granularity, group_size, hadamard, acti
 
 
 @implements("linear_int4", backend="eager")
-def linear_int4(x, weight, scale, zero, *epilogue, group_size, mode, hadamard, **options):
+def linear_int4(x, weight, scale, zero, *rest, group_size, mode, hadamard, **options):
+    x, epilogue = _input(x, rest, options)
     decoded = int4.decode(weight, scale, zero, group_size)
     return _linear(x, decoded, hadamard, epilogue, options)
 
 
 @implements("linear_w4a8", backend="eager")
-def linear_w4a8(x, weight, scale_rel, scale_channel, codebook, *epilogue, hadamard, **options):
+def linear_w4a8(x, weight, scale_rel, scale_channel, codebook, *rest, hadamard, **options):
+    x, epilogue = _input(x, rest, options)
     decoded = w4a8.decode(weight, scale_rel, scale_channel, codebook)
     return _linear(x, decoded, hadamard, epilogue, options)
 
 
 @implements("linear_nvfp4", backend="eager")
-def linear_nvfp4(x, weight, scale, global_scale, *epilogue, nibbles, scale_layout, **options):
+def linear_nvfp4(x, weight, scale, global_scale, *rest, nibbles, scale_layout, **options):
+    x, epilogue = _input(x, rest, options)
     decoded = blocks.decode_nvfp4(weight, scale, global_scale, nibbles, scale_layout)
     return _linear(x, decoded, 0, epilogue, options)
 
 
 @implements("linear_mxfp8", backend="eager")
-def linear_mxfp8(x, weight, scale, *epilogue, scale_layout, **options):
+def linear_mxfp8(x, weight, scale, *rest, scale_layout, **options):
+    x, epilogue = _input(x, rest, options)
     return _linear(x, blocks.decode_mxfp8(weight, scale, scale_layout), 0, epilogue, options)
 
 
 @implements("linear_mxfp4", backend="eager")
-def linear_mxfp4(x, weight, scale, *epilogue, nibbles, scale_layout, **options):
+def linear_mxfp4(x, weight, scale, *rest, nibbles, scale_layout, **options):
+    x, epilogue = _input(x, rest, options)
     decoded = blocks.decode_mxfp4(weight, scale, nibbles, scale_layout)
     return _linear(x, decoded, 0, epilogue, options)
 

@@ -493,8 +493,26 @@ def linear_int8(x, weight, scale, alpha, bias, residual, norm_weight, q_scale, g
 
 
 @implements("linear_nvfp4", backend="triton")
-def linear_nvfp4(x, weight, scale, global_scale, alpha, bias, residual, *, nibbles, scale_layout,
-                 activation, out_dtype, out=None):  # fmt: skip
+def linear_nvfp4(
+    x,
+    weight,
+    scale,
+    global_scale,
+    alpha,
+    bias,
+    residual,
+    norm_weight,
+    *,
+    nibbles,
+    scale_layout,
+    activation,
+    input_act,
+    input_layout,
+    eps,
+    out_dtype,
+    out=None,
+):
+    x = _changed(x, norm_weight, input_act, input_layout, eps)
     w = _Operand(weight, E2M1.value, scale.contiguous(), NVFP4, global_scale)
     return _linear(x, w, NVFP4, out_dtype, out, (alpha, bias, residual, activation),
                    high_first=nibbles == "high_first",
@@ -502,16 +520,49 @@ def linear_nvfp4(x, weight, scale, global_scale, alpha, bias, residual, *, nibbl
 
 
 @implements("linear_mxfp8", backend="triton")
-def linear_mxfp8(x, weight, scale, alpha, bias, residual, *, scale_layout, activation, out_dtype,
-                 out=None):  # fmt: skip
+def linear_mxfp8(
+    x,
+    weight,
+    scale,
+    alpha,
+    bias,
+    residual,
+    norm_weight,
+    *,
+    scale_layout,
+    activation,
+    input_act,
+    input_layout,
+    eps,
+    out_dtype,
+    out=None,
+):
+    x = _changed(x, norm_weight, input_act, input_layout, eps)
     w = _Operand(weight, kind(weight.dtype), scale.contiguous(), MX)
     return _linear(x, w, MX, out_dtype, out, (alpha, bias, residual, activation),
                    swizzled=scale_layout == "swizzled")  # fmt: skip
 
 
 @implements("linear_mxfp4", backend="triton")
-def linear_mxfp4(x, weight, scale, alpha, bias, residual, *, nibbles, scale_layout, activation,
-                 out_dtype, out=None):  # fmt: skip
+def linear_mxfp4(
+    x,
+    weight,
+    scale,
+    alpha,
+    bias,
+    residual,
+    norm_weight,
+    *,
+    nibbles,
+    scale_layout,
+    activation,
+    input_act,
+    input_layout,
+    eps,
+    out_dtype,
+    out=None,
+):
+    x = _changed(x, norm_weight, input_act, input_layout, eps)
     w = _Operand(weight, E2M1.value, scale.contiguous(), MX)
     return _linear(x, w, MX, out_dtype, out, (alpha, bias, residual, activation),
                    high_first=nibbles == "high_first",
@@ -519,8 +570,27 @@ def linear_mxfp4(x, weight, scale, alpha, bias, residual, *, nibbles, scale_layo
 
 
 @implements("linear_int4", backend="triton")
-def linear_int4(x, weight, scale, zero, alpha, bias, residual, *, group_size, mode, hadamard,
-                activation, out_dtype, out=None):  # fmt: skip
+def linear_int4(
+    x,
+    weight,
+    scale,
+    zero,
+    alpha,
+    bias,
+    residual,
+    norm_weight,
+    *,
+    group_size,
+    mode,
+    hadamard,
+    activation,
+    input_act,
+    input_layout,
+    eps,
+    out_dtype,
+    out=None,
+):
+    x = _changed(x, norm_weight, input_act, input_layout, eps)
     whole = group_size >= 32 and power_of_2(group_size) == group_size
     how = ROW if group_size == 0 else CHUNK if whole else ELEMENT
     how = how if scale.numel() else NONE  # an empty row has no scale
@@ -530,8 +600,26 @@ def linear_int4(x, weight, scale, zero, alpha, bias, residual, *, group_size, mo
 
 
 @implements("linear_w4a8", backend="triton")
-def linear_w4a8(x, weight, scale_rel, scale_channel, codebook, alpha, bias, residual, *, hadamard,
-                activation, out_dtype, out=None):  # fmt: skip
+def linear_w4a8(
+    x,
+    weight,
+    scale_rel,
+    scale_channel,
+    codebook,
+    alpha,
+    bias,
+    residual,
+    norm_weight,
+    *,
+    hadamard,
+    activation,
+    input_act,
+    input_layout,
+    eps,
+    out_dtype,
+    out=None,
+):
+    x = _changed(x, norm_weight, input_act, input_layout, eps)
     w = _Operand(weight, INDEX.value, scale_rel, RELATIVE, scale_channel.contiguous(),
                  levels(codebook, x))  # fmt: skip
     return _linear(rotated_f32(x, hadamard), w, RELATIVE, out_dtype, out,
