@@ -540,7 +540,7 @@ static inline pestle_status pestle_linear_fp8(
 }
 
 /* Linear layer with an NVFP4 weight: epilogue(x @ W^T).
- *   x: bf16|f16|f32 [*M, K] activations
+ *   x: bf16|f16|f32 [none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K] activations; gated ones hold both factors side by side
  *   weight: u8 [N, K/2] one row per output column, two E2M1 codes a byte
  *   scale: e4m3 [swizzled: round_up(N,128), round_up(cdiv(K,16),4); plain: N, cdiv(K,16)] decode scale of each 16 columns, in units of the global scale
  *   global_scale: f32 [1] decode scale of the whole weight
@@ -551,6 +551,10 @@ static inline pestle_status pestle_linear_fp8(
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
  *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   norm_weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row, input_act=rms_norm
+ *   input_act: none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm; done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
+ *   input_layout: act_first|act_last; swiglu, geglu: the half of x that the activation takes; the other half multiplies it
+ *   eps: added to the mean square, input_act=rms_norm
  */
 static inline pestle_status pestle_linear_nvfp4(
     const pestle_tensor* x,
@@ -564,8 +568,12 @@ static inline pestle_status pestle_linear_nvfp4(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* norm_weight,
+    const char* input_act,
+    const char* input_layout,
+    double eps,
     const pestle_call_options* options) {
-  pestle_arg args[11];
+  pestle_arg args[15];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(scale);
@@ -577,11 +585,15 @@ static inline pestle_status pestle_linear_nvfp4(
   args[8] = pestle_tensor_arg(bias);
   args[9] = pestle_tensor_arg(residual);
   args[10] = pestle_choice_arg(activation);
-  return pestle_call(pestle_find_op("linear_nvfp4"), args, 11, options);
+  args[11] = pestle_tensor_arg(norm_weight);
+  args[12] = pestle_choice_arg(input_act);
+  args[13] = pestle_choice_arg(input_layout);
+  args[14] = pestle_float_arg(eps);
+  return pestle_call(pestle_find_op("linear_nvfp4"), args, 15, options);
 }
 
 /* Linear layer with an MXFP8 weight: epilogue(x @ W^T).
- *   x: bf16|f16|f32 [*M, K] activations
+ *   x: bf16|f16|f32 [none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K] activations; gated ones hold both factors side by side
  *   weight: e4m3|e5m2 [N, K] codes, one row per output column
  *   scale: e8m0 [swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)] decode scale of each 32 columns, a power of two
  *   out: bf16|f16|f32 [*M, N] (output) epilogue(x @ W^T), W the decoded weight
@@ -590,6 +602,10 @@ static inline pestle_status pestle_linear_nvfp4(
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
  *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   norm_weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row, input_act=rms_norm
+ *   input_act: none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm; done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
+ *   input_layout: act_first|act_last; swiglu, geglu: the half of x that the activation takes; the other half multiplies it
+ *   eps: added to the mean square, input_act=rms_norm
  */
 static inline pestle_status pestle_linear_mxfp8(
     const pestle_tensor* x,
@@ -601,8 +617,12 @@ static inline pestle_status pestle_linear_mxfp8(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* norm_weight,
+    const char* input_act,
+    const char* input_layout,
+    double eps,
     const pestle_call_options* options) {
-  pestle_arg args[9];
+  pestle_arg args[13];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(scale);
@@ -612,11 +632,15 @@ static inline pestle_status pestle_linear_mxfp8(
   args[6] = pestle_tensor_arg(bias);
   args[7] = pestle_tensor_arg(residual);
   args[8] = pestle_choice_arg(activation);
-  return pestle_call(pestle_find_op("linear_mxfp8"), args, 9, options);
+  args[9] = pestle_tensor_arg(norm_weight);
+  args[10] = pestle_choice_arg(input_act);
+  args[11] = pestle_choice_arg(input_layout);
+  args[12] = pestle_float_arg(eps);
+  return pestle_call(pestle_find_op("linear_mxfp8"), args, 13, options);
 }
 
 /* Linear layer with an MXFP4 weight: epilogue(x @ W^T).
- *   x: bf16|f16|f32 [*M, K] activations
+ *   x: bf16|f16|f32 [none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K] activations; gated ones hold both factors side by side
  *   weight: u8 [N, K/2] one row per output column, two E2M1 codes a byte
  *   scale: e8m0 [swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)] decode scale of each 32 columns, a power of two
  *   out: bf16|f16|f32 [*M, N] (output) epilogue(x @ W^T), W the decoded weight
@@ -626,6 +650,10 @@ static inline pestle_status pestle_linear_mxfp8(
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
  *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   norm_weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row, input_act=rms_norm
+ *   input_act: none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm; done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
+ *   input_layout: act_first|act_last; swiglu, geglu: the half of x that the activation takes; the other half multiplies it
+ *   eps: added to the mean square, input_act=rms_norm
  */
 static inline pestle_status pestle_linear_mxfp4(
     const pestle_tensor* x,
@@ -638,8 +666,12 @@ static inline pestle_status pestle_linear_mxfp4(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* norm_weight,
+    const char* input_act,
+    const char* input_layout,
+    double eps,
     const pestle_call_options* options) {
-  pestle_arg args[10];
+  pestle_arg args[14];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(scale);
@@ -650,7 +682,11 @@ static inline pestle_status pestle_linear_mxfp4(
   args[7] = pestle_tensor_arg(bias);
   args[8] = pestle_tensor_arg(residual);
   args[9] = pestle_choice_arg(activation);
-  return pestle_call(pestle_find_op("linear_mxfp4"), args, 10, options);
+  args[10] = pestle_tensor_arg(norm_weight);
+  args[11] = pestle_choice_arg(input_act);
+  args[12] = pestle_choice_arg(input_layout);
+  args[13] = pestle_float_arg(eps);
+  return pestle_call(pestle_find_op("linear_mxfp4"), args, 14, options);
 }
 
 /* Linear layer with an INT8 weight, rotated or not: epilogue(x @ W^T).
@@ -737,7 +773,7 @@ static inline pestle_status pestle_linear_int8(
 }
 
 /* Linear layer with an INT4 weight in groups, rotated or not: epilogue(x @ W^T).
- *   x: bf16|f16|f32 [*M, K] activations
+ *   x: bf16|f16|f32 [none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K] activations; gated ones hold both factors side by side
  *   weight: u8 [N, K/2] codes, two a byte: the even column in the low nibble
  *   scale: f32 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))] decode scale of each group
  *   zero: u8 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))] (may be NULL) zero point of each group
@@ -749,6 +785,10 @@ static inline pestle_status pestle_linear_int8(
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
  *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   norm_weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row, input_act=rms_norm
+ *   input_act: none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm; done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
+ *   input_layout: act_first|act_last; swiglu, geglu: the half of x that the activation takes; the other half multiplies it
+ *   eps: added to the mean square, input_act=rms_norm
  */
 static inline pestle_status pestle_linear_int4(
     const pestle_tensor* x,
@@ -763,8 +803,12 @@ static inline pestle_status pestle_linear_int4(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* norm_weight,
+    const char* input_act,
+    const char* input_layout,
+    double eps,
     const pestle_call_options* options) {
-  pestle_arg args[12];
+  pestle_arg args[16];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(scale);
@@ -777,11 +821,15 @@ static inline pestle_status pestle_linear_int4(
   args[9] = pestle_tensor_arg(bias);
   args[10] = pestle_tensor_arg(residual);
   args[11] = pestle_choice_arg(activation);
-  return pestle_call(pestle_find_op("linear_int4"), args, 12, options);
+  args[12] = pestle_tensor_arg(norm_weight);
+  args[13] = pestle_choice_arg(input_act);
+  args[14] = pestle_choice_arg(input_layout);
+  args[15] = pestle_float_arg(eps);
+  return pestle_call(pestle_find_op("linear_int4"), args, 16, options);
 }
 
 /* Linear layer with a W4A8 weight (codebook indices that decode to int8): epilogue(x @ W^T).
- *   x: bf16|f16|f32 [*M, K] activations
+ *   x: bf16|f16|f32 [none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K] activations; gated ones hold both factors side by side
  *   weight: u8 [N, K/2] indices into the codebook, two a byte: the even column low
  *   scale_rel: e4m3 [N, K/16] scale of 16 columns, relative to the row's
  *   scale_channel: f32 [N] scale of the row
@@ -792,6 +840,10 @@ static inline pestle_status pestle_linear_int4(
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
  *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   norm_weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row, input_act=rms_norm
+ *   input_act: none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm; done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
+ *   input_layout: act_first|act_last; swiglu, geglu: the half of x that the activation takes; the other half multiplies it
+ *   eps: added to the mean square, input_act=rms_norm
  */
 static inline pestle_status pestle_linear_w4a8(
     const pestle_tensor* x,
@@ -805,8 +857,12 @@ static inline pestle_status pestle_linear_w4a8(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* norm_weight,
+    const char* input_act,
+    const char* input_layout,
+    double eps,
     const pestle_call_options* options) {
-  pestle_arg args[11];
+  pestle_arg args[15];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(scale_rel);
@@ -818,7 +874,11 @@ static inline pestle_status pestle_linear_w4a8(
   args[8] = pestle_tensor_arg(bias);
   args[9] = pestle_tensor_arg(residual);
   args[10] = pestle_choice_arg(activation);
-  return pestle_call(pestle_find_op("linear_w4a8"), args, 11, options);
+  args[11] = pestle_tensor_arg(norm_weight);
+  args[12] = pestle_choice_arg(input_act);
+  args[13] = pestle_choice_arg(input_layout);
+  args[14] = pestle_float_arg(eps);
+  return pestle_call(pestle_find_op("linear_w4a8"), args, 15, options);
 }
 
 /* Rotary position embedding of one tensor, or of queries and keys together; or back.

@@ -437,21 +437,25 @@ def linear_fp8(
     """
 
 def linear_nvfp4(
-    x: Tensor, weight: Tensor, scale: Tensor, global_scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, global_scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, norm_weight: Tensor | None = None, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with an NVFP4 weight: epilogue(x @ W^T).
 
     Args:
-        x (bf16|f16|f32 [*M, K]): activations
+        x (bf16|f16|f32 none: [*M, K]; silu: [*M, K]; gelu: [*M, K]; gelu_tanh: [*M, K]; rms_norm: [*M, K]; swiglu: [*M, 2*K]; geglu: [*M, 2*K]; geglu_tanh: [*M, 2*K]): activations; gated ones hold both factors side by side
         weight (u8 [N, K/2]): one row per output column, two E2M1 codes a byte
         scale (e4m3 swizzled: [round_up(N,128), round_up(cdiv(K,16),4)]; plain: [N, cdiv(K,16)]): decode scale of each 16 columns, in units of the global scale
         global_scale (f32 [1]): decode scale of the whole weight
         alpha (f32 [1], optional): factor on the product; 1 when absent
         bias (f32|bf16|f16 [N], optional): added to every row
         residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        norm_weight (f32|bf16|f16 [K], optional): multiplies the normalised row, input_act=rms_norm
         nibbles (high_first|low_first): which nibble of a byte holds the even element
         scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        input_act (none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm): done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
+        input_layout (act_first|act_last): swiglu, geglu: the half of x that the activation takes; the other half multiplies it
+        eps: added to the mean square, input_act=rms_norm
         out_dtype: dtype of out
         backend: the only one to use, or several in order; None: as selected
 
@@ -459,25 +463,30 @@ def linear_nvfp4(
         out: epilogue(x @ W^T), W the decoded weight
 
     Rules:
+        norm_weight belongs to input_act=rms_norm
         K must be a multiple of 16, the block; pad x and the weight with zeros
 
     Defined in docs/formats/nvfp4.md, docs/formats/swizzle.md
     """
 
 def linear_mxfp8(
-    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, norm_weight: Tensor | None = None, *, scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with an MXFP8 weight: epilogue(x @ W^T).
 
     Args:
-        x (bf16|f16|f32 [*M, K]): activations
+        x (bf16|f16|f32 none: [*M, K]; silu: [*M, K]; gelu: [*M, K]; gelu_tanh: [*M, K]; rms_norm: [*M, K]; swiglu: [*M, 2*K]; geglu: [*M, 2*K]; geglu_tanh: [*M, 2*K]): activations; gated ones hold both factors side by side
         weight (e4m3|e5m2 [N, K]): codes, one row per output column
         scale (e8m0 swizzled: [round_up(N,128), round_up(cdiv(K,32),4)]; plain: [N, cdiv(K,32)]): decode scale of each 32 columns, a power of two
         alpha (f32 [1], optional): factor on the product; 1 when absent
         bias (f32|bf16|f16 [N], optional): added to every row
         residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        norm_weight (f32|bf16|f16 [K], optional): multiplies the normalised row, input_act=rms_norm
         scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        input_act (none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm): done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
+        input_layout (act_first|act_last): swiglu, geglu: the half of x that the activation takes; the other half multiplies it
+        eps: added to the mean square, input_act=rms_norm
         out_dtype: dtype of out
         backend: the only one to use, or several in order; None: as selected
 
@@ -485,26 +494,31 @@ def linear_mxfp8(
         out: epilogue(x @ W^T), W the decoded weight
 
     Rules:
+        norm_weight belongs to input_act=rms_norm
         K must be a multiple of 32, the block; pad x and the weight with zeros
 
     Defined in docs/formats/mx.md, docs/formats/swizzle.md
     """
 
 def linear_mxfp4(
-    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, nibbles: Literal["low_first", "high_first"] = "low_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, norm_weight: Tensor | None = None, *, nibbles: Literal["low_first", "high_first"] = "low_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with an MXFP4 weight: epilogue(x @ W^T).
 
     Args:
-        x (bf16|f16|f32 [*M, K]): activations
+        x (bf16|f16|f32 none: [*M, K]; silu: [*M, K]; gelu: [*M, K]; gelu_tanh: [*M, K]; rms_norm: [*M, K]; swiglu: [*M, 2*K]; geglu: [*M, 2*K]; geglu_tanh: [*M, 2*K]): activations; gated ones hold both factors side by side
         weight (u8 [N, K/2]): one row per output column, two E2M1 codes a byte
         scale (e8m0 swizzled: [round_up(N,128), round_up(cdiv(K,32),4)]; plain: [N, cdiv(K,32)]): decode scale of each 32 columns, a power of two
         alpha (f32 [1], optional): factor on the product; 1 when absent
         bias (f32|bf16|f16 [N], optional): added to every row
         residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        norm_weight (f32|bf16|f16 [K], optional): multiplies the normalised row, input_act=rms_norm
         nibbles (low_first|high_first): which nibble of a byte holds the even element
         scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        input_act (none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm): done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
+        input_layout (act_first|act_last): swiglu, geglu: the half of x that the activation takes; the other half multiplies it
+        eps: added to the mean square, input_act=rms_norm
         out_dtype: dtype of out
         backend: the only one to use, or several in order; None: as selected
 
@@ -512,6 +526,7 @@ def linear_mxfp4(
         out: epilogue(x @ W^T), W the decoded weight
 
     Rules:
+        norm_weight belongs to input_act=rms_norm
         K must be a multiple of 32, the block; pad x and the weight with zeros
 
     Defined in docs/formats/mx.md, docs/formats/swizzle.md
@@ -571,22 +586,26 @@ def linear_int8(
     """
 
 def linear_int4(
-    x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, group_size: int = 0, mode: Literal["symmetric", "asymmetric"] = "symmetric", hadamard: int = 0, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, norm_weight: Tensor | None = None, *, group_size: int = 0, mode: Literal["symmetric", "asymmetric"] = "symmetric", hadamard: int = 0, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with an INT4 weight in groups, rotated or not: epilogue(x @ W^T).
 
     Args:
-        x (bf16|f16|f32 [*M, K]): activations
+        x (bf16|f16|f32 none: [*M, K]; silu: [*M, K]; gelu: [*M, K]; gelu_tanh: [*M, K]; rms_norm: [*M, K]; swiglu: [*M, 2*K]; geglu: [*M, 2*K]; geglu_tanh: [*M, 2*K]): activations; gated ones hold both factors side by side
         weight (u8 [N, K/2]): codes, two a byte: the even column in the low nibble
         scale (f32 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))]): decode scale of each group
         zero (u8 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))], optional): zero point of each group
         alpha (f32 [1], optional): factor on the product; 1 when absent
         bias (f32|bf16|f16 [N], optional): added to every row
         residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        norm_weight (f32|bf16|f16 [K], optional): multiplies the normalised row, input_act=rms_norm
         group_size: columns that share a scale; 0: the whole row
         mode (symmetric|asymmetric): symmetric: two's complement codes; asymmetric: codes 0..15 and zero
         hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        input_act (none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm): done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
+        input_layout (act_first|act_last): swiglu, geglu: the half of x that the activation takes; the other half multiplies it
+        eps: added to the mean square, input_act=rms_norm
         out_dtype: dtype of out
         backend: the only one to use, or several in order; None: as selected
 
@@ -594,6 +613,7 @@ def linear_int4(
         out: epilogue(x @ W^T), W the decoded weight
 
     Rules:
+        norm_weight belongs to input_act=rms_norm
         group_size must be even, or 0 for the whole row: 32, 64 and 128 are usual
         hadamard must be 0, 4, 16, 64, 256 or 1024 and divide K
 
@@ -601,12 +621,12 @@ def linear_int4(
     """
 
 def linear_w4a8(
-    x: Tensor, weight: Tensor, scale_rel: Tensor, scale_channel: Tensor, codebook: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, hadamard: int = 256, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    x: Tensor, weight: Tensor, scale_rel: Tensor, scale_channel: Tensor, codebook: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, norm_weight: Tensor | None = None, *, hadamard: int = 256, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with a W4A8 weight (codebook indices that decode to int8): epilogue(x @ W^T).
 
     Args:
-        x (bf16|f16|f32 [*M, K]): activations
+        x (bf16|f16|f32 none: [*M, K]; silu: [*M, K]; gelu: [*M, K]; gelu_tanh: [*M, K]; rms_norm: [*M, K]; swiglu: [*M, 2*K]; geglu: [*M, 2*K]; geglu_tanh: [*M, 2*K]): activations; gated ones hold both factors side by side
         weight (u8 [N, K/2]): indices into the codebook, two a byte: the even column low
         scale_rel (e4m3 [N, K/16]): scale of 16 columns, relative to the row's
         scale_channel (f32 [N]): scale of the row
@@ -614,8 +634,12 @@ def linear_w4a8(
         alpha (f32 [1], optional): factor on the product; 1 when absent
         bias (f32|bf16|f16 [N], optional): added to every row
         residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        norm_weight (f32|bf16|f16 [K], optional): multiplies the normalised row, input_act=rms_norm
         hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        input_act (none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm): done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
+        input_layout (act_first|act_last): swiglu, geglu: the half of x that the activation takes; the other half multiplies it
+        eps: added to the mean square, input_act=rms_norm
         out_dtype: dtype of out
         backend: the only one to use, or several in order; None: as selected
 
@@ -623,6 +647,7 @@ def linear_w4a8(
         out: epilogue(x @ W^T), W the decoded weight
 
     Rules:
+        norm_weight belongs to input_act=rms_norm
         K must be a multiple of 16, the columns that share a relative scale
         hadamard must be 0, 4, 16, 64, 256 or 1024 and divide K
 
