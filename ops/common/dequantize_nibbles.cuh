@@ -1,6 +1,7 @@
 // Decoders of 4-bit codes, the even column low, with a scale of a few columns of a row, rotated
 // back if asked, on CUDA. An op gives its Format; maps and refusals are here.
 // Maps     tiles    a thread decodes 8 neighbouring codes in each of kRows rows
+//          products groups of 256 and one scale a row: dequantize_products.cuh
 //          rotated  groups up to 256: a warp up to 8 pieces of 2048 columns of a row, 64 neighbours
 //                   a lane, one pass through shared memory (hadamard_lanes.cuh), the next piece's
 //                   codes and scales on their way meanwhile; of 1024: a warp 1024 columns, 16
@@ -13,6 +14,7 @@
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tensor_amax.h"
+#include "ops/common/dequantize_products.cuh"
 #include "ops/common/hadamard.cuh"
 #include "ops/common/hadamard_lanes.cuh"
 
@@ -307,6 +309,9 @@ __device__ inline void nibble_numbers(uint32_t word, float minus, float (&v)[cud
 template <class T, class Format>
 Status run_nibbles_rotated(const Call& call, const char* name, const NibbleCall& b, NibbleMatrix m,
                            const Format& format) {
+  if (b.hadamard == 256 && format.by_products()) {
+    return run_products<T>(call, name, b.q, b.out, format);
+  }
   return with_hadamard(b.hadamard, [&](auto n) {
     constexpr bool kLong = n <= kLongestGroup;
     const int64_t pieces = cuda::ceil_div(m.columns, kLong ? kLongPiece : 2 * kChunk);

@@ -1,11 +1,11 @@
-// dequantize_int4, reference: the rule of docs/formats/int4.md as plain loops.
+// dequantize_int4, reference: the rule of docs/formats/int4.md as plain loops, rotated back in f64.
 #include <vector>
 
 #include "core/op.h"
-#include "formats/hadamard.h"
 #include "formats/int4.h"
 #include "formats/packing.h"
 #include "ops/common/element.h"
+#include "ops/common/rotated_ref.h"
 #include "ops/dequantize_int4/dequantize_int4_spec.h"
 
 namespace pestle::ops::dequantize_int4 {
@@ -24,7 +24,7 @@ Status run(const Call& call) {
   const int64_t columns = out.shape[1];
   const int64_t group_size = int4_group(call.integer(kGroupSize), columns);
   const int64_t hadamard = call.integer(kHadamard);
-  std::vector<float> row(static_cast<size_t>(columns));
+  std::vector<double> row(static_cast<size_t>(columns));
   for (int64_t n = 0; n < out.shape[0]; ++n) {
     for (int64_t k = 0; k < columns; ++k) {
       const auto* byte = reinterpret_cast<const uint8_t*>(at(q, n, k / 2));
@@ -35,10 +35,8 @@ Status run(const Call& call) {
                          code, {scale, load<uint8_t>(at(call.tensor(kZero), n, k / group_size))})
                    : formats::int4_dequantize(formats::int4_from_nibble(code), scale);
     }
-    for (int64_t k = 0; hadamard != 0 && k < columns; k += hadamard) {
-      formats::hadamard_rotate(&row[k], hadamard);
-    }
-    for (int64_t k = 0; k < columns; ++k) store_f32(at(out, n, k), out.dtype, row[k]);
+    rotate_reference(row.data(), columns, hadamard, call.sum_magnitudes);
+    for (int64_t k = 0; k < columns; ++k) store_f64(at(out, n, k), out.dtype, row[k]);
   }
   return {};
 }

@@ -10,7 +10,8 @@ inline constexpr Arg args[] = {
     input("q", "u8", "N, K/2", "codes, two a byte: the even column in the low nibble"),
     input("scale", "f32", kInt4GroupShape, "decode scale of each group"),
     input("zero", "u8", kInt4GroupShape, "zero point of each group").only_if("mode == asymmetric"),
-    output("out", "bf16|f16|f32", "N, K", "code * scale, or (code - zero) * scale, rotated back"),
+    output("out", "bf16|f16|f32", "N, K", "code * scale, or (code - zero) * scale, rotated back")
+        .within(1, "hadamard"),
     int_attr("group_size", 0, "columns that share a scale; 0: the whole row"),
     choice("mode", kInt4Modes,
            "symmetric: two's complement codes; asymmetric: codes 0..15 and zero"),

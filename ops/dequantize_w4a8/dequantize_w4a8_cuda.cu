@@ -99,6 +99,57 @@ struct W4a8Format {
       for (int i = 0; i < kUnit; ++i) v[i] = decode(v[i], c);
     }
   }
+  // By products: dequantize_products.cuh.
+  struct BlockAhead {
+    uint8_t scale_rel;
+  };
+  bool by_products() const { return true; }
+  __device__ float row_factor(int64_t row) const {
+    return __ldg(
+        reinterpret_cast<const float*>(scale_channel.data + row * scale_channel.strides[0]));
+  }
+  __device__ BlockAhead block_ahead(int64_t row, int block) const {
+    return {__ldg(reinterpret_cast<const uint8_t*>(scale_rel.data) + row * scale_rel.strides[0] +
+                  block)};
+  }
+  // The integers of four codes as f16: rounded by a sum whose low bits are those of 1536 + n.
+  __device__ static void integers(const float (&product)[4], uint32_t (&b)[2]) {
+    constexpr float kMagic = 0x1.8p23f + 26112.0f;  // 0x6600, 1536 as f16
+    const __half2 base = __half2half2(__ushort_as_half(0x6600));
+    const __half2 most = __half2half2(__ushort_as_half(0x57F0));  // 127
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t two = __byte_perm(__float_as_uint(product[i] + kMagic),
+                                       __float_as_uint(product[i + 2] + kMagic), 0x5410);
+      const __half2 n = __hsub2(*reinterpret_cast<const __half2*>(&two), base);
+      const __half2 inside = __hmin2(__hmax2(n, __hneg2(most)), most);
+      b[i] = *reinterpret_cast<const uint32_t*>(&inside);
+    }
+  }
+  __device__ void pairs(const uint32_t (&words)[2], const BlockAhead (&aheads)[2], const State& s,
+                        uint32_t (&b)[2][2]) const {
+    float product[2][4];
+    bool small = true;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float rel = e4m3_value(aheads[half].scale_rel);
+      small = small && fabsf(rel) * s.largest <= 511.0f;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float level = __shfl_sync(
+            0xFFFFFFFFu, s.level, static_cast<int>(words[half] >> (4 * i)), formats::kW4a8Levels);
+        product[half][i] = level * rel;
+      }
+    }
+    if (!__all_sync(0xFFFFFFFFu, small)) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        for (float& v : product[half]) v = v != v ? 0.0f : fminf(fmaxf(v, -127.0f), 127.0f);
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) integers(product[half], b[half]);
+  }
   __device__ float value(uint32_t code, int64_t row, int64_t column) const {
     const auto rel = static_cast<uint8_t>(*scale_rel.at(row, column / formats::kW4a8Group));
     const float channel = scale_channel.load(scale_channel.data + row * scale_channel.strides[0]);

@@ -1,10 +1,10 @@
-// dequantize_w4a8, reference: the rule of docs/formats/w4a8.md as plain loops.
+// dequantize_w4a8, reference: the rule of docs/formats/w4a8.md as plain loops, rotated back in f64.
 #include <vector>
 
 #include "core/op.h"
-#include "formats/hadamard.h"
 #include "formats/packing.h"
 #include "ops/common/element.h"
+#include "ops/common/rotated_ref.h"
 #include "ops/common/w4a8_codebook.h"
 #include "ops/dequantize_w4a8/dequantize_w4a8_spec.h"
 
@@ -26,7 +26,7 @@ Status run(const Call& call) {
   float levels[formats::kW4a8Levels];
   load_codebook(call, kCodebook, levels);
   const formats::W4a8Table table = formats::w4a8_table(levels);
-  std::vector<float> row(static_cast<size_t>(columns));
+  std::vector<double> row(static_cast<size_t>(columns));
   for (int64_t n = 0; n < out.shape[0]; ++n) {
     const float channel = load<float>(at(call.tensor(kScaleChannel), n));
     for (int64_t k = 0; k < columns; ++k) {
@@ -35,10 +35,8 @@ Status run(const Call& call) {
       row[k] =
           formats::w4a8_dequantize(formats::load_nibble(byte, k % 2), table, scale_rel, channel);
     }
-    for (int64_t k = 0; hadamard != 0 && k < columns; k += hadamard) {
-      formats::hadamard_rotate(&row[k], hadamard);
-    }
-    for (int64_t k = 0; k < columns; ++k) store_f32(at(out, n, k), out.dtype, row[k]);
+    rotate_reference(row.data(), columns, hadamard, call.sum_magnitudes);
+    for (int64_t k = 0; k < columns; ++k) store_f64(at(out, n, k), out.dtype, row[k]);
   }
   return {};
 }

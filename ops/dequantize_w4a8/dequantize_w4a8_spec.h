@@ -12,7 +12,8 @@ inline constexpr Arg args[] = {
     input("scale_channel", "f32", "N", "scale of the row"),
     input("codebook", "f32", "16", "values of the indices; the fixed table when absent").optional(),
     output("out", "bf16|f16|f32", "N, K",
-           "int8(codebook[q] * scale_rel) * scale_channel, rotated back"),
+           "int8(codebook[q] * scale_rel) * scale_channel, rotated back")
+        .within(1, "hadamard"),
     int_attr("hadamard", 256, "columns were rotated in groups of this many; 0: no rotation"),
 };
 

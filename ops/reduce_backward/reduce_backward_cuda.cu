@@ -5,7 +5,7 @@
 //          amin, prod: a block a set learns what its gradients depend on.
 // Traffic  units: x once (sum and mean: not at all), d_x once; amax, amin and prod read x twice
 // Numerics f32; quotients of norm and prod in float64; one rounding
-// Measured bf16 16384 x 8192 on an H200: mean 82.7 us, 3.25 TB/s (x is not read),
+// Measured bf16 16384 x 8192 on an H200: mean 71.3 us, 3.77 TB/s, 84 % (x is not read),
 //          logsumexp 145.9 us, 3.68 TB/s (94 %). any: 3.0 ms (5 %).
 #include "backends/cuda/device/tiles.h"
 #include "ops/common/reduce_layout.cuh"
@@ -208,12 +208,7 @@ __device__ inline void gradients_of_unit(const UnitJob& job, int64_t set, float 
   float g[kUnit];
   load_of_sets(job.d_out, job.g_dtype, set, job.reduced, g);
   if constexpr (kWay == kOfSet) {
-    if (job.reduced) {
-      const float one = gradient(job.op, 0, 0, g[0], Facts{}, job.count);
-      for (float& each : x) each = one;
-    } else {
-      for (int i = 0; i < kUnit; ++i) x[i] = gradient(job.op, 0, 0, g[i], Facts{}, job.count);
-    }
+    for (int i = 0; i < kUnit; ++i) x[i] = gradient(job.op, 0, 0, g[i], Facts{}, job.count);
   } else if constexpr (kWay == kLearnt) {
     Facts facts = job.facts[set];
     for (int i = 0; i < kUnit; ++i) {
@@ -235,10 +230,35 @@ __device__ inline void gradients_of_unit(const UnitJob& job, int64_t set, float 
   }
 }
 
+// Units whose elements all have one gradient: all of a thread's are asked for before one is stored.
+template <class T>
+__device__ inline void fill_units(const UnitJob& job, uint32_t first) {
+  float gradients[kBatch];
+#pragma unroll
+  for (int i = 0; i < kBatch; ++i) {
+    const uint32_t unit = min(first + i * kReduceThreads, job.units - 1);
+    float g[kUnit];
+    load_of_sets(job.d_out, job.g_dtype, job.set_of(unit), true, g);
+    gradients[i] = g[0];
+  }
+#pragma unroll
+  for (int i = 0; i < kBatch; ++i) {
+    const uint32_t unit = first + i * kReduceThreads;
+    if (unit >= job.units) return;
+    const float one = gradient(job.op, 0, 0, gradients[i], Facts{}, job.count);
+    float v[kUnit];
+    for (float& each : v) each = one;
+    T::store(job.d_x + int64_t{unit} * (kUnit * T::kBytes), v);
+  }
+}
+
 template <class T, int kWay>
 __global__ void __launch_bounds__(kReduceThreads) units(const __grid_constant__ UnitJob job) {
   constexpr int kBytes = kUnit * T::kBytes;
   const uint32_t first = blockIdx.x * (kBatch * kReduceThreads) + threadIdx.x;
+  if constexpr (kWay == kOfSet) {
+    if (job.reduced) return fill_units<T>(job, first);
+  }
   typename T::Raw raw[kBatch];
   if constexpr (kWay != kOfSet) {
 #pragma unroll
