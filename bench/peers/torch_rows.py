@@ -165,17 +165,30 @@ def rms(x, affine, eps):
 
 
 def group_norm(case):
-    if not case.only("x", "weight", "bias"):
+    names = ("x", "weight", "bias", "residual", "gate", "scale", "shift")
+    if not case.only(*names, "q_scale", "global_scale"):
         return None
     groups, eps = case.attribute("groups"), case.attribute("eps")
     after = F.silu if case.attribute("activation") == "silu" else (lambda y: y)
-    names = [n for n in ("weight", "bias") if case.has(n)]
+    have = [n for n in names if case.has(n)]
+    batch, *planes = case.shape("x")[:1] + [1] * len(case.shape("x")[2:])
 
-    def chain(x, *affine):
-        given = {n: t.to(x.dtype) for n, t in zip(names, affine, strict=True)}
-        return after(F.group_norm(x, groups, **given, eps=eps))
+    def chain(*tensors):
+        t = dict(zip(have, tensors, strict=True))
+        rows = {
+            n: t[n].repeat_interleave(batch // t[n].shape[0], 0).view(batch, -1, *planes)
+            for n in ("gate", "scale", "shift")
+            if n in t
+        }
+        x = t["x"] * rows["gate"] if "gate" in t else t["x"]
+        x = t["residual"] + x if "residual" in t else x
+        given = {n: t[n].to(x.dtype) for n in ("weight", "bias") if n in t}
+        y = F.group_norm(x, groups, **given, eps=eps)
+        y = y * (1 + rows["scale"]) if "scale" in t else y
+        y = y + rows["shift"] if "shift" in t else y
+        return after(y), x
 
-    return chain, (case.tensor("x"), *map(case.tensor, names))
+    return with_sum(case, chain, tuple(map(case.tensor, have)))
 
 
 REGULAR = ((1.0, 1, 1, -1), (1, 1, -1, 1), (1, -1, 1, 1), (-1, 1, 1, 1))

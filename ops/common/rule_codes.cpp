@@ -77,17 +77,43 @@ void set_argument(const Call& call, const TensorView& y, const OpSpec& spec, std
   }
 }
 
-// Without leading dimensions, which have one element each here.
-void take_matrix(Value& value) {
-  TensorView& t = value.tensor;
-  for (int d = 0; d < 2 && t.rank > 2; ++d) {
-    t.shape[d] = t.shape[t.rank - 2 + d];
-    t.strides[d] = t.strides[t.rank - 2 + d];
+// Leading dimensions as one; false where no single stride goes through them.
+bool take_matrix(TensorView& t) {
+  if (t.rank <= 2) return true;
+  int64_t rows = 1, stride = 0;
+  for (int d = t.rank - 2; d >= 0; --d) {
+    if (t.shape[d] != 1 && rows > 1 && t.strides[d] != stride * rows) return false;
+    if (t.shape[d] != 1 && rows == 1) stride = t.strides[d];
+    rows *= t.shape[d];
   }
-  t.rank = std::min(t.rank, 2);
+  t.shape[1] = t.shape[t.rank - 1];
+  t.strides[1] = t.strides[t.rank - 1];
+  t.shape[0] = rows;
+  t.strides[0] = rows == 1 ? t.shape[1] : stride;
+  t.rank = 2;
+  return true;
 }
+bool is_matrix(TensorView t) { return take_matrix(t); }
 
 int64_t round_up(int64_t n) { return (n + 255) / 256 * 256; }
+
+// Does the op want one matrix where others take leading dimensions?
+bool takes_matrices(const OpSpec& spec) { return spec.args[0].shape[0] != '*'; }
+
+Status copy(const Call& call, TensorView from, const TensorView& to) {
+  const Op* op = find_op("copy");
+  if (op == nullptr) return {Code::kInternal, "there is no op that copies"};
+  std::array<Value, 2> values{};
+  from.device = to.device;
+  for (Value& value : values) value.present = true;
+  values[static_cast<size_t>(find_arg(*op->spec, "x"))].tensor = from;
+  values[static_cast<size_t>(find_arg(*op->spec, "out"))].tensor = to;
+  Call inner = call;
+  inner.spec = op->spec;
+  inner.args = values;
+  inner.workspace_bytes = 0;
+  return run(*op, inner);
+}
 
 }  // namespace
 
@@ -106,14 +132,28 @@ Status codes_by_rule(const Call& call, const TensorView& y, void* workspace, int
     const int own = find(call, name), theirs = find_arg(spec, name);
     if (call.has(own)) all[static_cast<size_t>(theirs)] = call.args[static_cast<size_t>(own)];
   }
-  if (spec.args[0].shape[0] != '*')
-    for (Value& value : all) take_matrix(value);
+  const TensorView q = call.tensor(find(call, "q"));
+  auto* memory = static_cast<char*>(workspace);
+  TensorView& codes = all[static_cast<size_t>(find_arg(spec, "q"))].tensor;
+  if (takes_matrices(spec)) {
+    if (!is_matrix(q)) {
+      codes = make_view(memory, q.dtype, q.rank, q.shape);
+      codes.device = q.device;
+      memory += round_up(size_bytes(codes));
+    }
+    for (Value& value : all) {
+      if (!take_matrix(value.tensor)) return {Code::kInternal, "what codes are of is not dense"};
+    }
+  }
   Call inner = call;
   inner.spec = op->spec;
   inner.args = all;
-  inner.workspace = workspace;
-  inner.workspace_bytes = bytes;
-  return run(*op, inner);
+  inner.workspace = memory;
+  inner.workspace_bytes = bytes - (memory - static_cast<char*>(workspace));
+  PESTLE_TRY(run(*op, inner));
+  if (codes.data == q.data) return {};
+  const TensorView made = make_view(codes.data, q.dtype, q.rank, q.shape);
+  return copy(call, made, q);
 }
 
 namespace {
@@ -129,7 +169,8 @@ struct PlainCall {
     for (const char* name : {"q_scale", "global_scale", "q", "scale_out"}) set(name, {});
     Value zero;
     zero.present = true;
-    for (const char* name : {"out_format", "keep_out", "out_hadamard", "nibbles", "scale_layout"})
+    const char* rotation = find(call, "out_hadamard") < 0 ? "hadamard" : "out_hadamard";
+    for (const char* name : {"out_format", "keep_out", rotation, "nibbles", "scale_layout"})
       set(name, zero);
   }
   PlainCall(const PlainCall&) = delete;
@@ -144,13 +185,19 @@ struct PlainCall {
   }
 };
 
-// A product in `memory`, in the shape of the call's codes.
+// The dtype of an output that is not kept: x's if the contract says so.
+DType output_dtype(const Call& call) {
+  const std::string_view dtypes = call.spec->args[static_cast<size_t>(find(call, "out"))].dtypes;
+  return dtypes[0] == '=' ? call.tensor(find(call, dtypes.substr(1))).dtype : DType::kBF16;
+}
+
+// An output in `memory`, in the shape of the call's codes.
 TensorView product_at(const Call& call, void* memory) {
   const TensorView& q = call.tensor(find(call, "q"));
   int64_t dims[kMaxRank];
   for (int d = 0; d < q.rank; ++d) dims[d] = q.shape[d];
   if (label_of(call, find(call, "out_format")) == "nvfp4") dims[q.rank - 1] *= 2;
-  TensorView y = make_view(memory, DType::kBF16, q.rank, dims);
+  TensorView y = make_view(memory, output_dtype(call), q.rank, dims);
   y.device = q.device;
   return y;
 }
@@ -189,7 +236,11 @@ Status run_with_codes(const Call& call) {
   auto* memory = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(call.workspace) + 255) &
                                          ~uintptr_t{255});
   Value& out = plain.out();
-  if (!out.present) {
+  const Op* coder = find_op(rule_of(call).substr(0, rule_of(call).find(' ')));
+  const bool apart =
+      out.present && coder != nullptr && takes_matrices(*coder->spec) && !is_matrix(out.tensor);
+  const TensorView kept = out.tensor;
+  if (!out.present || apart) {
     out.present = true;
     out.tensor = product_at(call, memory);
     memory += round_up(size_bytes(out.tensor));
@@ -198,6 +249,7 @@ Status run_with_codes(const Call& call) {
   plain.call.workspace = memory;
   plain.call.workspace_bytes = left;
   PESTLE_TRY(run_within(*find_op(call.spec->name), plain.call));
+  if (apart) PESTLE_TRY(copy(call, out.tensor, kept));
   return codes_by_rule(call, out.tensor, memory, left);
 }
 

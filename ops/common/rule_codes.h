@@ -1,6 +1,6 @@
-// Quantised output of products, as a second pass: the product is stored, rounded once, and the op
-// that the contract's rule names (core/codes.h) makes codes of it, out of the L2 as far as it fits.
-// So codes are that op's own, on every device and for every format that it knows.
+// Quantised output as a second pass (products, group_norm): the output is stored, rounded once, and
+// the op that the contract's rule names (core/codes.h) makes codes of it, out of the L2 as far as
+// it fits. So codes are that op's own, on every device and for every format that it knows.
 #pragma once
 
 #include "core/codes.h"
@@ -85,14 +85,16 @@ inline std::string refuse_plain(const Call& call, const Machine&) {
   return wants_codes(call) ? "" : "is for quantised output";
 }
 
-// The codes and scales of `call`, of y, by the op that its rule names. `workspace`: that op's.
+// The codes and scales of `call`, of y, by the op that its rule names. `workspace`: that op's,
+// after codes of a q that has gaps where the op knows matrices only. y must be dense then.
 Status codes_by_rule(const Call& call, const TensorView& y, void* workspace, int64_t bytes);
 
 // For references: `run` as if no codes were wanted, then codes of its values as bf16.
 Status reference_with_codes(const Call& call, Status (*run)(const Call&));
 
-// The call without codes, into out or, where that is not kept, into the workspace as bf16; then its
-// codes. The workspace holds the product's bytes, then what the two ops need.
+// The call without codes, into out or, where that is not kept or has gaps that the quantiser does
+// not take, into the workspace (in x's dtype if that is out's, else as bf16); then its codes. The
+// workspace holds the output's bytes, then what the two ops need.
 Status run_with_codes(const Call& call);
 
 }  // namespace pestle::ops

@@ -1,27 +1,29 @@
 // group_norm: a call's tensors.
 #pragma once
 
-#include "ops/common/channel_groups.h"
 #include "ops/group_norm/group_norm_spec.h"
 
 namespace pestle::ops::group_norm {
 
 inline constexpr int kX = arg_index(spec, "x");
-inline constexpr int kWeight = arg_index(spec, "weight");
-inline constexpr int kBias = arg_index(spec, "bias");
 inline constexpr int kOut = arg_index(spec, "out");
-inline constexpr int kGroups = arg_index(spec, "groups");
-inline constexpr int kEps = arg_index(spec, "eps");
-inline constexpr int kActivation = arg_index(spec, "activation");
+inline constexpr int kResidual = arg_index(spec, "residual");
+inline constexpr int kResidualOut = arg_index(spec, "residual_out");
+
+// Codes by a second pass (ops/common/rule_codes.h): the result where it is not kept or has gaps,
+// its codes where q has gaps, what the first pass needs, what the quantiser needs.
+inline constexpr const char* kCodesWorkspace =
+    "if(keep_out && out_format != nvfp4 && out_format != mxfp8, 0, M*K*bytes(x)) + "
+    "if(out_format == nvfp4 || out_format == mxfp8, M*K, 0) + "
+    "16*(1056 + size(x,0)*groups) + 4*M + 8192";
 
 struct Groups : ChannelGroups {
-  TensorView out;
+  TensorView out, residual_out;
 
   explicit Groups(const Call& call)
-      : ChannelGroups(call.tensor(kX), call.has(kWeight) ? call.tensor(kWeight) : TensorView(),
-                      call.has(kBias) ? call.tensor(kBias) : TensorView(), call.integer(kGroups),
-                      call.number(kEps), call.integer(kActivation) == 1),
-        out(call.tensor(kOut)) {}
+      : ChannelGroups(channel_groups<spec>(call)),
+        out(view_of(call, kOut)),
+        residual_out(view_of(call, kResidualOut)) {}
   char* x_channel(int64_t group, int64_t c) const { return channel(x, group, c); }
   char* out_channel(int64_t group, int64_t c) const { return channel(out, group, c); }
 };

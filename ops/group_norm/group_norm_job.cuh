@@ -4,60 +4,53 @@
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/row_ring.cuh"
 #include "backends/cuda/device/tiles.h"
+#include "ops/common/channel_affine.cuh"
 #include "ops/group_norm/group_norm_groups.h"
 
 namespace pestle::ops::group_norm {
 
 using namespace pestle::cuda;
 
-struct Parameter {
-  const char* data = nullptr;
-  int64_t step = 0;  // bytes
-  DType dtype = DType::kNone;
-
-  explicit Parameter(const TensorView& t) {
-    if (t.data == nullptr) return;
-    data = t.as<const char>();
-    step = t.strides[0] * dtype_bytes(t.dtype);
-    dtype = t.dtype;
-  }
-  __device__ float load(int64_t channel, float absent) const {
-    if (data == nullptr) return absent;
-    AnyTensor any;
-    any.dtype = dtype;
-    return any.load(data + channel * step);
-  }
-  // Of an aligned one.
-  __device__ float quick_load(int64_t channel, float absent) const {
-    if (data == nullptr) return absent;
-    const char* at = data + channel * step;
-    if (dtype == DType::kF32) return __ldg(reinterpret_cast<const float*>(at));
-    const uint32_t bits = __ldg(reinterpret_cast<const unsigned short*>(at));
-    return dtype == DType::kBF16 ? __uint_as_float(bits << 16) : F16::pair(bits).x;
-  }
-};
-
 struct Job {
   TeamShape shape;  // held
   int stages = 1;   // held: groups that are on their way or in use
-  const char* x;
-  char* out;
-  Parameter weight, bias;
-  int64_t groups;     // of a sample
-  int64_t channels;   // of a group
-  int64_t units;      // of a group
-  FastDivisor plane;  // units of a channel
-  float eps, share;   // 1 / elements of a group
+  const char *x, *residual;
+  char *out, *residual_out;
+  ChannelParameter gate;
+  ChannelAffine affine;
+  FastDivisor groups;  // of a sample
+  uint32_t channels;   // of a group
+  int64_t units;       // of a group
+  FastDivisor plane;   // units of a channel
+  float eps, share;    // 1 / elements of a group
   bool silu;
   int64_t tiles_of_chunk, chunks;  // long: of a group
   float4* parts;
+
+  bool sums() const { return residual != nullptr || gate.data != nullptr; }
 };
 
 #ifdef __CUDACC__
 __device__ inline float silu_of(float v) { return __fdividef(v, 1.0f + __expf(-v)); }
 
-__device__ inline int64_t first_channel_of(const Job& p, int64_t group) {
-  return group % p.groups * p.channels;
+// A group's sample, and the first of its channels.
+struct Place {
+  uint32_t sample, channel;
+
+  __device__ Place(const Job& p, uint32_t group) : sample(p.groups.divide(group)) {
+    channel = (group - sample * p.groups.divisor) * p.channels;
+  }
+};
+
+// kCount values of a unit: (v - mean) * rstd * factor + addend of its channel, silu of it.
+template <int kCount>
+__device__ inline void finish(const Job& p, const Place& place, int unit, float mean, float rstd,
+                              float* v) {
+  const float2 wb = p.affine.quick_load(place.sample, place.channel + p.plane.divide(unit));
+  const float w = wb.x * rstd;
+  for (int j = 0; j < kCount; ++j) v[j] = __fmaf_rn(v[j] - mean, w, wb.y);
+  if (!p.silu) return;
+  for (int j = 0; j < kCount; ++j) v[j] = silu_of(v[j]);
 }
 
 // One piece of 16 bytes, no NaN among the values.
@@ -72,6 +65,23 @@ __device__ inline void store_numbers(char* to, const float* v) {
                            __float_as_uint(v[3])));
   }
 }
+
+// Count, mean and sum of squared differences of some elements.
+struct Part {
+  float n, mean, squares;
+
+  __device__ Part merged(const Part& b) const {
+    const float total = n + b.n;
+    if (total == 0) return *this;
+    const float apart = b.mean - mean;
+    const float share = b.n / total;
+    return {total, __fmaf_rn(apart, share, mean), squares + b.squares + apart * apart * n * share};
+  }
+  __device__ Part shifted(int distance) const {
+    return {__shfl_down_sync(~0u, n, distance), __shfl_down_sync(~0u, mean, distance),
+            __shfl_down_sync(~0u, squares, distance)};
+  }
+};
 #endif
 
 }  // namespace pestle::ops::group_norm

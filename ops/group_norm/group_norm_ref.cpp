@@ -1,70 +1,101 @@
-// group_norm, reference: float64, any strides.
+// group_norm, reference: float64, any strides. Codes are the named quantiser's, of the result.
 #include <cfloat>
 #include <cmath>
+#include <vector>
 
+#include "ops/common/rule_codes.h"
 #include "ops/group_norm/group_norm_groups.h"
 
 namespace pestle::ops::group_norm {
 namespace {
 
-template <class Body>
-void for_elements(const Groups& g, int64_t group, Body&& body) {
-  const bool dense = is_contiguous_from(g.x, 2);
-  for (int64_t c = 0; c < g.group_channels(); ++c) {
-    for (int64_t i = 0; i < g.plane; ++i) {
-      body(load_f64(g.x_channel(group, c) + Groups::plane_offset(g.x, i, dense), g.x.dtype), c, i);
-    }
-  }
-}
-
-struct Statistics {
-  double mean = 0, magnitude = 0, rstd = 0;
-  double condition = 0;  // how much errors of x - mean weigh in rstd
+// A number and what its error is measured against.
+struct Term {
+  double v = 0, magnitude = 0;
 };
 
-Statistics statistics_of(const Groups& g, int64_t group) {
-  Statistics s;
-  const auto count = static_cast<double>(g.size());
-  for_elements(g, group, [&](double v, int64_t, int64_t) {
-    s.mean += v / count;
-    s.magnitude += std::fabs(v) / count;
-  });
-  double squares = 0, magnitudes = 0;
-  for_elements(g, group, [&](double v, int64_t, int64_t) {
-    squares += (v - s.mean) * (v - s.mean);
-    magnitudes += (std::fabs(v) + s.magnitude) * (std::fabs(v) + s.magnitude);
-  });
-  s.rstd = 1 / std::sqrt(squares / count + double{g.eps});
-  s.condition = std::sqrt(magnitudes / count) * s.rstd;
-  if (!(magnitudes <= FLT_MAX / 2)) s.condition = INFINITY;
-  return s;
-}
+// Of one group.
+struct Reference {
+  const Groups& g;
+  int64_t group;
+  double mean = 0, magnitude = 0, rstd = 0;
+  double condition = 0;  // how much errors of s - mean weigh in rstd
+
+  Reference(const Groups& groups, int64_t number) : g(groups), group(number) {
+    const auto count = static_cast<double>(g.size());
+    for_elements([&](const Term& s, int64_t, int64_t) {
+      mean += s.v / count;
+      magnitude += s.magnitude / count;
+    });
+    double squares = 0, magnitudes = 0;
+    for_elements([&](const Term& s, int64_t, int64_t) {
+      squares += (s.v - mean) * (s.v - mean);
+      magnitudes += (s.magnitude + magnitude) * (s.magnitude + magnitude);
+    });
+    rstd = 1 / std::sqrt(squares / count + double{g.eps});
+    condition = std::sqrt(magnitudes / count) * rstd;
+    if (!(magnitudes <= FLT_MAX / 2)) condition = INFINITY;
+  }
+  // body(s, channel, place in its plane)
+  template <class Body>
+  void for_elements(Body&& body) const {
+    const bool dense = is_contiguous_from(g.x, 2);
+    const bool dense_residual = g.residual.data != nullptr && is_contiguous_from(g.residual, 2);
+    const auto load = [&](const TensorView& t, int64_t c, int64_t i, bool is_dense) {
+      return load_f64(g.channel(t, group, c) + Groups::plane_offset(t, i, is_dense), t.dtype);
+    };
+    for (int64_t c = 0; c < g.group_channels(); ++c) {
+      const double gate = g.gate_of(group, c);
+      for (int64_t i = 0; i < g.plane; ++i) {
+        const double v = gate * load(g.x, c, i, dense);
+        const double r = g.residual.data ? load(g.residual, c, i, dense_residual) : 0;
+        body({v + r, std::fabs(v) + std::fabs(r)}, c, i);
+      }
+    }
+  }
+  Term output(const Term& s, int64_t c) const {
+    const double normal = (s.v - mean) * rstd;
+    Term y{normal, (s.magnitude + magnitude) * rstd};
+    if (std::isinf(condition))
+      y.magnitude = INFINITY;
+    else
+      y.magnitude += std::fabs(normal) * condition;
+    const double w = g.weight_of(group, c), b = g.bias_of(group, c);
+    const double by = g.scale_of(group, c), shift = g.shift_of(group, c);
+    y = {y.v * w + b, y.magnitude * std::fabs(w) + std::fabs(b)};
+    y = {y.v * (1 + by) + shift, y.magnitude * (1 + std::fabs(by)) + std::fabs(shift)};
+    if (!g.silu) return y;
+    // Its slope is at most 1.1.
+    const double silu = y.v / (1 + std::exp(-y.v));
+    return {silu, 1.1 * y.magnitude + std::fabs(silu)};
+  }
+};
 
 Status run(const Call& call) {
   const Groups g(call);
-  const bool dense = is_contiguous_from(g.out, 2);
+  const bool codes = wants_codes(call);
+  // What codes are of, dense.
+  std::vector<float> memory(codes ? static_cast<size_t>(numel(g.x)) + 1 : 0);
+  TensorView y = make_view(memory.data(), g.x.dtype, g.x.rank, g.x.shape);
   for (int64_t group = 0; group < g.count(); ++group) {
-    const Statistics s = statistics_of(g, group);
-    for_elements(g, group, [&](double v, int64_t c, int64_t i) {
-      const double w = g.weight_of(group, c), b = g.bias_of(group, c);
-      const double normal = (v - s.mean) * s.rstd;
-      double y = normal * w + b;
-      double magnitude = (std::fabs(v) + s.magnitude) * s.rstd;
-      if (std::isinf(s.condition))
-        magnitude = INFINITY;
-      else
-        magnitude += std::fabs(normal) * s.condition;
-      magnitude = magnitude * std::fabs(w) + std::fabs(b);
-      if (g.silu) {
-        // Its slope is at most 1.1.
-        y = y / (1 + std::exp(-y));
-        magnitude = 1.1 * magnitude + std::fabs(y);
-      }
-      store_f64(g.out_channel(group, c) + Groups::plane_offset(g.out, i, dense), g.out.dtype,
-                call.sum_magnitudes ? magnitude : y);
+    const Reference reference(g, group);
+    const auto put = [&](const TensorView& t, int64_t c, int64_t i, const Term& term) {
+      if (t.data == nullptr) return;
+      store_f64(g.channel(t, group, c) + Groups::plane_offset(t, i), t.dtype,
+                call.sum_magnitudes ? term.magnitude : term.v);
+    };
+    reference.for_elements([&](const Term& s, int64_t c, int64_t i) {
+      const Term result = reference.output(s, c);
+      put(g.residual_out, c, i, s);
+      put(g.out, c, i, result);
+      if (!codes) return;
+      const int64_t element = (group * g.group_channels() + c) * g.plane + i;
+      store_f64(y.as<char>() + element * dtype_bytes(y.dtype), y.dtype, result.v);
     });
   }
-  return {};
+  if (!codes) return {};
+  std::vector<float> workspace(static_cast<size_t>(4 * row_count(y) + 2 * numel(y) + 256));
+  return codes_by_rule(call, y, workspace.data(), static_cast<int64_t>(workspace.size() * 4));
 }
 
 }  // namespace

@@ -3,8 +3,9 @@
 //          pieces of 16 bytes of each, two at a time, asks for them itself by asynchronous copies
 //          into a ring, and reads only what it asked for, so that no barrier belongs to the loads.
 //          Where a pair was read for the result, one of a coming group takes its place: loads are
-//          under way while a group's statistics are made and exchanged.
-// Traffic  x once, out once.
+//          under way while a group's statistics are made and exchanged. With a residual or a gate
+//          a pair is a piece of x and the residual's.
+// Traffic  x, residual, out and residual_out once.
 // Numerics each thread: sums around the mean of its first piece; threads, warps and blocks are
 //          joined as counts, means and squared differences, in a fixed order.
 // Measured H200: group_norm_cuda.cu, group_norm.md.
@@ -35,17 +36,18 @@ struct StagedPlan {
   int ring = 0;          // pairs of a thread that shared memory holds
 
   StagedPlan() = default;
-  StagedPlan(int64_t group_bytes, int64_t channels) {
+  // `each`: pieces of x of a pair.
+  StagedPlan(int64_t group_bytes, int64_t channels, int each) {
     const int64_t all = group_bytes / 16;
-    const int64_t most = int64_t{kMostBlocks} * 2 * kRingPairs * kStagedThreads;
+    const int64_t most = int64_t{kMostBlocks} * each * kRingPairs * kStagedThreads;
     if (channels > kStagedChannels || all > most) return;
     pieces = static_cast<int>(all);
-    if (pieces > 2 * kMostTurns * kFewThreads) threads = kStagedThreads;
+    if (pieces > each * kMostTurns * kFewThreads) threads = kStagedThreads;
     for (cluster = 1; cluster < kMostBlocks; cluster *= 2) {
-      if (pieces <= int64_t{2 * kMostTurns} * threads * cluster) break;
+      if (pieces <= int64_t{each * kMostTurns} * threads * cluster) break;
     }
     block_pieces = (pieces + cluster - 1) / cluster;
-    turns = (block_pieces + 2 * threads - 1) / (2 * threads);
+    turns = (block_pieces + each * threads - 1) / (each * threads);
     ring = 2 * turns < kRingPairs ? 2 * turns : kRingPairs;
   }
   int bytes() const { return ring * threads * 32; }
@@ -70,11 +72,13 @@ struct StagedParts {
   float4 of_warps[2][kStagedThreads / 32];  // by parity of the group
   float4 of_blocks[2][kMostBlocks];
   float2 parameters[2][kStagedChannels];
+  float gates[2][kStagedChannels];
   uint64_t arrived[2];
 };
 
-template <class T, int kThreads>
+template <class T, int kThreads, bool kSum>
 struct Staged {
+  static constexpr int kEach = kSum ? 1 : 2;  // pieces of x of a pair
   static constexpr int kElements = 16 / T::kBytes;
   static constexpr int kStep = kThreads * 16;  // from one piece of a thread to the next, bytes
 
@@ -114,23 +118,32 @@ struct Staged {
   }
   // Asks for this thread's next pair.
   __device__ void fetch(uint32_t place) {
-    if (put_piece + 1 < put_own) {
+    if (kSum ? put_piece < put_own && p.job.residual != nullptr : put_piece + 1 < put_own) {
+      const char* second = from + (kSum ? p.job.residual - p.job.x : kStep);
       asm volatile(
           "cp.async.cg.shared.global [%0], [%1], 16;\n"
-          "cp.async.cg.shared.global [%0 + %2], [%1 + %2], 16;" ::"r"(place),
-          "l"(from), "n"(kStep)
+          "cp.async.cg.shared.global [%0 + %3], [%2], 16;" ::"r"(place),
+          "l"(from), "l"(second), "n"(kStep)
           : "memory");
     } else if (put_piece < put_own) {
       asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(from) : "memory");
     }
-    from += 2 * kStep;
-    put_piece += 2;
-    if (put_piece < 2 * p.plan.turns) return;
+    from += kEach * kStep;
+    put_piece += kEach;
+    if (put_piece < kEach * p.plan.turns) return;
     commit_copies();
     put_piece = 0;
     put_group += gridDim.x / p.plan.cluster;
     put_own = put_group < p.count ? own : 0;
     from = start_of(p.job.x, put_group);
+  }
+  // What is normalised, of the piece of x that lies at `place`.
+  __device__ void read_sum(uint32_t place, int piece, float (&v)[kElements]) const {
+    unpack_piece<T>(load_shared(place), v);
+    const float gate = p.job.gate.data ? parts.gates[uses & 1][p.plane.divide(piece)] : 1.0f;
+    float r[kElements] = {};
+    if (p.job.residual != nullptr) unpack_piece<T>(load_shared(place + kStep), r);
+    for (int j = 0; j < kElements; ++j) v[j] = __fmaf_rn(v[j], gate, r[j]);
   }
 
   // ---- statistics ----
@@ -160,11 +173,22 @@ struct Staged {
     uint32_t place = get;
     if (own > 0) {
       float v[kElements];
-      unpack_piece<T>(load_shared(place), v);
+      if constexpr (kSum)
+        read_sum(place, first, v);
+      else
+        unpack_piece<T>(load_shared(place), v);
       for (int j = 0; j < kElements; ++j) shift += v[j];
       shift *= 1.0f / kElements;
     }
     int k = 0;
+    if constexpr (kSum) {
+#pragma unroll 2
+      for (; k < own; ++k, place = after(place)) {
+        float v[kElements];
+        read_sum(place, first + k * kThreads, v);
+        add(v);
+      }
+    }
 #pragma unroll 2
     for (; k + 1 < own; k += 2, place = after(place)) {
       const uint4 raw[2] = {load_shared(place), load_shared(place + kStep)};
@@ -217,13 +241,15 @@ struct Staged {
 
   // ---- the result ----
 
-  // Weights and biases of the group's channels to where the block finds them.
+  // What belongs to the group's channels to where the block finds it.
   __device__ void keep_parameters(uint32_t group) {
-    const auto channel = static_cast<int64_t>(threadIdx.x);
-    if (channel >= p.job.channels) return;
-    const int64_t at = first_channel_of(p.job, group) + channel;
-    parts.parameters[uses & 1][threadIdx.x] =
-        make_float2(p.job.weight.quick_load(at, 1.0f), p.job.bias.quick_load(at, 0.0f));
+    if (threadIdx.x >= p.job.channels) return;
+    const Place of(p.job, group);
+    const uint32_t channel = of.channel + threadIdx.x;
+    parts.parameters[uses & 1][threadIdx.x] = p.job.affine.quick_load(of.sample, channel);
+    if constexpr (kSum) {
+      parts.gates[uses & 1][threadIdx.x] = p.job.gate.quick_load(of.sample, channel, 1.0f);
+    }
   }
   // SiLU of two at a time: the reciprocal, one for both, is the slowest instruction. What 2^60
   // swallows is 0 beside the result's rounding.
@@ -238,10 +264,8 @@ struct Staged {
   }
   // `sound`: no infinity and no NaN can come out.
   template <bool kSilu>
-  __device__ void put(char* to, int piece, const uint4& raw, float mean, float rstd,
+  __device__ void put(char* to, int piece, float (&v)[kElements], float mean, float rstd,
                       bool sound) const {
-    float v[kElements];
-    unpack_piece<T>(raw, v);
     const float2 wb = parts.parameters[uses & 1][p.plane.divide(piece)];
     const float w = wb.x * rstd;
     for (int j = 0; j < kElements; ++j) v[j] = __fmaf_rn(v[j] - mean, w, wb.y);
@@ -254,10 +278,18 @@ struct Staged {
     }
   }
   template <bool kSilu>
+  __device__ void put(char* to, int piece, const uint4& raw, float mean, float rstd,
+                      bool sound) const {
+    float v[kElements];
+    unpack_piece<T>(raw, v);
+    put<kSilu>(to, piece, v, mean, rstd, sound);
+  }
+  template <bool kSilu>
   __device__ void apply(uint32_t group, const Moments& m) {
     const float rstd = rsqrtf(__fmaf_rn(m.squares, p.job.share, p.job.eps));
     const bool sound = fabsf(m.mean) < 1e30f && rstd > 0 && rstd < 1e18f;
     char* to = start_of(p.job.out, group);
+    if constexpr (kSum) return apply_sums<kSilu>(to, m.mean, rstd, sound);
     int piece = first, k = 0;
     for (; k + 1 < own; k += 2, piece += 2 * kThreads, to += 2 * kStep) {
       const uint4 raw[2] = {load_shared(get), load_shared(get + kStep)};
@@ -274,8 +306,24 @@ struct Staged {
       if (k < own) put<kSilu>(to, piece, raw, m.mean, rstd, sound);
     }
   }
+  template <bool kSilu>
+  __device__ void apply_sums(char* to, float mean, float rstd, bool sound) {
+    int piece = first;
+    for (int k = 0; k < p.plan.turns; ++k, piece += kThreads, to += kStep) {
+      float v[kElements] = {};
+      if (k < own) read_sum(get, piece, v);
+      fetch(get);
+      get = after(get);
+      if (k >= own) continue;
+      if (p.job.residual_out != nullptr) {
+        store_piece<T>(to + (p.job.residual_out - p.job.out), v);
+      }
+      put<kSilu>(to, piece, v, mean, rstd, sound);
+    }
+  }
   __device__ void group(uint32_t number) {
     keep_parameters(number);
+    if (kSum && p.job.gate.data != nullptr) __syncthreads();  // gates are there
     if (p.plan.ring == 2 * p.plan.turns)
       wait_for_copies<1>();
     else
@@ -289,12 +337,12 @@ struct Staged {
   }
 };
 
-template <class T, int kThreads>
+template <class T, int kThreads, bool kSum>
 __global__ void __launch_bounds__(kThreads, kStagedThreads / kThreads)
     staged_kernel(const __grid_constant__ StagedJob p) {
   extern __shared__ uint4 memory[];
   __shared__ StagedParts parts;
-  Staged<T, kThreads> own(p, parts, memory);
+  Staged<T, kThreads, kSum> own(p, parts, memory);
   uint32_t place = own.get;
   for (int i = 0; i < p.plan.ring; ++i, place = own.after(place)) own.fetch(place);
   if (p.plan.cluster > 1) {  // others' shared memory is theirs only once they have begun

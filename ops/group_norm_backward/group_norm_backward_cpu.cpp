@@ -33,27 +33,35 @@ struct Worker {
   char* element(const TensorView& tensor, int64_t c, int64_t i) const {
     return g.channel(tensor, group, c) + i * dtype_bytes(tensor.dtype);
   }
+  // s = residual + gate * x
+  void load_sum(int64_t c, int64_t i, int64_t n) {
+    cpu::row_load(element(g.x, c, i), g.x.dtype, y, n);
+    if (g.gate.data) cpu::row_scale(y, g.gate_of(group, c), y, n);
+    if (!g.residual.data) return;
+    cpu::row_load(element(g.residual, c, i), g.x.dtype, t, n);
+    cpu::row_add(y, t, y, n);
+  }
   void find_statistics() {
     const auto count = static_cast<double>(g.size());
     double sum = 0, squares = 0;
     for_pieces([&](int64_t c, int64_t i, int64_t n) {
-      cpu::row_load(element(g.x, c, i), g.x.dtype, y, n);
+      load_sum(c, i, n);
       sum += cpu::row_sum(y, n);
     });
     mean = static_cast<float>(sum / count);
     for_pieces([&](int64_t c, int64_t i, int64_t n) {
-      cpu::row_load(element(g.x, c, i), g.x.dtype, y, n);
+      load_sum(c, i, n);
       squares += cpu::row_sum_squared_differences(y, mean, n);
     });
     rstd = 1.0f / std::sqrt(static_cast<float>(squares / count) + g.eps);
   }
-  // y, and d: the gradient behind weight and bias.
+  // y, and d: the gradient behind weight and modulation.
   void load(int64_t c, int64_t i, int64_t n) {
-    cpu::row_load(element(g.x, c, i), g.x.dtype, y, n);
+    load_sum(c, i, n);
     cpu::row_normalize(y, mean, rstd, y, n);
     cpu::row_load(element(g.d_out, c, i), g.d_out.dtype, d, n);
     if (!g.silu) return;
-    cpu::row_affine(y, g.weight_of(group, c), g.bias_of(group, c), t, n);
+    cpu::row_affine(y, g.factor_of(group, c), g.addend_of(group, c), t, n);
     cpu::row_sigmoid(t, s, n);
     // s * (1 + z * (1 - s))
     cpu::row_multiply(d, s, d, n);
@@ -62,10 +70,31 @@ struct Worker {
     cpu::row_add_constant(t, 1.0f, t, n);
     cpu::row_multiply(d, t, d, n);
   }
+  // d becomes d_s, then d_x; returns the sum of d_s * x.
+  double finish(int64_t c, int64_t i, int64_t n, float mean_1, float mean_2) {
+    load(c, i, n);
+    cpu::row_scale(d, g.factor_of(group, c), d, n);
+    cpu::row_add_scaled(d, y, -mean_2, d, n);
+    cpu::row_normalize(d, mean_1, rstd, d, n);
+    if (g.d_residual_out.data) {
+      cpu::row_load(element(g.d_residual_out, c, i), g.x.dtype, t, n);
+      cpu::row_add(d, t, d, n);
+    }
+    if (g.d_residual.data) cpu::row_store(d, element(g.d_residual, c, i), g.x.dtype, n);
+    double products = 0;
+    if (g.gate.data) {
+      cpu::row_load(element(g.x, c, i), g.x.dtype, t, n);
+      products = cpu::row_dot(d, t, n);
+      cpu::row_scale(d, g.gate_of(group, c), d, n);
+    }
+    cpu::row_store(d, element(g.d_x, c, i), g.d_x.dtype, n);
+    return products;
+  }
   void run(int64_t which, float* sums) {
     group = which;
     find_statistics();
     double m1 = 0, m2 = 0;
+    const auto place = [&](int64_t c) { return sums + 3 * (group * g.group_channels() + c); };
     for (int64_t c = 0; c < g.group_channels(); ++c) {
       double sum = 0, products = 0;
       for (int64_t i = 0; i < g.plane; i += kPiece) {
@@ -74,24 +103,53 @@ struct Worker {
         sum += cpu::row_sum(d, n);
         products += cpu::row_dot(d, y, n);
       }
-      const int64_t place = group * g.group_channels() + c;
-      sums[2 * place] = static_cast<float>(sum);
-      sums[2 * place + 1] = static_cast<float>(products);
-      m1 += sum * double{g.weight_of(group, c)};
-      m2 += products * double{g.weight_of(group, c)};
+      place(c)[0] = static_cast<float>(sum);
+      place(c)[1] = static_cast<float>(products);
+      m1 += sum * double{g.factor_of(group, c)};
+      m2 += products * double{g.factor_of(group, c)};
     }
     const auto count = static_cast<double>(g.size());
     const auto mean_1 = static_cast<float>(m1 / count);
     const auto mean_2 = static_cast<float>(m2 / count);
-    for_pieces([&](int64_t c, int64_t i, int64_t n) {
-      load(c, i, n);
-      cpu::row_scale(d, g.weight_of(group, c), d, n);
-      cpu::row_add_scaled(d, y, -mean_2, d, n);
-      cpu::row_normalize(d, mean_1, rstd, d, n);
-      cpu::row_store(d, element(g.d_x, c, i), g.d_x.dtype, n);
-    });
+    for (int64_t c = 0; c < g.group_channels(); ++c) {
+      double products = 0;
+      for (int64_t i = 0; i < g.plane; i += kPiece) {
+        products += finish(c, i, std::min(kPiece, g.plane - i), mean_1, mean_2);
+      }
+      place(c)[2] = static_cast<float>(products);
+    }
   }
 };
+
+// A channel's gradients out of its sums in all samples.
+void put_channel(const Groups& g, const float* sums, int64_t c) {
+  double d_bias = 0, d_weight = 0;
+  const auto put = [](const TensorView& t, char* to, double v) {
+    store_f32(to, t.dtype, static_cast<float>(v));
+  };
+  for (int64_t row = 0; row < g.modulations(); ++row) {
+    double one[3] = {0, 0, 0};
+    for (int64_t i = 0; i < g.samples_each(); ++i) {
+      const int64_t sample = row * g.samples_each() + i;
+      for (int k = 0; k < 3; ++k) one[k] += double{sums[3 * (sample * g.channels + c) + k]};
+    }
+    const auto value = [&](const TensorView& t, int64_t r, double absent) {
+      if (!t.data) return absent;
+      return load_f64(t.rank == 1 ? at(t, c) : at(t, r, c), t.dtype);
+    };
+    const double by = 1 + value(g.scale, row, 0);
+    d_bias += one[0] * by;
+    d_weight += one[1] * by;
+    if (g.d_shift.data) put(g.d_shift, at(g.d_shift, row, c), one[0]);
+    if (g.d_scale.data) {
+      const double w = value(g.weight, 0, 1), b = value(g.bias, 0, 0);
+      put(g.d_scale, at(g.d_scale, row, c), one[1] * w + one[0] * b);
+    }
+    if (g.d_gate.data) put(g.d_gate, at(g.d_gate, row, c), one[2]);
+  }
+  if (g.d_weight.data) put(g.d_weight, at(g.d_weight, c), d_weight);
+  if (g.d_bias.data) put(g.d_bias, at(g.d_bias, c), d_bias);
+}
 
 Status run(const Call& call) {
   const Groups g(call);
@@ -101,17 +159,7 @@ Status run(const Call& call) {
     Worker worker(g);
     for (int64_t group = begin; group < end; ++group) worker.run(group, sums);
   });
-  for (int64_t c = 0; c < g.channels; ++c) {
-    double bias = 0, weight = 0;
-    for (int64_t b = 0; b < g.x.shape[0]; ++b) {
-      bias += double{sums[2 * (b * g.channels + c)]};
-      weight += double{sums[2 * (b * g.channels + c) + 1]};
-    }
-    if (g.d_weight.data) {
-      store_f32(at(g.d_weight, c), g.d_weight.dtype, static_cast<float>(weight));
-    }
-    if (g.d_bias.data) store_f32(at(g.d_bias, c), g.d_bias.dtype, static_cast<float>(bias));
-  }
+  for (int64_t c = 0; c < g.channels && g.has_sums(); ++c) put_channel(g, sums, c);
   return {};
 }
 
@@ -120,9 +168,16 @@ std::string refuses(const Call& call, const Machine&) {
   const struct {
     const char* name;
     const TensorView& tensor;
-  } all[] = {{"x", g.x}, {"d_out", g.d_out}, {"d_x", g.d_x}};
+  } all[] = {{"x", g.x},
+             {"d_out", g.d_out},
+             {"d_x", g.d_x},
+             {"residual", g.residual},
+             {"d_residual_out", g.d_residual_out},
+             {"d_residual", g.d_residual}};
   for (const auto& [name, tensor] : all) {
-    if (!is_contiguous_from(tensor, 2)) return std::string(name) + " has gaps within a channel";
+    if (tensor.data != nullptr && !is_contiguous_from(tensor, 2)) {
+      return std::string(name) + " has gaps within a channel";
+    }
   }
   return {};
 }

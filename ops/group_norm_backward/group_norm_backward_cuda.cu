@@ -14,6 +14,7 @@
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/launch.h"
 #include "core/machine.h"
+#include "ops/group_norm_backward/group_norm_backward_any.cuh"
 #include "ops/group_norm_backward/group_norm_backward_groups.h"
 #include "ops/group_norm_backward/group_norm_backward_held.cuh"
 #include "ops/group_norm_backward/group_norm_backward_walk.cuh"
@@ -23,143 +24,9 @@ namespace {
 
 using namespace pestle::cuda;
 
-constexpr int kThreads = 256;
-
 // Two floats for each piece of a channel of a sample.
 constexpr const char* kPiecesWorkspace =
-    "8*size(x,0)*size(x,1)*cdiv(S/max(1, size(x,0)*size(x,1)), 2048/bytes(x))";
-
-struct Job {
-  AnyTensor x, d_out, d_x, weight, bias, d_weight, d_bias;
-  float2* sums;  // of channels of samples: of d, and of d * y
-  int64_t samples, groups, group_channels, plane;
-  float eps;
-  bool silu;
-
-  __device__ float weight_of(int64_t channel) const {
-    return weight.data == nullptr ? 1.0f : weight.load(weight.element_at(channel));
-  }
-  __device__ float bias_of(int64_t channel) const {
-    return bias.data == nullptr ? 0.0f : bias.load(bias.element_at(channel));
-  }
-};
-
-__device__ float block_sum(float v) {
-  __shared__ float warps[kThreads / 32];
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = v;
-  __syncthreads();
-  v = threadIdx.x % 32 < kThreads / 32 ? warps[threadIdx.x % 32] : 0;
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
-  return v;
-}
-
-// A channel of the block's group.
-struct Channel {
-  const Job& p;
-  float mean, rstd, w, b;
-
-  __device__ float x(int64_t element) const { return p.x.load(p.x.element_at(element)); }
-  __device__ float y(int64_t element) const { return (x(element) - mean) * rstd; }
-  // The gradient behind weight and bias.
-  __device__ float d(int64_t element, float y) const {
-    const float g = p.d_out.load(p.d_out.element_at(element));
-    if (!p.silu) return g;
-    const float z = __fmaf_rn(y, w, b);
-    const float s = 1.0f / (1.0f + expf(-z));
-    return g * s * __fmaf_rn(z, 1.0f - s, 1.0f);
-  }
-};
-
-__global__ void __launch_bounds__(kThreads) group_kernel(const __grid_constant__ Job p) {
-  const int64_t group = blockIdx.x;
-  const int64_t size = p.group_channels * p.plane;
-  const int64_t start = group * size;
-  const auto count = static_cast<float>(size);
-  float own = 0;
-  for (int64_t i = threadIdx.x; i < size; i += kThreads) {
-    own += p.x.load(p.x.element_at(start + i));
-  }
-  const float mean = block_sum(own) / count;
-  own = 0;
-  for (int64_t i = threadIdx.x; i < size; i += kThreads) {
-    const float v = p.x.load(p.x.element_at(start + i)) - mean;
-    own = __fmaf_rn(v, v, own);
-  }
-  const float rstd = __frsqrt_rn(block_sum(own) / count + p.eps);
-  const int64_t first = group % p.groups * p.group_channels;
-  float m1 = 0, m2 = 0;
-  for (int64_t c = 0; c < p.group_channels; ++c) {
-    const Channel channel{p, mean, rstd, p.weight_of(first + c), p.bias_of(first + c)};
-    float sum = 0, products = 0;
-    for (int64_t i = threadIdx.x; i < p.plane; i += kThreads) {
-      const int64_t element = start + c * p.plane + i;
-      const float y = channel.y(element);
-      const float d = channel.d(element, y);
-      sum += d;
-      products = __fmaf_rn(d, y, products);
-    }
-    sum = block_sum(sum);
-    products = block_sum(products);
-    if (threadIdx.x == 0) {
-      p.sums[group * p.group_channels + c] = make_float2(sum, products);
-    }
-    m1 = __fmaf_rn(sum, channel.w, m1);
-    m2 = __fmaf_rn(products, channel.w, m2);
-  }
-  m1 /= count;
-  m2 /= count;
-  for (int64_t c = 0; c < p.group_channels; ++c) {
-    const Channel channel{p, mean, rstd, p.weight_of(first + c), p.bias_of(first + c)};
-    for (int64_t i = threadIdx.x; i < p.plane; i += kThreads) {
-      const int64_t element = start + c * p.plane + i;
-      const float y = channel.y(element);
-      const float d = channel.d(element, y) * channel.w;
-      p.d_x.store(p.d_x.element_at(element), rstd * (__fmaf_rn(-y, m2, d) - m1));
-    }
-  }
-}
-
-__global__ void __launch_bounds__(kThreads) channel_kernel(const __grid_constant__ Job p) {
-  const int64_t channels = p.groups * p.group_channels;
-  const int64_t channel = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (channel >= channels) return;
-  float bias = 0, weight = 0;
-  for (int64_t sample = 0; sample < p.samples; ++sample) {
-    const float2 one = p.sums[sample * channels + channel];
-    bias += one.x;
-    weight += one.y;
-  }
-  if (p.d_weight.data != nullptr) p.d_weight.store(p.d_weight.element_at(channel), weight);
-  if (p.d_bias.data != nullptr) p.d_bias.store(p.d_bias.element_at(channel), bias);
-}
-
-// A warp a channel, over its samples' pieces.
-__global__ void __launch_bounds__(kThreads)
-    piece_kernel(const float2* sums, int samples, int channels, int pieces, AnyTensor d_weight,
-                 AnyTensor d_bias) {
-  const int channel = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
-  if (channel >= channels) return;
-  float bias = 0, weight = 0;
-  for (int i = threadIdx.x % 32; i < samples * pieces; i += 32) {
-    const int sample = i / pieces;
-    const float2 one =
-        sums[(int64_t{sample} * channels + channel) * pieces + (i - sample * pieces)];
-    bias += one.x;
-    weight += one.y;
-  }
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    bias += __shfl_xor_sync(~0u, bias, distance);
-    weight += __shfl_xor_sync(~0u, weight, distance);
-  }
-  if (threadIdx.x % 32 != 0) return;
-  if (d_weight.data != nullptr) d_weight.store(d_weight.element_at(channel), weight);
-  if (d_bias.data != nullptr) d_bias.store(d_bias.element_at(channel), bias);
-}
+    "8*size(x,0)*size(x,1)*cdiv(M*K/max(1, size(x,0)*size(x,1)), 2048/bytes(x))";
 
 // ---- host ----
 
@@ -264,6 +131,26 @@ void set_strides(const TensorView& t, int64_t (&stride)[2]) {
   for (int d = 0; d < 2; ++d) stride[d] = t.strides[d] * dtype_bytes(t.dtype);
 }
 
+// Gradients of what channels share, out of sums of pieces.
+Status start_sums(const Call& call, const Groups& g, const float2* sums, const float* gate_sums,
+                  int64_t pieces) {
+  if (!g.has_sums()) return {};
+  const SumsJob job{sums,
+                    gate_sums,
+                    g.samples_each(),
+                    g.modulations(),
+                    g.channels,
+                    pieces,
+                    ChannelAffine(g),
+                    AnyTensor(g.d_weight),
+                    AnyTensor(g.d_bias),
+                    AnyTensor(g.d_gate),
+                    AnyTensor(g.d_scale),
+                    AnyTensor(g.d_shift)};
+  return launch(call, "group_norm_backward", {ceil_div(g.channels, kThreads / 32), kThreads},
+                sums_kernel, job);
+}
+
 Status run(const Call& call) {
   const Groups g(call);
   const Cut cut(g, machine_for({DeviceType::kCuda, device_index(call)}));
@@ -274,8 +161,7 @@ Status run(const Call& call) {
   set_strides(g.x, job.x_stride);
   set_strides(g.d_out, job.d_out_stride);
   set_strides(g.d_x, job.d_x_stride);
-  job.weight = AnyTensor(g.weight);
-  job.bias = AnyTensor(g.bias);
+  job.affine = ChannelAffine(g);
   job.sums = static_cast<float2*>(call.workspace);
   job.groups = static_cast<int>(g.groups);
   job.by_groups = FastDivisor(static_cast<uint32_t>(g.groups));
@@ -295,16 +181,13 @@ Status run(const Call& call) {
     case DType::kF16: PESTLE_TRY(start_held<F16>(call, job, cut, g.count())); break;
     default: PESTLE_TRY(start_held<F32>(call, job, cut, g.count())); break;
   }
-  if (g.d_weight.data == nullptr && g.d_bias.data == nullptr) return {};
-  return launch(call, "group_norm_backward", {ceil_div(g.channels, kThreads / 32), kThreads},
-                piece_kernel, job.sums, static_cast<int>(g.x.shape[0]),
-                static_cast<int>(g.channels), job.channel_pieces, AnyTensor(g.d_weight),
-                AnyTensor(g.d_bias));
+  return start_sums(call, g, job.sums, nullptr, cut.channel_pieces);
 }
 
 std::string refuses(const Call& call, const Machine& machine) {
   const Groups g(call);
   if (numel(g.x) == 0) return "x is empty";
+  if (g.sums()) return "takes no residual and no gate";
   if (g.plane % kUnit != 0) return "a channel's plane is no multiple of 8 elements";
   if (g.channels >= int64_t{1} << 24 || g.x.shape[0] >= int64_t{1} << 24) {
     return "2^24 channels or samples or more";
@@ -320,28 +203,31 @@ std::string refuses(const Call& call, const Machine& machine) {
     }
     if (!aligned) return name + "'s planes do not start at multiples of 16 bytes";
   }
-  return {};
+  return ChannelAffine::refuse(g);
 }
 
 Status run_any(const Call& call) {
   const Groups g(call);
-  const Job job{AnyTensor(g.x),
-                AnyTensor(g.d_out),
-                AnyTensor(g.d_x),
-                AnyTensor(g.weight),
-                AnyTensor(g.bias),
-                AnyTensor(g.d_weight),
-                AnyTensor(g.d_bias),
-                static_cast<float2*>(call.workspace),
-                g.x.shape[0],
-                g.groups,
-                g.group_channels(),
-                g.plane,
-                g.eps,
-                g.silu};
-  PESTLE_TRY(launch(call, "group_norm_backward_any", {g.count(), kThreads}, group_kernel, job));
-  return launch(call, "group_norm_backward_any", {ceil_div(g.channels, kThreads), kThreads},
-                channel_kernel, job);
+  auto* sums = static_cast<float2*>(call.workspace);
+  float* gate_sums =
+      g.gate.data == nullptr ? nullptr : reinterpret_cast<float*>(sums + g.samples() * g.channels);
+  const AnyJob job{AnyTensor(g.x),
+                   AnyTensor(g.residual),
+                   AnyTensor(g.d_out),
+                   AnyTensor(g.d_residual_out),
+                   AnyTensor(g.d_x),
+                   AnyTensor(g.d_residual),
+                   ChannelParameter(g.gate, g.samples_each()),
+                   ChannelAffine(g),
+                   sums,
+                   gate_sums,
+                   g.groups,
+                   g.group_channels(),
+                   g.plane,
+                   g.eps,
+                   g.silu};
+  PESTLE_TRY(launch(call, "group_norm_backward_any", {g.count(), kThreads}, any_kernel, job));
+  return start_sums(call, g, sums, gate_sums, 1);
 }
 
 constexpr Impl kImpls[] = {

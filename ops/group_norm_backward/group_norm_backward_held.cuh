@@ -160,10 +160,8 @@ struct Held {
   // ---- gradients ----
 
   __device__ float2 parameters(const Piece& piece) const {
-    const int64_t channel = int64_t{group} * p.group_channels + piece.channel;
-    return make_float2(
-        p.weight.data == nullptr ? 1.0f : p.weight.load(p.weight.element_at(channel)),
-        p.bias.data == nullptr ? 0.0f : p.bias.load(p.bias.element_at(channel)));
+    return p.affine.quick_load(static_cast<uint32_t>(sample),
+                               group * p.group_channels + piece.channel);
   }
   // Of units of this warp's piece: body(unit, d, y), d the gradient behind weight and bias.
   template <class Body>

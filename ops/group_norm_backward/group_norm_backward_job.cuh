@@ -5,6 +5,7 @@
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/async_copy.cuh"
 #include "backends/cuda/device/tiles.h"
+#include "ops/common/channel_affine.cuh"
 
 namespace pestle::ops::group_norm_backward {
 
@@ -19,7 +20,7 @@ struct HeldJob {
   const char* d_out;
   char* d_x;
   int64_t x_stride[2], d_out_stride[2], d_x_stride[2];  // of samples and channels, bytes
-  AnyTensor weight, bias;
+  ChannelAffine affine;
   float2* sums;  // of pieces: of d, and of d * y
   int groups, group_channels;
   FastDivisor by_groups;

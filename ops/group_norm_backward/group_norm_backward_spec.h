@@ -1,58 +1,88 @@
 // group_norm_backward: the contract. Maths: group_norm_backward.md
 #pragma once
 
-#include "core/op_spec.h"
+#include "ops/common/channel_groups.h"
+#include "ops/common/norm_backward.h"
 
 namespace pestle::ops::group_norm_backward {
 
+// Terms of a sum over a channel's planes, those behind each of them included.
+inline constexpr const char* kOverSamples = "M*K/max(1, size(x,1)) + M*K/max(1, size(x,0)*groups)";
+
 inline constexpr Arg args[] = {
-    input("x", "bf16|f16|f32", "*S", "batch, channels, and any dimensions behind them"),
-    input("d_out", "=x", "*S", "gradient of out"),
-    input("weight", "f32|bf16|f16", "C", "multiplies each channel").optional(),
-    input("bias", "f32|bf16|f16", "C", "added to each channel after weight").optional(),
-    output("d_x", "=x", "*S", "gradient of x").within(4, "S/max(1, size(x,0)*groups)"),
+    kGroupsX,
+    input("d_out", "=x", "*M, K", "gradient of out"),
+    kGroupsWeight,
+    kGroupsBias,
+    kNormResidual,
+    kGroupsGate,
+    kGroupsScale,
+    kGroupsShift,
+    kNormDResidualOut,
+    output("d_x", "=x", "*M, K", "gradient of x").within(4, "M*K/max(1, size(x,0)*groups)"),
     output("d_weight", "=weight", "C", "gradient of weight")
         .only_if("has(weight)")
-        .within(4, "S/max(1, size(x,1)) + S/max(1, size(x,0)*groups)"),
-    output("d_bias", "=bias", "C", "gradient of bias")
-        .only_if("has(bias)")
-        .within(4, "S/max(1, size(x,1)) + S/max(1, size(x,0)*groups)"),
+        .within(4, kOverSamples),
+    output("d_bias", "=bias", "C", "gradient of bias").only_if("has(bias)").within(4, kOverSamples),
+    output("d_residual", "=x", "*M, K", "gradient of residual")
+        .only_if("has(residual)")
+        .within(4, "M*K/max(1, size(x,0)*groups)"),
+    output("d_gate", "=gate", "G, C", "gradient of gate")
+        .only_if("has(gate)")
+        .within(4, kOverSamples),
+    output("d_scale", "=scale", "G, C", "gradient of scale")
+        .only_if("has(scale)")
+        .within(4, kOverSamples),
+    output("d_shift", "=shift", "G, C", "gradient of shift")
+        .only_if("has(shift)")
+        .within(4, kOverSamples),
     int_attr("groups", 32, "as in the forward call"),
     float_attr("eps", 1e-5, "as in the forward call"),
     choice("activation", "none|silu", "as in the forward call"),
 };
 
 inline constexpr Constraint constraints[] = {
-    {"rank(x) >= 2", "x must have at least two dimensions, batch and channels"},
-    {"groups >= 1 && size(x,1) % max(groups,1) == 0",
-     "groups must divide the channels, x's second dimension"},
-    {"!has(weight) || size(weight,0) == size(x,1)", "weight must have an element a channel"},
-    {"!has(bias) || size(bias,0) == size(x,1)", "bias must have an element a channel"},
+    kGroupsConstraints[0], kGroupsConstraints[1], kGroupsConstraints[2],
+    kGroupsConstraints[3], kGroupsConstraints[4], kGroupsConstraints[5],
+    kGroupsConstraints[6], kGroupsConstraints[7], {kNormDResidualRule, kNormDResidualSentence},
 };
 
 inline constexpr Case cases[] = {
-    {"S=2x8x3x5 weight=f32 bias=f32 C=8 groups=4"},
-    {"S=2x64x4x8 weight=bf16 bias=f16 C=64 activation=silu"},
-    {"S=3x12 x=f32 groups=3 weight=f32 C=12"},
-    {"S=1x6x7x2x3 x=f16 groups=1 activation=silu bias=f32 C=6"},
-    {"S=1x4x72x72 x=f32 groups=2 weight=f32 bias=f32 C=4", kSmoke, Dist::kOutliers},
-    {"S=0x8x4 groups=4 weight=f32 C=8", kEdge},
-    {"S=2x8x0 groups=4 weight=f32 C=8", kEdge},
-    {"S=1x1 x=f32 groups=1", kEdge},
-    {"S=3x4x24 groups=2 weight=f32 C=4", kEdge, Dist::kSpecial},
-    {"S=3x4x5 x=f32 groups=4 activation=silu", kEdge, Dist::kSpecial},
-    {"S=2x4x8 x=f32 groups=2", kEdge, Dist::kZeros},
-    {"S=8x320x128x128 weight=bf16 bias=bf16 C=320 activation=silu", kBar},
+    {"M=2x8x3 K=5 weight=f32 bias=f32 C=8 groups=4"},
+    {"M=2x64x4 K=8 weight=bf16 bias=f16 C=64 activation=silu"},
+    {"M=3 K=12 x=f32 groups=3 weight=f32 C=12"},
+    {"M=1x6x7x2 K=3 x=f16 groups=1 activation=silu bias=f32 C=6"},
+    {"M=1x4x72 K=72 x=f32 groups=2 weight=f32 bias=f32 C=4", kSmoke, Dist::kOutliers},
+    {"M=2x64x4 K=8 weight=f32 bias=f32 scale=bf16 shift=bf16 C=64 G=2 activation=silu"},
+    {"M=4x8x3 K=5 x=f32 scale=f32 bias=f32 C=8 G=2 groups=4"},
+    {"M=4x8x20 K=16 x=f16 shift=f32 C=8 G=1 groups=4"},
+    {"M=2x8x4 K=8 x=f16 residual=f16 weight=f32 d_residual_out=f16 C=8 groups=4"},
+    {"M=4x8x3 K=8 x=f32 residual=f32 gate=bf16 scale=f32 shift=f32 weight=f32 C=8 G=2 groups=2 "
+     "activation=silu d_residual_out=f32"},
+    {"M=2x4 K=40 gate=f32 C=4 G=2 groups=2"},
+    {"M=0x8 K=4 groups=4 weight=f32 C=8", kEdge},
+    {"M=0x8 K=4 groups=4 scale=f32 gate=f32 C=8 G=2", kEdge},
+    {"M=2x8 K=0 groups=4 weight=f32 C=8", kEdge},
+    {"M=1 K=1 x=f32 groups=1", kEdge},
+    {"M=3x4 K=24 groups=2 weight=f32 C=4", kEdge, Dist::kSpecial},
+    {"M=3x4 K=5 x=f32 groups=4 activation=silu", kEdge, Dist::kSpecial},
+    {"M=3x4 K=8 x=f32 groups=4 residual=f32 gate=f32 scale=f32 C=4 G=1", kEdge, Dist::kSpecial},
+    {"M=2x4 K=8 x=f32 groups=2", kEdge, Dist::kZeros},
+    {"M=8x320x128 K=128 weight=bf16 bias=bf16 C=320 activation=silu", kBar},
+    {"M=8x320x128 K=128 weight=bf16 bias=bf16 scale=bf16 shift=bf16 C=320 G=8 activation=silu",
+     kBar},
 };
 
 inline constexpr OpSpec spec{
     .name = "group_norm_backward",
-    .doc = "Gradients of group_norm: of x, weight and bias, from x and the gradient of out.",
+    .doc =
+        "Gradients of group_norm: of x, weight, bias, residual, gate, scale and shift, from the "
+        "inputs and the gradients of out and residual_out.",
     .source = "ops/group_norm_backward/group_norm_backward.md",
     .args = args,
     .constraints = constraints,
     .cases = cases,
-    .flops = "20*S",
+    .flops = "20*M*K",
     .backward = {.why_not = "gradients of gradients are not provided"},
 };
 

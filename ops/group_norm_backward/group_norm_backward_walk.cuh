@@ -28,17 +28,6 @@ struct WalkParts {
   uint64_t arrived[4];  // of statistics, by parity, and of sums
 };
 
-// By whole words where it lies so.
-__device__ inline float parameter(const AnyTensor& t, int64_t index) {
-  const char* p = t.data + index * t.strides[0];
-  if ((reinterpret_cast<uintptr_t>(p) & static_cast<unsigned>(t.bytes - 1)) != 0) return t.load(p);
-  switch (t.dtype) {
-    case DType::kBF16: return formats::f32_from_bf16(__ldg(reinterpret_cast<const uint16_t*>(p)));
-    case DType::kF16: return __half2float(__ldg(reinterpret_cast<const __half*>(p)));
-    default: return __ldg(reinterpret_cast<const float*>(p));
-  }
-}
-
 // A warp has the same piece of every group that its cluster goes through. While one group's sums
 // are on their way between the blocks, the next one's statistics are made; the group after that
 // comes into shared memory where this one was read.
@@ -126,13 +115,10 @@ struct Walk {
     else
       return {raw[0]};
   }
-  // This lane's weight and bias.
+  // This lane's weight and bias, with the modulation.
   __device__ float2 parameters(const Group& g) const {
-    const int64_t at = int64_t{g.group} * p.group_channels + channel;
-    float2 wb = make_float2(1, 0);
-    if (works && p.weight.data != nullptr) wb.x = parameter(p.weight, at);
-    if (works && p.bias.data != nullptr) wb.y = parameter(p.bias, at);
-    return wb;
+    if (!works) return make_float2(1, 0);
+    return p.affine.quick_load(g.sample, g.group * p.group_channels + channel);
   }
 
   // ---- sums over the group ----

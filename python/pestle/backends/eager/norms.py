@@ -155,45 +155,103 @@ implements("adaln_backward", backend="eager")(_modulated_backward(True))
 
 
 def _groups(x: Tensor, groups: int) -> Tensor:
-    """[N, groups, elements of a group] as f32."""
+    """[N, groups, elements of a group]"""
     count = math.prod(x.shape[1:]) // groups if x.shape[1] else 0
-    return x.float().reshape(x.shape[0], groups, count)
+    return x.reshape(x.shape[0], groups, count)
 
 
-def _channels(parameter: Tensor, x: Tensor) -> Tensor:
-    return parameter.float().reshape(-1, *([1] * (x.ndim - 2)))
+def _channels(parameter: Tensor | None, x: Tensor) -> Tensor | None:
+    """weight, bias [C] or gate, scale, shift [G, C] as f32, to be combined with x [N, C, ...]:
+    neighbouring samples share a row."""
+    if parameter is None:
+        return None
+    values = parameter.float()
+    if values.ndim == 2:
+        rows = values.shape[0]
+        values = values.repeat_interleave(x.shape[0] // rows if rows else 0, 0)
+    return values.reshape(*values.shape, *([1] * (x.ndim - 2)))
 
 
-def _normal_groups(x: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:
-    values = _groups(x, groups)
-    centred = values - values.mean(2, keepdim=True)
-    root = torch.rsqrt(centred.square().mean(2, keepdim=True) + eps)
-    return (centred * root).reshape(x.shape), root
+class _ChannelGroups:
+    """What is normalised, its normalised groups, and what belongs to its channels."""
+
+    def __init__(self, x, weight, bias, residual, gate, scale, shift, groups: int, eps: float):
+        self.x, self.groups = x.float(), groups
+        self.weight, self.bias = _channels(weight, x), _channels(bias, x)
+        self.gate, self.scale, self.shift = (_channels(p, x) for p in (gate, scale, shift))
+        self.sum = self.x if self.gate is None else self.gate * self.x
+        if residual is not None:
+            self.sum = residual.float() + self.sum
+        values = _groups(self.sum, groups)
+        centred = values - values.mean(2, keepdim=True)
+        self.root = torch.rsqrt(centred.square().mean(2, keepdim=True) + eps)
+        self.normal = (centred * self.root).reshape(x.shape)
+
+    def before_modulation(self) -> Tensor:
+        y = self.normal if self.weight is None else self.normal * self.weight
+        return y if self.bias is None else y + self.bias
+
+    def before_activation(self) -> Tensor:
+        y = self.before_modulation()
+        y = y if self.scale is None else y * (1 + self.scale)
+        return y if self.shift is None else y + self.shift
 
 
 @implements("group_norm", backend="eager")
-def group_norm(x, weight=None, bias=None, *, groups, eps, activation):
-    y, _ = _normal_groups(x, groups, eps)
-    y = y if weight is None else y * _channels(weight, x)
-    y = y if bias is None else y + _channels(bias, x)
-    return (torch.nn.functional.silu(y) if activation == "silu" else y).to(x.dtype)
+def group_norm(
+    x, weight=None, bias=None, residual=None, gate=None, scale=None, shift=None, q_scale=None,
+    global_scale=None, *, groups, eps, activation, **how,
+):  # fmt: skip
+    of = _ChannelGroups(x, weight, bias, residual, gate, scale, shift, groups, eps)
+    y = of.before_activation()
+    out = (torch.nn.functional.silu(y) if activation == "silu" else y).to(x.dtype)
+    quantised = how["out_format"] != "none"
+    results = [out] if how["keep_out"] or not quantised else []
+    if residual is not None:
+        results.append(of.sum.to(x.dtype))
+    if quantised:
+        results += codes_of(out, q_scale, global_scale, how)
+    return tuple(results)
 
 
 @implements("group_norm_backward", backend="eager")
-def group_norm_backward(x, d_out, weight=None, bias=None, *, groups, eps, activation):
-    y, root = _normal_groups(x, groups, eps)
-    gradient = d_out.float()
+def group_norm_backward(
+    x, d_out, weight=None, bias=None, residual=None, gate=None, scale=None, shift=None,
+    d_residual_out=None, *, groups, eps, activation,
+):  # fmt: skip
+    of = _ChannelGroups(x, weight, bias, residual, gate, scale, shift, groups, eps)
+    y, gradient = of.normal, d_out.float()
     if activation == "silu":
-        h = y if weight is None else y * _channels(weight, x)
-        h = h if bias is None else h + _channels(bias, x)
-        gradient = torch.ops.aten.silu_backward(gradient, h)
-    g = gradient if weight is None else gradient * _channels(weight, x)
+        gradient = torch.ops.aten.silu_backward(gradient, of.before_activation())
+    unscaled = gradient if of.scale is None else gradient * (1 + of.scale)
+    g = unscaled if of.weight is None else unscaled * of.weight
     g, normal = _groups(g, groups), _groups(y, groups)
-    d_x = root * (g - g.mean(2, keepdim=True) - normal * (g * normal).mean(2, keepdim=True))
-    results = [d_x.reshape(x.shape).to(x.dtype)]
-    others = [d for d in range(x.ndim) if d != 1]
+    d_sum = of.root * (g - g.mean(2, keepdim=True) - normal * (g * normal).mean(2, keepdim=True))
+    d_sum = d_sum.reshape(x.shape)
+    if d_residual_out is not None:
+        d_sum = d_sum + d_residual_out.float()
+    d_x = d_sum if of.gate is None else d_sum * of.gate
+    results = [d_x.to(x.dtype)]
+    planes = list(range(2, x.ndim))
+
+    def over_planes(values: Tensor) -> Tensor:
+        return values.sum(planes) if planes else values
+
+    def over_samples(values: Tensor, like: Tensor) -> Tensor:
+        sums, rows = over_planes(values), like.shape[0]
+        each = x.shape[0] // rows if rows else 0
+        return sums.reshape(rows, each, sums.shape[1]).sum(1).to(like.dtype)
+
     if weight is not None:
-        results.append((gradient * y).sum(others).to(weight.dtype))
+        results.append(over_planes(unscaled * y).sum(0).to(weight.dtype))
     if bias is not None:
-        results.append(gradient.sum(others).to(bias.dtype))
+        results.append(over_planes(unscaled).sum(0).to(bias.dtype))
+    if residual is not None:
+        results.append(d_sum.to(x.dtype))
+    if gate is not None:
+        results.append(over_samples(d_sum * of.x, gate))
+    if scale is not None:
+        results.append(over_samples(gradient * of.before_modulation(), scale))
+    if shift is not None:
+        results.append(over_samples(gradient, shift))
     return tuple(results)
