@@ -2277,43 +2277,94 @@ static inline pestle_status pestle_gated_activation_backward(
   return pestle_call(pestle_find_op("gated_activation_backward"), args, 7, options);
 }
 
-/* Normalises groups of neighbouring channels of each sample to mean 0 and variance 1, then weight and bias a channel, and silu if asked.
- *   x: bf16|f16|f32 [*S] batch, channels, and any dimensions behind them
+/* Normalises groups of neighbouring channels of each sample to mean 0 and variance 1, then weight and bias a channel, modulation a sample and channel, and silu if asked; what is normalised may be a sum with a residual, the result quantised.
+ *   x: bf16|f16|f32 [*M, K] batch, channels, and any dimensions behind them
  *   weight: f32|bf16|f16 [C] (may be NULL) multiplies each channel
  *   bias: f32|bf16|f16 [C] (may be NULL) added to each channel after weight
- *   out: =x [*S] (output) the normalised groups
+ *   residual: =x [*M, K] (may be NULL) added to gate * x before the norm
+ *   gate: bf16|f16|f32 [G, C] (may be NULL) multiplies x before the residual is added; batch/G neighbouring samples share a row
+ *   scale: bf16|f16|f32 [G, C] (may be NULL) modulation: what weight and bias gave is multiplied by 1 + scale; batch/G neighbouring samples share a row of it
+ *   shift: bf16|f16|f32 [G, C] (may be NULL) modulation: added before the activation
+ *   q_scale: f32 [none|fp8_tensor|nvfp4|mxfp8: 1; fp8_row|int8_row: *M, 1] (may be NULL) decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+ *   global_scale: f32 [1] (may be NULL) decode scale of the whole tensor, out_format=nvfp4
+ *   out: =x [*M, K] (output) (may be NULL) the normalised groups
+ *   residual_out: =x [*M, K] (output) (may be NULL) the sum that was normalised: residual + gate * x
+ *   q: none|nvfp4: u8; fp8_tensor|fp8_row|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|int8_row|mxfp8: *M, K; nvfp4: *M, K/2] (output) (may be NULL) codes of out; nvfp4: two a byte
+ *   scale_out: none|fp8_tensor|fp8_row|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1;nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(K,32),4), cdiv(K,32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K
  *   groups: neighbouring channels are normalised together: channels / groups each
  *   eps: added to the variance
  *   activation: none|silu; what is applied to the result
+ *   out_format: none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8; none: out; else q holds out's codes, and out is given only with keep_out
+ *   keep_out: give out beside its codes, rounded to x's dtype
+ *   hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
  */
 static inline pestle_status pestle_group_norm(
     const pestle_tensor* x,
     const pestle_tensor* weight,
     const pestle_tensor* bias,
+    const pestle_tensor* residual,
+    const pestle_tensor* gate,
+    const pestle_tensor* scale,
+    const pestle_tensor* shift,
+    const pestle_tensor* q_scale,
+    const pestle_tensor* global_scale,
     const pestle_tensor* out,
+    const pestle_tensor* residual_out,
+    const pestle_tensor* q,
+    const pestle_tensor* scale_out,
     int64_t groups,
     double eps,
     const char* activation,
+    const char* out_format,
+    int keep_out,
+    int64_t hadamard,
+    const char* nibbles,
+    const char* scale_layout,
     const pestle_call_options* options) {
-  pestle_arg args[7];
+  pestle_arg args[21];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(bias);
-  args[3] = pestle_tensor_arg(out);
-  args[4] = pestle_int_arg(groups);
-  args[5] = pestle_float_arg(eps);
-  args[6] = pestle_choice_arg(activation);
-  return pestle_call(pestle_find_op("group_norm"), args, 7, options);
+  args[3] = pestle_tensor_arg(residual);
+  args[4] = pestle_tensor_arg(gate);
+  args[5] = pestle_tensor_arg(scale);
+  args[6] = pestle_tensor_arg(shift);
+  args[7] = pestle_tensor_arg(q_scale);
+  args[8] = pestle_tensor_arg(global_scale);
+  args[9] = pestle_tensor_arg(out);
+  args[10] = pestle_tensor_arg(residual_out);
+  args[11] = pestle_tensor_arg(q);
+  args[12] = pestle_tensor_arg(scale_out);
+  args[13] = pestle_int_arg(groups);
+  args[14] = pestle_float_arg(eps);
+  args[15] = pestle_choice_arg(activation);
+  args[16] = pestle_choice_arg(out_format);
+  args[17] = pestle_bool_arg(keep_out);
+  args[18] = pestle_int_arg(hadamard);
+  args[19] = pestle_choice_arg(nibbles);
+  args[20] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("group_norm"), args, 21, options);
 }
 
-/* Gradients of group_norm: of x, weight and bias, from x and the gradient of out.
- *   x: bf16|f16|f32 [*S] batch, channels, and any dimensions behind them
- *   d_out: =x [*S] gradient of out
+/* Gradients of group_norm: of x, weight, bias, residual, gate, scale and shift, from the inputs and the gradients of out and residual_out.
+ *   x: bf16|f16|f32 [*M, K] batch, channels, and any dimensions behind them
+ *   d_out: =x [*M, K] gradient of out
  *   weight: f32|bf16|f16 [C] (may be NULL) multiplies each channel
  *   bias: f32|bf16|f16 [C] (may be NULL) added to each channel after weight
- *   d_x: =x [*S] (output) gradient of x
+ *   residual: =x [*M, K] (may be NULL) added to gate * x before the norm
+ *   gate: bf16|f16|f32 [G, C] (may be NULL) multiplies x before the residual is added; batch/G neighbouring samples share a row
+ *   scale: bf16|f16|f32 [G, C] (may be NULL) modulation: what weight and bias gave is multiplied by 1 + scale; batch/G neighbouring samples share a row of it
+ *   shift: bf16|f16|f32 [G, C] (may be NULL) modulation: added before the activation
+ *   d_residual_out: =x [*M, K] (may be NULL) gradient of residual_out
+ *   d_x: =x [*M, K] (output) gradient of x
  *   d_weight: =weight [C] (output) (may be NULL) gradient of weight
  *   d_bias: =bias [C] (output) (may be NULL) gradient of bias
+ *   d_residual: =x [*M, K] (output) (may be NULL) gradient of residual
+ *   d_gate: =gate [G, C] (output) (may be NULL) gradient of gate
+ *   d_scale: =scale [G, C] (output) (may be NULL) gradient of scale
+ *   d_shift: =shift [G, C] (output) (may be NULL) gradient of shift
  *   groups: as in the forward call
  *   eps: as in the forward call
  *   activation: none|silu; as in the forward call
@@ -2323,25 +2374,43 @@ static inline pestle_status pestle_group_norm_backward(
     const pestle_tensor* d_out,
     const pestle_tensor* weight,
     const pestle_tensor* bias,
+    const pestle_tensor* residual,
+    const pestle_tensor* gate,
+    const pestle_tensor* scale,
+    const pestle_tensor* shift,
+    const pestle_tensor* d_residual_out,
     const pestle_tensor* d_x,
     const pestle_tensor* d_weight,
     const pestle_tensor* d_bias,
+    const pestle_tensor* d_residual,
+    const pestle_tensor* d_gate,
+    const pestle_tensor* d_scale,
+    const pestle_tensor* d_shift,
     int64_t groups,
     double eps,
     const char* activation,
     const pestle_call_options* options) {
-  pestle_arg args[10];
+  pestle_arg args[19];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(d_out);
   args[2] = pestle_tensor_arg(weight);
   args[3] = pestle_tensor_arg(bias);
-  args[4] = pestle_tensor_arg(d_x);
-  args[5] = pestle_tensor_arg(d_weight);
-  args[6] = pestle_tensor_arg(d_bias);
-  args[7] = pestle_int_arg(groups);
-  args[8] = pestle_float_arg(eps);
-  args[9] = pestle_choice_arg(activation);
-  return pestle_call(pestle_find_op("group_norm_backward"), args, 10, options);
+  args[4] = pestle_tensor_arg(residual);
+  args[5] = pestle_tensor_arg(gate);
+  args[6] = pestle_tensor_arg(scale);
+  args[7] = pestle_tensor_arg(shift);
+  args[8] = pestle_tensor_arg(d_residual_out);
+  args[9] = pestle_tensor_arg(d_x);
+  args[10] = pestle_tensor_arg(d_weight);
+  args[11] = pestle_tensor_arg(d_bias);
+  args[12] = pestle_tensor_arg(d_residual);
+  args[13] = pestle_tensor_arg(d_gate);
+  args[14] = pestle_tensor_arg(d_scale);
+  args[15] = pestle_tensor_arg(d_shift);
+  args[16] = pestle_int_arg(groups);
+  args[17] = pestle_float_arg(eps);
+  args[18] = pestle_choice_arg(activation);
+  return pestle_call(pestle_find_op("group_norm_backward"), args, 19, options);
 }
 
 /* Product of two matrices of floats of any strides, f32 accumulation, with an epilogue.

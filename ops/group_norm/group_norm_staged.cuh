@@ -59,6 +59,7 @@ struct StagedJob {
   FastDivisor plane;  // pieces of a channel
   uint32_t count;     // of groups
   int64_t group_bytes;
+  uint32_t delay;  // clocks from one cluster's beginning to the next one's
 };
 
 #ifdef __CUDACC__
@@ -342,6 +343,7 @@ __global__ void __launch_bounds__(kThreads, kStagedThreads / kThreads)
     staged_kernel(const __grid_constant__ StagedJob p) {
   extern __shared__ uint4 memory[];
   __shared__ StagedParts parts;
+  begin_late(blockIdx.x / p.plan.cluster * p.delay);
   Staged<T, kThreads, kSum> own(p, parts, memory);
   uint32_t place = own.get;
   for (int i = 0; i < p.plan.ring; ++i, place = own.after(place)) own.fetch(place);

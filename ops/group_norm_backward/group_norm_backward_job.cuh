@@ -31,6 +31,7 @@ struct HeldJob {
   int join;  // lanes that join the warps' parts: a power of two
   float eps, count;
   bool silu;
+  uint32_t delay = 0;  // walk: clocks from one cluster's beginning to the next one's
 };
 
 // 16 bytes to shared memory, past the L1 and without a register.

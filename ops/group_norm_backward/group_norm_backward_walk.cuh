@@ -329,6 +329,7 @@ __global__ void __launch_bounds__(kWalkWarps * 32, 1)
     walk_kernel(const __grid_constant__ HeldJob p, uint32_t groups) {
   extern __shared__ uint4 memory[];
   __shared__ WalkParts parts;
+  begin_late(blockIdx.x / p.cluster * p.delay);
   Walk<T> own(p, parts, memory);
   if (p.cluster > 1) {  // others' shared memory is theirs only once they have begun
     if (threadIdx.x < 4) begin_barrier(&parts.arrived[threadIdx.x]);

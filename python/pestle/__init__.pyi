@@ -1746,41 +1746,71 @@ def gated_activation_backward(
     """
 
 def group_norm(
-    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, groups: int = 32, eps: float = 1e-05, activation: Literal["none", "silu"] = "none", backend: str | tuple[str, ...] | None = None
-) -> Tensor:
-    """Normalises groups of neighbouring channels of each sample to mean 0 and variance 1, then weight and bias a channel, and silu if asked.
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, gate: Tensor | None = None, scale: Tensor | None = None, shift: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, groups: int = 32, eps: float = 1e-05, activation: Literal["none", "silu"] = "none", out_format: Literal["none", "fp8_tensor", "fp8_row", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Normalises groups of neighbouring channels of each sample to mean 0 and variance 1, then weight and bias a channel, modulation a sample and channel, and silu if asked; what is normalised may be a sum with a residual, the result quantised.
 
     Args:
-        x (bf16|f16|f32 [*S]): batch, channels, and any dimensions behind them
+        x (bf16|f16|f32 [*M, K]): batch, channels, and any dimensions behind them
         weight (f32|bf16|f16 [C], optional): multiplies each channel
         bias (f32|bf16|f16 [C], optional): added to each channel after weight
+        residual (=x [*M, K], optional): added to gate * x before the norm
+        gate (bf16|f16|f32 [G, C], optional): multiplies x before the residual is added; batch/G neighbouring samples share a row
+        scale (bf16|f16|f32 [G, C], optional): modulation: what weight and bias gave is multiplied by 1 + scale; batch/G neighbouring samples share a row of it
+        shift (bf16|f16|f32 [G, C], optional): modulation: added before the activation
+        q_scale (f32 none: [1]; fp8_tensor: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+        global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
         groups: neighbouring channels are normalised together: channels / groups each
         eps: added to the variance
         activation (none|silu): what is applied to the result
+        out_format (none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8): none: out; else q holds out's codes, and out is given only with keep_out
+        keep_out: give out beside its codes, rounded to x's dtype
+        hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         backend: the only one to use, or several in order; None: as selected
 
     Returns:
-        out: the normalised groups
+        out: the normalised groups, when out_format == none || keep_out
+        residual_out: the sum that was normalised: residual + gate * x, when has(residual)
+        q: codes of out; nvfp4: two a byte, when out_format != none
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K, when out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
 
     Rules:
         x must have at least two dimensions, batch and channels
         groups must divide the channels, x's second dimension
         weight must have an element a channel
         bias must have an element a channel
+        gate must have a column a channel
+        scale must have a column a channel
+        shift must have a column a channel
+        the batch must be a multiple of G, the rows of gate, scale and shift
+        out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
+        q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
+        nvfp4 needs K to be a multiple of 16, its block
+        mxfp8 needs K to be a multiple of 32, its block
+        hadamard belongs to out_format=int8_row
+        hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        K must be a multiple of hadamard, the elements that are rotated together
 
     Defined in arXiv:1803.08494; ops/group_norm/group_norm.md
     """
 
 def group_norm_backward(
-    x: Tensor, d_out: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, groups: int = 32, eps: float = 1e-05, activation: Literal["none", "silu"] = "none", backend: str | tuple[str, ...] | None = None
-) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
-    """Gradients of group_norm: of x, weight and bias, from x and the gradient of out.
+    x: Tensor, d_out: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, gate: Tensor | None = None, scale: Tensor | None = None, shift: Tensor | None = None, d_residual_out: Tensor | None = None, *, groups: int = 32, eps: float = 1e-05, activation: Literal["none", "silu"] = "none", backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of group_norm: of x, weight, bias, residual, gate, scale and shift, from the inputs and the gradients of out and residual_out.
 
     Args:
-        x (bf16|f16|f32 [*S]): batch, channels, and any dimensions behind them
-        d_out (=x [*S]): gradient of out
+        x (bf16|f16|f32 [*M, K]): batch, channels, and any dimensions behind them
+        d_out (=x [*M, K]): gradient of out
         weight (f32|bf16|f16 [C], optional): multiplies each channel
         bias (f32|bf16|f16 [C], optional): added to each channel after weight
+        residual (=x [*M, K], optional): added to gate * x before the norm
+        gate (bf16|f16|f32 [G, C], optional): multiplies x before the residual is added; batch/G neighbouring samples share a row
+        scale (bf16|f16|f32 [G, C], optional): modulation: what weight and bias gave is multiplied by 1 + scale; batch/G neighbouring samples share a row of it
+        shift (bf16|f16|f32 [G, C], optional): modulation: added before the activation
+        d_residual_out (=x [*M, K], optional): gradient of residual_out
         groups: as in the forward call
         eps: as in the forward call
         activation (none|silu): as in the forward call
@@ -1790,12 +1820,21 @@ def group_norm_backward(
         d_x: gradient of x
         d_weight: gradient of weight, when has(weight)
         d_bias: gradient of bias, when has(bias)
+        d_residual: gradient of residual, when has(residual)
+        d_gate: gradient of gate, when has(gate)
+        d_scale: gradient of scale, when has(scale)
+        d_shift: gradient of shift, when has(shift)
 
     Rules:
         x must have at least two dimensions, batch and channels
         groups must divide the channels, x's second dimension
         weight must have an element a channel
         bias must have an element a channel
+        gate must have a column a channel
+        scale must have a column a channel
+        shift must have a column a channel
+        the batch must be a multiple of G, the rows of gate, scale and shift
+        d_residual_out belongs to calls with a residual
 
     Defined in ops/group_norm_backward/group_norm_backward.md
     """
@@ -2331,29 +2370,54 @@ def activation_backward_(
     """
 
 def group_norm_(
-    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, groups: int = 32, eps: float = 1e-05, activation: Literal["none", "silu"] = "none", backend: str | tuple[str, ...] | None = None
-) -> Tensor:
-    """Normalises groups of neighbouring channels of each sample to mean 0 and variance 1, then weight and bias a channel, and silu if asked.
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, gate: Tensor | None = None, scale: Tensor | None = None, shift: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, groups: int = 32, eps: float = 1e-05, activation: Literal["none", "silu"] = "none", out_format: Literal["none", "fp8_tensor", "fp8_row", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", backend: str | tuple[str, ...] | None = None
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Normalises groups of neighbouring channels of each sample to mean 0 and variance 1, then weight and bias a channel, modulation a sample and channel, and silu if asked; what is normalised may be a sum with a residual, the result quantised.
 
-    Writes into x and returns it.
+    Writes into residual and returns it.
 
     Args:
-        x (bf16|f16|f32 [*S]): batch, channels, and any dimensions behind them
+        x (bf16|f16|f32 [*M, K]): batch, channels, and any dimensions behind them
         weight (f32|bf16|f16 [C], optional): multiplies each channel
         bias (f32|bf16|f16 [C], optional): added to each channel after weight
+        residual (=x [*M, K], optional): added to gate * x before the norm
+        gate (bf16|f16|f32 [G, C], optional): multiplies x before the residual is added; batch/G neighbouring samples share a row
+        scale (bf16|f16|f32 [G, C], optional): modulation: what weight and bias gave is multiplied by 1 + scale; batch/G neighbouring samples share a row of it
+        shift (bf16|f16|f32 [G, C], optional): modulation: added before the activation
+        q_scale (f32 none: [1]; fp8_tensor: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
+        global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
         groups: neighbouring channels are normalised together: channels / groups each
         eps: added to the variance
         activation (none|silu): what is applied to the result
+        out_format (none|fp8_tensor|fp8_row|int8_row|nvfp4|mxfp8): none: out; else q holds out's codes, and out is given only with keep_out
+        keep_out: give out beside its codes, rounded to x's dtype
+        hadamard: elements along K of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         backend: the only one to use, or several in order; None: as selected
 
     Returns:
-        out: the normalised groups
+        out: the normalised groups, when out_format == none || keep_out
+        residual_out: the sum that was normalised: residual + gate * x, when has(residual)
+        q: codes of out; nvfp4: two a byte, when out_format != none
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16 or 32 along K, when out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
 
     Rules:
         x must have at least two dimensions, batch and channels
         groups must divide the channels, x's second dimension
         weight must have an element a channel
         bias must have an element a channel
+        gate must have a column a channel
+        scale must have a column a channel
+        shift must have a column a channel
+        the batch must be a multiple of G, the rows of gate, scale and shift
+        out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
+        q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
+        nvfp4 needs K to be a multiple of 16, its block
+        mxfp8 needs K to be a multiple of 32, its block
+        hadamard belongs to out_format=int8_row
+        hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
+        K must be a multiple of hadamard, the elements that are rotated together
 
     Defined in arXiv:1803.08494; ops/group_norm/group_norm.md
     """
