@@ -3,8 +3,9 @@
 // residual
 //          or a gate) in the shared memory of a block or a cluster, where that is 227 KiB. held
 //          (group_norm_held.cuh): shorter ones in registers. long (group_norm_long.cuh): longer
-//          ones in two kernels. any: a block a group, any strides. codes: one of these, then the
-//          quantiser, out of the L2 as far as it fits (ops/common/rule_codes.h).
+//          ones in two kernels. All three make codes of a given scale of the whole tensor, too.
+//          any: a block a group, any strides. codes: one of these, then the quantiser, out of the
+//          L2 as far as it fits (ops/common/rule_codes.h).
 // Traffic  staged, held: each tensor once. long: x and residual twice. Modulation is folded into
 //          weight and bias of a sample's channel. codes: out written and read again.
 // Numerics f32; means and squared differences from them, joined in a fixed order.
@@ -178,6 +179,8 @@ Status run(const Call& call) {
           g.residual.as<const char>(),
           g.out.as<char>(),
           g.residual_out.as<char>(),
+          view_of(call, kQ).as<uint8_t>(),
+          view_of(call, kQScale).as<const char>(),
           ChannelParameter(g.gate, g.samples_each()),
           ChannelAffine(g),
           FastDivisor(static_cast<uint32_t>(g.groups)),
@@ -215,7 +218,10 @@ Status run_any(const Call& call) {
 }
 
 std::string refuses(const Call& call, const Machine& machine) {
-  if (wants_codes(call)) return refuse_codes(call);
+  const auto format = static_cast<OutFormat>(call.integer(kOutFormat));
+  if (format != OutFormat::kNone && format != OutFormat::kFp8Tensor) {
+    return "makes codes of a given scale of the whole tensor only";
+  }
   const Groups g(call);
   if (g.count() * g.size() == 0) return "the tensor is empty";
   if (g.plane % kUnit != 0) return "a channel's elements are no multiple of 8";
@@ -225,12 +231,15 @@ std::string refuses(const Call& call, const Machine& machine) {
   if (!clusters && g.size() <= kLongestHeld && g.size() > kLongestHeld / kMostBlocksOfTeam) {
     return "groups of this size need clusters of blocks";
   }
-  for (int index : {kX, kOut, kResidual, kResidualOut}) {
+  for (int index : {kX, kOut, kResidual, kResidualOut, kQ, kQScale}) {
     if (!call.has(index)) continue;
     const TensorView& t = call.tensor(index);
     const std::string name = spec.args[index].name;
     if (!is_contiguous(t)) return name + " has gaps";
-    if (reinterpret_cast<uintptr_t>(t.data) % 16 != 0) return name + " is not aligned to 16 bytes";
+    const uintptr_t align = index == kQ ? 8 : index == kQScale ? 4 : 16;
+    if (reinterpret_cast<uintptr_t>(t.data) % align != 0) {
+      return name + " is not aligned to " + std::to_string(align) + " bytes";
+    }
   }
   return ChannelAffine::refuse(g);
 }

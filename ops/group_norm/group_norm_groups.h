@@ -9,6 +9,9 @@ inline constexpr int kX = arg_index(spec, "x");
 inline constexpr int kOut = arg_index(spec, "out");
 inline constexpr int kResidual = arg_index(spec, "residual");
 inline constexpr int kResidualOut = arg_index(spec, "residual_out");
+inline constexpr int kQ = arg_index(spec, "q");
+inline constexpr int kQScale = arg_index(spec, "q_scale");
+inline constexpr int kOutFormat = arg_index(spec, "out_format");
 
 // Codes by a second pass (ops/common/rule_codes.h): the result where it is not kept or has gaps,
 // its codes where q has gaps, what the first pass needs, what the quantiser needs.

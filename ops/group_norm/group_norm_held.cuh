@@ -41,6 +41,18 @@ __device__ inline void add_residual(const Job& p, const Place& place, const char
   }
 }
 
+template <class Map>
+__device__ inline void put_row_codes(const Job& p, uint8_t* row, const RowElements<Map>& at,
+                                     const RowValues& v) {
+  using T = typename Map::Type;
+#pragma unroll
+  for (int i = 0; i < kRowElements; i += Map::kPieceElements) {
+    if (!at.stores(i / Map::kChunk)) continue;
+    const int element = at.places[i / Map::kElements] + i % Map::kElements;
+    put_codes<T>(row + element, round_piece<T>(v + i), p.q_scale);
+  }
+}
+
 template <class T, bool kSum>
 __global__ void __launch_bounds__(kHeldThreads, kHeldBlocks)
     held_kernel(const __grid_constant__ Job p) {
@@ -94,7 +106,10 @@ __global__ void __launch_bounds__(kHeldThreads, kHeldBlocks)
     for (int c = 0; c < Map::kChunks; ++c) {
       finish<Map::kChunk>(p, place, at.near(c) / kUnit, mean, rstd, v + c * Map::kChunk);
     }
-    store_row<Map>(row_at(p.out, row_bytes, team.row), at, v);
+    if (p.out != nullptr) store_row<Map>(row_at(p.out, row_bytes, team.row), at, v);
+    if (p.q != nullptr) {
+      put_row_codes<Map>(p, p.q + static_cast<uint64_t>(team.row) * (p.units * kUnit), at, v);
+    }
   }
 }
 

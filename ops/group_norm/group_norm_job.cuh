@@ -5,6 +5,7 @@
 #include "backends/cuda/device/row_ring.cuh"
 #include "backends/cuda/device/tiles.h"
 #include "ops/common/channel_affine.cuh"
+#include "ops/common/row_codes.cuh"
 #include "ops/group_norm/group_norm_groups.h"
 
 namespace pestle::ops::group_norm {
@@ -15,7 +16,9 @@ struct Job {
   TeamShape shape;  // held
   int stages = 1;   // held: groups that are on their way or in use
   const char *x, *residual;
-  char *out, *residual_out;
+  char *out, *residual_out;  // may be absent
+  uint8_t* q;                // codes of out under one given scale; may be absent
+  const char* q_scale;
   ChannelParameter gate;
   ChannelAffine affine;
   FastDivisor groups;  // of a sample
@@ -55,15 +58,48 @@ __device__ inline void finish(const Job& p, const Place& place, int unit, float 
 
 // One piece of 16 bytes, no NaN among the values.
 template <class T>
-__device__ inline void store_numbers(char* to, const float* v) {
+__device__ inline uint4 round_numbers(const float* v) {
   if constexpr (T::kBytes == 2) {
     float w[kUnit];
     for (int j = 0; j < kUnit; ++j) w[j] = v[j];
-    T::put(to, T::pack_numbers(w));
+    return T::pack_numbers(w).v;
   } else {
-    store16(to, make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]),
-                           __float_as_uint(v[3])));
+    return make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]),
+                      __float_as_uint(v[3]));
   }
+}
+template <class T>
+__device__ inline uint4 round_piece(const float* v) {
+  if constexpr (T::kBytes == 2) {
+    float w[kUnit];
+    for (int j = 0; j < kUnit; ++j) w[j] = v[j];
+    return round_unit<T>(w).v;
+  } else {
+    uint32_t w[4];
+    for (int j = 0; j < 4; ++j) w[j] = v[j] != v[j] ? formats::kF32Nan : __float_as_uint(v[j]);
+    return make_uint4(w[0], w[1], w[2], w[3]);
+  }
+}
+// Codes of a piece of rounded values.
+template <class T>
+__device__ __noinline__ void put_codes(uint8_t* to, uint4 piece, const char* scale) {
+  const Divider by = Divider::by(__uint_as_float(__ldg(reinterpret_cast<const uint32_t*>(scale))));
+  typename T::Raw raw = T::zero();
+  if constexpr (T::kBytes == 2)
+    raw.v = piece;
+  else
+    raw.low = piece;
+  const uint2 codes = encode_unit<T, Fp8Code<formats::E4m3>, false>(raw, by, {false, 0}, 0);
+  if constexpr (T::kBytes == 2)
+    store8(to, codes);
+  else
+    store4(to, codes.x);
+}
+// A piece of rounded values and its codes; `at`: its first byte in out.
+template <class T>
+__device__ inline void store_result(const Job& p, int64_t at, const uint4& piece) {
+  if (p.out != nullptr) store16(p.out + at, piece);
+  if (p.q != nullptr) put_codes<T>(p.q + at / T::kBytes, piece, p.q_scale);
 }
 
 // Count, mean and sum of squared differences of some elements.

@@ -155,7 +155,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks) apply_kernel(const __grid_c
         if (p.residual_out != nullptr) T::put(p.residual_out + at, round_unit<T>(v));
       }
       finish<kUnit>(p, place, static_cast<int>(unit), mean, rstd, v);
-      T::put(p.out + at, round_unit<T>(v));
+      const typename T::Raw rounded = round_unit<T>(v);
+      if constexpr (T::kBytes == 2) {
+        store_result<T>(p, at, rounded.v);
+      } else {
+        store_result<T>(p, at, rounded.low);
+        store_result<T>(p, at + 16, rounded.high);
+      }
     }
   }
 }

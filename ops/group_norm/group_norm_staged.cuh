@@ -107,11 +107,12 @@ struct Staged {
     end = ring + plan.ring * (2 * kStep);
     put_group = blockIdx.x / plan.cluster;
     put_own = own;
-    from = start_of(p.job.x, put_group);
+    from = p.job.x + start_of(put_group);
   }
-  template <class Byte>
-  __device__ Byte* start_of(Byte* tensor, uint32_t group) const {
-    return tensor + static_cast<uint64_t>(group) * static_cast<uint64_t>(p.group_bytes) +
+  // Of this thread's first piece of a group, in x and out.
+  __device__ int64_t start_of(uint32_t group) const {
+    return static_cast<int64_t>(static_cast<uint64_t>(group) *
+                                static_cast<uint64_t>(p.group_bytes)) +
            static_cast<uint32_t>(first) * 16u;
   }
   __device__ uint32_t after(uint32_t place) const {
@@ -136,7 +137,7 @@ struct Staged {
     put_piece = 0;
     put_group += gridDim.x / p.plan.cluster;
     put_own = put_group < p.count ? own : 0;
-    from = start_of(p.job.x, put_group);
+    from = p.job.x + start_of(put_group);
   }
   // What is normalised, of the piece of x that lies at `place`.
   __device__ void read_sum(uint32_t place, int piece, float (&v)[kElements]) const {
@@ -265,21 +266,21 @@ struct Staged {
   }
   // `sound`: no infinity and no NaN can come out.
   template <bool kSilu>
-  __device__ void put(char* to, int piece, float (&v)[kElements], float mean, float rstd,
+  __device__ void put(int64_t to, int piece, float (&v)[kElements], float mean, float rstd,
                       bool sound) const {
     const float2 wb = parts.parameters[uses & 1][p.plane.divide(piece)];
     const float w = wb.x * rstd;
     for (int j = 0; j < kElements; ++j) v[j] = __fmaf_rn(v[j] - mean, w, wb.y);
     if (sound && fabsf(wb.x) + fabsf(wb.y) < 1e18f) {
       if constexpr (kSilu) silu_pairs(v);
-      store_numbers<T>(to, v);
+      store_result<T>(p.job, to, round_numbers<T>(v));
     } else {
       for (int j = 0; j < kElements; ++j) v[j] = kSilu ? silu_of(v[j]) : v[j];
-      store_piece<T>(to, v);
+      store_result<T>(p.job, to, round_piece<T>(v));
     }
   }
   template <bool kSilu>
-  __device__ void put(char* to, int piece, const uint4& raw, float mean, float rstd,
+  __device__ void put(int64_t to, int piece, const uint4& raw, float mean, float rstd,
                       bool sound) const {
     float v[kElements];
     unpack_piece<T>(raw, v);
@@ -289,7 +290,7 @@ struct Staged {
   __device__ void apply(uint32_t group, const Moments& m) {
     const float rstd = rsqrtf(__fmaf_rn(m.squares, p.job.share, p.job.eps));
     const bool sound = fabsf(m.mean) < 1e30f && rstd > 0 && rstd < 1e18f;
-    char* to = start_of(p.job.out, group);
+    int64_t to = start_of(group);
     if constexpr (kSum) return apply_sums<kSilu>(to, m.mean, rstd, sound);
     int piece = first, k = 0;
     for (; k + 1 < own; k += 2, piece += 2 * kThreads, to += 2 * kStep) {
@@ -308,7 +309,7 @@ struct Staged {
     }
   }
   template <bool kSilu>
-  __device__ void apply_sums(char* to, float mean, float rstd, bool sound) {
+  __device__ void apply_sums(int64_t to, float mean, float rstd, bool sound) {
     int piece = first;
     for (int k = 0; k < p.plan.turns; ++k, piece += kThreads, to += kStep) {
       float v[kElements] = {};
@@ -317,7 +318,7 @@ struct Staged {
       get = after(get);
       if (k >= own) continue;
       if (p.job.residual_out != nullptr) {
-        store_piece<T>(to + (p.job.residual_out - p.job.out), v);
+        store_piece<T>(p.job.residual_out + to, v);
       }
       put<kSilu>(to, piece, v, mean, rstd, sound);
     }
