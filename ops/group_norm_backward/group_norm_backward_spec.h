@@ -60,6 +60,7 @@ inline constexpr Case cases[] = {
     {"M=4x8x3 K=8 x=f32 residual=f32 gate=bf16 scale=f32 shift=f32 weight=f32 C=8 G=2 groups=2 "
      "activation=silu d_residual_out=f32"},
     {"M=2x4 K=40 gate=f32 C=4 G=2 groups=2"},
+    {"M=2x4x70 K=40 residual=bf16 gate=f32 weight=f32 C=4 G=2 groups=2"},
     {"M=0x8 K=4 groups=4 weight=f32 C=8", kEdge},
     {"M=0x8 K=4 groups=4 scale=f32 gate=f32 C=8 G=2", kEdge},
     {"M=2x8 K=0 groups=4 weight=f32 C=8", kEdge},
@@ -71,8 +72,14 @@ inline constexpr Case cases[] = {
     {"M=8x320x128 K=128 weight=bf16 bias=bf16 C=320 activation=silu", kBar},
     {"M=8x320x128 K=128 weight=bf16 bias=bf16 scale=bf16 shift=bf16 C=320 G=8 activation=silu",
      kBar},
+    {"M=8x320x128 K=128 weight=bf16 bias=bf16 residual=bf16 d_residual_out=bf16 C=320 "
+     "activation=silu",
+     kBar},
+    {"M=1x128x512 K=512 weight=bf16 bias=bf16 C=128 activation=silu", kBar},
 };
 
+// With a residual or a gate, and where x and d_out of a group are more than the shared memory of a
+// cluster, x and residual are read three times and d_out twice.
 inline constexpr OpSpec spec{
     .name = "group_norm_backward",
     .doc =
@@ -83,6 +90,9 @@ inline constexpr OpSpec spec{
     .constraints = constraints,
     .cases = cases,
     .flops = "20*M*K",
+    .bytes = "M*K*bytes(x)*(3 + 2*has(residual) + has(d_residual_out) + "
+             "if(has(residual) || has(gate) || "
+             "M*K/max(1, size(x,0)*groups)*bytes(x)*2 > 3670016, 3 + 2*has(residual), 0))",
     .backward = {.why_not = "gradients of gradients are not provided"},
 };
 
