@@ -23,7 +23,7 @@ struct ChannelParameter {
     step = t.strides[t.rank - 1] * dtype_bytes(dtype);
     if (t.rank == 1) return;
     row_step = t.strides[0] * dtype_bytes(dtype);
-    samples = cuda::FastDivisor(static_cast<uint32_t>(samples_each));
+    samples = cuda::FastDivisor(static_cast<uint32_t>(samples_each > 0 ? samples_each : 1));
   }
 
 #ifdef __CUDACC__
@@ -49,8 +49,8 @@ struct ChannelParameter {
 };
 
 #ifdef __CUDACC__
-// Blocks that go through groups of one size in step all read, then all compute, and memory waits for
-// them in between. They stay apart if they begin apart; loads of those that began earlier keep
+// Blocks that go through groups of one size in step all read, then all compute, and memory waits
+// for them in between. They stay apart if they begin apart; loads of those that began earlier keep
 // memory busy meanwhile.
 __device__ inline void begin_late(uint32_t clocks) {
   if (clocks == 0) return;

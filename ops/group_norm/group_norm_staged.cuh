@@ -22,10 +22,11 @@ using namespace pestle::cuda;
 
 constexpr int kStagedThreads = 1024;  // of a block; kFewThreads where groups are small
 constexpr int kFewThreads = 256;
-constexpr int kMostTurns = 4;        // pairs of pieces of a thread, where a larger cluster exists
-constexpr int kRingPairs = 7;        // of a thread, at most
-constexpr int kStagedChannels = 64;  // of a group, at most
-constexpr int kMostBlocks = 16;      // of a cluster
+constexpr int kMostTurns = 4;  // pairs of pieces of a thread, where a larger cluster exists
+constexpr int kRingPairs = 7;  // of a thread, at most
+// Channels of a group, at most; fewer where their gates are kept, too: 227 KiB are all there is.
+constexpr int kStagedChannels = 64, kGatedChannels = 56;
+constexpr int kMostBlocks = 16;  // of a cluster
 
 struct StagedPlan {
   int threads = kFewThreads;
@@ -40,7 +41,7 @@ struct StagedPlan {
   StagedPlan(int64_t group_bytes, int64_t channels, int each) {
     const int64_t all = group_bytes / 16;
     const int64_t most = int64_t{kMostBlocks} * each * kRingPairs * kStagedThreads;
-    if (channels > kStagedChannels || all > most) return;
+    if (channels > (each == 1 ? kGatedChannels : kStagedChannels) || all > most) return;
     pieces = static_cast<int>(all);
     if (pieces > each * kMostTurns * kFewThreads) threads = kStagedThreads;
     for (cluster = 1; cluster < kMostBlocks; cluster *= 2) {
@@ -69,11 +70,13 @@ struct Moments {
   float n, mean, squares;
 };
 
+template <bool kSum>
 struct StagedParts {
+  static constexpr int kChannels = kSum ? kGatedChannels : kStagedChannels;
   float4 of_warps[2][kStagedThreads / 32];  // by parity of the group
   float4 of_blocks[2][kMostBlocks];
-  float2 parameters[2][kStagedChannels];
-  float gates[2][kStagedChannels];
+  float2 parameters[2][kChannels];
+  float gates[2][kSum ? kChannels : 1];
   uint64_t arrived[2];
 };
 
@@ -84,7 +87,7 @@ struct Staged {
   static constexpr int kStep = kThreads * 16;  // from one piece of a thread to the next, bytes
 
   const StagedJob& p;
-  StagedParts& parts;
+  StagedParts<kSum>& parts;
   int rank;
   int first, own;      // this thread's first piece of the group, and how many it has
   uint32_t ring, end;  // its places in shared memory
@@ -95,7 +98,7 @@ struct Staged {
   const char* from;
   uint32_t uses = 0;  // groups so far
 
-  __device__ Staged(const StagedJob& job, StagedParts& own_parts, uint4* memory)
+  __device__ Staged(const StagedJob& job, StagedParts<kSum>& own_parts, uint4* memory)
       : p(job), parts(own_parts) {
     const StagedPlan& plan = p.plan;
     rank = plan.cluster == 1 ? 0 : static_cast<int>(blockIdx.x % plan.cluster);
@@ -343,7 +346,8 @@ template <class T, int kThreads, bool kSum>
 __global__ void __launch_bounds__(kThreads, kStagedThreads / kThreads)
     staged_kernel(const __grid_constant__ StagedJob p) {
   extern __shared__ uint4 memory[];
-  __shared__ StagedParts parts;
+  __shared__ StagedParts<kSum> parts;
+  static_assert(kRingPairs * kStagedThreads * 32 + sizeof(parts) <= 227 << 10);
   begin_late(blockIdx.x / p.plan.cluster * p.delay);
   Staged<T, kThreads, kSum> own(p, parts, memory);
   uint32_t place = own.get;

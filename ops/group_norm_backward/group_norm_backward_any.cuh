@@ -26,7 +26,7 @@ struct AnyJob {
 struct SumsJob {
   const float2* sums;
   const float* gate_sums;
-  int64_t samples_each, modulations, channels, pieces;
+  int samples_each, modulations, channels, pieces;
   ChannelAffine affine;
   AnyTensor d_weight, d_bias, d_gate, d_scale, d_shift;
 };
@@ -148,22 +148,25 @@ __global__ void __launch_bounds__(kThreads) any_kernel(const __grid_constant__ A
 
 // A warp a channel, over the pieces of its samples.
 __global__ void __launch_bounds__(kThreads) sums_kernel(const __grid_constant__ SumsJob p) {
-  const int64_t channel = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
+  const int channel = static_cast<int>(blockIdx.x * (kThreads / 32) + threadIdx.x / 32);
   if (channel >= p.channels) return;
   const auto c = static_cast<uint32_t>(channel);
   const float w = p.affine.weight.load(0, c, 1.0f), b = p.affine.bias.load(0, c, 0.0f);
   const bool first_lane = threadIdx.x % 32 == 0;
-  const auto put = [&](const AnyTensor& t, int64_t row, float v) {
+  const auto put = [&](const AnyTensor& t, int row, float v) {
     if (first_lane && t.data != nullptr) t.store(t.at(row, channel), v);
   };
   float weight = 0, bias = 0;
-  for (int64_t row = 0; row < p.modulations; ++row) {
+  for (int row = 0; row < p.modulations; ++row) {
     float sum = 0, products = 0, gates = 0;
-    for (int64_t i = threadIdx.x % 32; i < p.samples_each * p.pieces; i += 32) {
-      const int64_t sample = row * p.samples_each + i / p.pieces;
-      const int64_t at = (sample * p.channels + channel) * p.pieces + i % p.pieces;
-      sum += p.sums[at].x;
-      products += p.sums[at].y;
+    for (int i = static_cast<int>(threadIdx.x % 32); i < p.samples_each * p.pieces; i += 32) {
+      const int of_row = i / p.pieces;
+      const int sample = row * p.samples_each + of_row;
+      const int64_t at =
+          (int64_t{sample} * p.channels + channel) * p.pieces + (i - of_row * p.pieces);
+      const float2 one = p.sums[at];
+      sum += one.x;
+      products += one.y;
       if (p.gate_sums != nullptr) gates += p.gate_sums[at];
     }
 #pragma unroll

@@ -90,9 +90,10 @@ inline constexpr OpSpec spec{
     .constraints = constraints,
     .cases = cases,
     .flops = "20*M*K",
-    .bytes = "M*K*bytes(x)*(3 + 2*has(residual) + has(d_residual_out) + "
-             "if(has(residual) || has(gate) || "
-             "M*K/max(1, size(x,0)*groups)*bytes(x)*2 > 3670016, 3 + 2*has(residual), 0))",
+    .bytes =
+        "M*K*bytes(x)*(3 + 2*has(residual) + has(d_residual_out) + "
+        "if(has(residual) || has(gate) || "
+        "M*K/max(1, size(x,0)*groups)*bytes(x)*2 > 3670016, 3 + 2*has(residual), 0))",
     .backward = {.why_not = "gradients of gradients are not provided"},
 };
 
