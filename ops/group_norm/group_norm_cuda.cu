@@ -3,10 +3,11 @@
 // residual
 //          or a gate) in the shared memory of a block or a cluster, where that is 227 KiB. held
 //          (group_norm_held.cuh): shorter ones in registers. long (group_norm_long.cuh): longer
-//          ones in two kernels. All three make codes of a given scale of the whole tensor, too.
-//          any: a block a group, any strides. codes: one of these, then the quantiser, out of the
-//          L2 as far as it fits (ops/common/rule_codes.h).
-// Traffic  staged, held: each tensor once. long: x and residual twice. Modulation is folded into
+//          ones in two passes of one kernel. All three make codes of a given scale of the whole
+//          tensor, too. any: a block a group, any strides. codes: one of these, then the quantiser,
+//          out of the L2 as far as it fits (ops/common/rule_codes.h).
+// Traffic  staged, held: each tensor once. long: x and residual twice, once out of the L2.
+// Modulation is folded into
 //          weight and bias of a sample's channel. codes: out written and read again.
 // Numerics f32; means and squared differences from them, joined in a fixed order.
 // Measured H200, share of the copy: staged 131,072 elements with silu 70 %, 409,600 elements 65 %,
@@ -31,7 +32,11 @@ namespace {
 
 using namespace pestle::cuda;
 
-constexpr int64_t kLeastStaged = 16 << 10;  // bytes of a group
+// Of chunks 16 bytes, of groups 16; each group's last chunk may be a short one.
+constexpr const char* kLongWorkspace = "16*(M*K*bytes(x)/65536 + 2*size(x,0)*groups) + 64";
+
+constexpr int64_t kLeastStaged = 16 << 10;     // bytes of a group
+constexpr int64_t kLongestOfMany = 256 << 10;  // the same, held, of more than kStagedChannels
 
 // ---- any ----
 
@@ -148,21 +153,43 @@ Status start_held(const Call& call, const Groups& g, Job& job) {
                 kernel, job);
 }
 
+int64_t chunks_of(const Groups& g) {
+  return ceil_div(g.size() * dtype_bytes(g.x.dtype), kChunkBytes);
+}
+
 template <class T, bool kSum>
-Status start_long(const Call& call, const Groups& g, Job& job) {
-  const int64_t tiles = ceil_div(job.units, kThreads * kTile<T, kSum>);
-  job.tiles_of_chunk = ceil_div(tiles, std::min(tiles, ceil_div(kWave, g.count())));
-  job.chunks = ceil_div(tiles, job.tiles_of_chunk);
-  const Grid grid{g.count() * job.chunks, kThreads};
-  PESTLE_TRY(launch(call, "group_norm", grid, parts_kernel<T, kSum>, job));
-  return launch(call, "group_norm", grid, apply_kernel<T, kSum>, job);
+Status start_long(const Call& call, const Groups& g, const Job& job) {
+  const int64_t chunks = chunks_of(g), count = g.count();
+  LongJob p{};
+  p.job = job;
+  p.count = static_cast<uint32_t>(count);
+  p.chunks = static_cast<uint32_t>(chunks);
+  p.ahead = static_cast<uint32_t>(std::min(count, ceil_div(kAhead, chunks)));
+  p.chunk_units = kChunkBytes / (kUnit * T::kBytes);
+  p.parts = static_cast<float4*>(call.workspace);
+  p.whole = reinterpret_cast<float2*>(p.parts + count * chunks);
+  p.numbers = reinterpret_cast<uint32_t*>(p.whole + count);
+  PESTLE_TRY(clear(call, p.numbers, 8 * count + 4));
+  return launch(call, "group_norm", {2 * count * chunks, kThreads}, long_kernel<T, kSum>, p);
+}
+
+// Does the held kernel take groups that the staged one does not? Long ones of many channels are
+// faster in two passes.
+bool is_held(const Groups& g, const Machine& machine) {
+  if (machine.compute_capability < 90) return g.size() <= kLongestHeld / kMostBlocksOfTeam;
+  const bool many = g.group_channels() > kStagedChannels;
+  const int64_t bytes = g.size() * dtype_bytes(g.x.dtype);
+  return g.size() <= kLongestHeld && (!many || bytes <= kLongestOfMany);
 }
 
 template <class T, bool kSum>
 Status start(const Call& call, const Groups& g, Job& job) {
-  const StagedPlan plan = staged_plan(g, machine_for({DeviceType::kCuda, device_index(call)}));
+  const Machine machine = machine_for({DeviceType::kCuda, device_index(call)});
+  const StagedPlan plan = staged_plan(g, machine);
+  const char* always = getenv("LONG");
+  if (always && atoi(always)) return start_long<T, kSum>(call, g, job);
   if (plan.cluster > 0) return start_staged<T, kSum>(call, plan, g, job);
-  if (g.size() <= kLongestHeld) return start_held<T, kSum>(call, g, job);
+  if (is_held(g, machine)) return start_held<T, kSum>(call, g, job);
   return start_long<T, kSum>(call, g, job);
 }
 
@@ -189,10 +216,7 @@ Status run(const Call& call) {
           FastDivisor(static_cast<uint32_t>(g.plane / kUnit)),
           g.eps,
           1.0f / static_cast<float>(g.size()),
-          g.silu,
-          1,
-          1,
-          static_cast<float4*>(call.workspace)};
+          g.silu};
   switch (g.x.dtype) {
     case DType::kBF16: return start<Bf16>(call, g, job);
     case DType::kF16: return start<F16>(call, g, job);
@@ -217,7 +241,7 @@ Status run_any(const Call& call) {
   return launch(call, "group_norm_any", {g.count(), kThreads}, any_kernel, job);
 }
 
-std::string refuses(const Call& call, const Machine& machine) {
+std::string refuses(const Call& call, const Machine&) {
   const auto format = static_cast<OutFormat>(call.integer(kOutFormat));
   if (format != OutFormat::kNone && format != OutFormat::kFp8Tensor) {
     return "makes codes of a given scale of the whole tensor only";
@@ -227,10 +251,6 @@ std::string refuses(const Call& call, const Machine& machine) {
   if (g.plane % kUnit != 0) return "a channel's elements are no multiple of 8";
   if (g.count() >= int64_t{1} << 31) return "2^31 groups or more";
   if (g.size() / kUnit >= int64_t{1} << 31) return "groups of 2^34 elements or more";
-  const bool clusters = machine.compute_capability >= 90;
-  if (!clusters && g.size() <= kLongestHeld && g.size() > kLongestHeld / kMostBlocksOfTeam) {
-    return "groups of this size need clusters of blocks";
-  }
   for (int index : {kX, kOut, kResidual, kResidualOut, kQ, kQScale}) {
     if (!call.has(index)) continue;
     const TensorView& t = call.tensor(index);
@@ -252,7 +272,7 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 80,
      .refuses = refuses,
      .run = run,
-     .workspace = "16*(1056 + size(x,0)*groups)"},
+     .workspace = kLongWorkspace},
     {.id = "cuda/group_norm_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

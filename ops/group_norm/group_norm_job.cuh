@@ -27,8 +27,6 @@ struct Job {
   FastDivisor plane;   // units of a channel
   float eps, share;    // 1 / elements of a group
   bool silu;
-  int64_t tiles_of_chunk, chunks;  // long: of a group
-  float4* parts;
 
   bool sums() const { return residual != nullptr || gate.data != nullptr; }
 };
