@@ -11,10 +11,9 @@
 // Traffic  walk, held: x, d_out and d_x once. pieces: x and residual three times, d_out twice, what
 //          is written once. any: x five times, d_out twice, d_x once.
 // Numerics f32; fixed trees of additions; squares around means of parts joined to the group's.
-// Measured H200, bf16 8 x 320 x 128 x 128, silu: 124 us, 49 % of the copy (any: 4,610 us).
+// Measured H200, bf16 8 x 320 x 128 x 128, silu: 120 us, 51 % of the copy; by pieces 144 us; pieces
+//          with a residual 79 %, groups of a million 75 %, counting each pass (any: 4,610 us).
 #include <atomic>
-
-#include <cstdlib>
 
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/launch.h"
@@ -130,8 +129,7 @@ Status start_held(const Call& call, const HeldJob& job, const Cut& cut, int64_t 
                                               : 7;
   grid.blocks = std::min(count, together * clusters) * cut.cluster;
   HeldJob walk = job;
-  const char* env = getenv("STAGGER");
-  walk.delay = static_cast<uint32_t>(cut.bytes * cut.cluster / 2300 * (env ? atoi(env) : 0) / 100);
+  walk.delay = begin_apart(count, together * clusters, cut.bytes * cut.cluster);
   return launch(call, "group_norm_backward", grid, walk_kernel<T>, walk,
                 static_cast<uint32_t>(count));
 }
