@@ -209,7 +209,7 @@ int bench_host_cost(const Options& options) {
   if (options.memory == nullptr) return fail(invalid_argument("--host-cost needs --device cuda"));
   harness::ResultFile file;
   if (Status status = file.open(options.out); !status.ok()) return fail(status);
-  for (const harness::HostCost& cost : harness::bench_host_cost(*options.memory)) {
+  for (const harness::HostCost& cost : harness::bench_host_cost(*options.memory, options.ops)) {
     std::printf("%-24s %-30s call %6.0f ns   bare launch %6.0f ns   more by %6.0f ns\n",
                 cost.op.c_str(), cost.impl.c_str(), cost.call_ns, cost.launch_ns,
                 cost.call_ns - cost.launch_ns);

@@ -21,7 +21,7 @@ struct WhyOptions {
 };
 
 Result<Machine> machine_of(const WhyOptions& options) {
-  Machine machine = this_machine();
+  Machine machine = options.device == "cuda" ? machine_for({DeviceType::kCuda, 0}) : this_machine();
   if (options.compute_capability >= 0) machine.compute_capability = options.compute_capability;
   if (options.isa.empty()) return machine;
   for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {

@@ -33,6 +33,7 @@ struct HostCost {
   double call_ns = 0;
   double launch_ns = 0;
 };
-std::vector<HostCost> bench_host_cost(Memory& memory);
+// Of all ops when none is named.
+std::vector<HostCost> bench_host_cost(Memory& memory, const std::vector<std::string>& ops);
 
 }  // namespace pestle::harness

@@ -1,4 +1,5 @@
 // What a call through the C ABI costs the host.
+#include <algorithm>
 #include <array>
 #include <chrono>
 
@@ -100,9 +101,11 @@ bool measure(const Op& op, const Case& row, Memory& memory, HostCost& cost) {
 
 }  // namespace
 
-std::vector<HostCost> bench_host_cost(Memory& memory) {
+std::vector<HostCost> bench_host_cost(Memory& memory, const std::vector<std::string>& ops) {
   std::vector<HostCost> costs;
   for (const Op& op : all_ops()) {
+    const bool named = std::find(ops.begin(), ops.end(), op.spec->name) != ops.end();
+    if (!ops.empty() && !named) continue;
     HostCost cost;
     for (const Case& row : op.spec->cases) {
       if (!(row.tags & kSmoke) || !measure(op, row, memory, cost)) continue;

@@ -5,21 +5,10 @@
 #include <cstdint>
 #include <string>
 
-#include "core/dtype.h"
+#include "ops/common/matmul_algorithms.h"
 #include "ops/common/matmul_tiles.h"
 
 namespace pestle::ops {
-
-// What sums along k may lose: part of what decides how fast a product is.
-enum class ProductSums : int { kF32, kFast, kAccurate, kBlocks, kInteger };
-
-struct ProductKey {
-  DType a = DType::kNone, b = DType::kNone, out = DType::kNone;
-  int64_t m = 0, n = 0, k = 0, batches = 1;
-  bool a_along_k = true, b_along_k = true;
-  ProductSums sums = ProductSums::kF32;
-  bool operator==(const ProductKey& other) const = default;
-};
 
 enum class ProductWay : int { kFewRows, kTile, kLibrary };
 
@@ -41,9 +30,10 @@ struct ProductMeans {
   int version = 0;        // cuBLASLt's
 };
 
-// Terms from which on a product keeps all of an H200 busy for long enough that its power, not the
-// start, decides.
-inline constexpr int64_t kManyTerms = int64_t{1} << 33;
+// Terms from which on cuBLASLt is faster than our kernels, measured on an H200: of 16-bit floats
+// (slices of k in products of few rows), of 8-bit ones.
+inline constexpr int64_t kManyTerms = int64_t{1} << 28;
+inline constexpr int64_t kManyTermsOf8Bits = int64_t{1} << 33;
 
 // Sums begun anew in f32 need tiles of whole halves.
 inline bool needs_halves(ProductSums sums) {
@@ -60,14 +50,19 @@ inline bool is_open(const ProductChoice& choice, const ProductKey& p, const Prod
   }
 }
 
+inline bool library_gains(const ProductKey& p) {
+  const int64_t terms = p.m * p.n * p.batches * p.k;
+  return (p.sums == ProductSums::kF32 && terms >= kManyTerms) ||
+         (p.sums == ProductSums::kFast && terms >= kManyTermsOf8Bits);
+}
+
 // `tuned`: what a tuner measured, or null.
 inline ProductChoice choose_way(const ProductKey& p, const ProductMeans& means,
                                 const ProductChoice* tuned = nullptr) {
   if (tuned != nullptr && is_open(*tuned, p, means)) return *tuned;
   if (means.few_rows) return {ProductWay::kFewRows};
-  const bool many = p.m * p.n * p.batches * p.k >= kManyTerms;
-  if (means.library && means.compute_capability == 90 && p.sums == ProductSums::kF32 && many)
-    return {ProductWay::kLibrary};
+  if (means.library && means.compute_capability == 90 && library_gains(p))
+    return {ProductWay::kLibrary, measured_algorithm(p, means.version, means.multiprocessors)};
   return {ProductWay::kTile,
           choose_matmul_tile(p.m, p.n, p.batches, means.multiprocessors, needs_halves(p.sums)).n};
 }

@@ -56,6 +56,15 @@ TEST(MatmulWays, FewRowsHaveTheirKernel) {
 
 TEST(MatmulWays, TheLibraryServesNoSmallProductAndNoOtherMachine) {
   EXPECT_EQ(choose_way(bf16(512, 512, 512), kAll).way, ProductWay::kTile);
+  EXPECT_EQ(choose_way(bf16(64, 4096, 4096), kAll).way, ProductWay::kLibrary);
+  ProductKey fp8 = bf16(64, 4096, 4096);
+  fp8.sums = ProductSums::kFast;
+  EXPECT_EQ(choose_way(fp8, kAll).way, ProductWay::kTile);
+  fp8.m = 4096;
+  EXPECT_EQ(choose_way(fp8, kAll).way, ProductWay::kLibrary);
+  // Sums whose rule cuBLASLt does not say are never its.
+  fp8.sums = ProductSums::kAccurate;
+  EXPECT_EQ(choose_way(fp8, kAll).way, ProductWay::kTile);
   ProductMeans other = kAll;
   other.compute_capability = 80;
   EXPECT_EQ(choose_way(bf16(8192, 4096, 4096), other).way, ProductWay::kTile);
