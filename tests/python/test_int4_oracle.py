@@ -76,8 +76,10 @@ def test_hostile_codebooks_decode_as_the_reference_does(hadamard):
     for impl in impls("dequantize_w4a8"):
         outs.append(np.empty((7, 256), np.float32))
         call("dequantize_w4a8", impl, out=outs[-1], **values)
+    # Rotated values are promised within a bound; a group's magnitudes sum up to 16 * 127 scales.
+    allowed = (2.0**-20 * 16 * 127 if hadamard else 0) * np.abs(values["scale_channel"])[:, None]
     for out in outs:
-        np.testing.assert_array_equal(out, outs[-1])
+        assert (np.abs(out - outs[-1]) <= allowed).all()
 
 
 @pytest.mark.parametrize("impl", impls("quantize_w4a8"))
