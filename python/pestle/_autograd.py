@@ -5,6 +5,7 @@ that write into given memory refuse tensors that require a gradient, as torch's 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -196,7 +197,7 @@ def _requires_grad(*values) -> bool:
 _any_requires_grad = getattr(torch._C, "_any_requires_grad", _requires_grad)  # torch 2.5 lacks it
 
 
-def _guard_written_memory(form: Form, overload: torch._ops.OpOverload):
+def _guard_written_memory(form: Form, overload: Callable):
     written = [i for i, name in enumerate(form.keywords()) if name in form.written]
     names = form.keywords()
 
@@ -214,12 +215,12 @@ def _guard_written_memory(form: Form, overload: torch._ops.OpOverload):
             for tensor in _flat((given,)):
                 torch.autograd.graph.increment_version(tensor)
         with torch._C._AutoDispatchBelowADInplaceOrView():
-            return overload.redispatch(keyset & _BELOW_INPLACE, *args, **kwargs)
+            return overload().redispatch(keyset & _BELOW_INPLACE, *args, **kwargs)
 
     return guard
 
 
-def _differentiated(form: Form, overload: torch._ops.OpOverload, backend: str):
+def _differentiated(form: Form, overload: Callable, backend: str):
     """Kernel of the functional form above the ones that compute. What torch makes for gradients is
     made when the first is asked for: for some 200 forms it takes longer than all else of import."""
 
@@ -230,21 +231,23 @@ def _differentiated(form: Form, overload: torch._ops.OpOverload, backend: str):
             info = Info(_no_gradient(form), None)
         else:
             info = Info(_gradient(form, plan, backend), _keep(form, plan))
-        return make_autograd_impl(overload, info)
+        return make_autograd_impl(overload(), info)
 
     def kernel(keyset, *args, **kwargs):
         if torch.is_grad_enabled() and _any_requires_grad(*args):
             return with_gradient()(keyset, *args, **kwargs)
         with torch._C._AutoDispatchBelowAutograd():
-            return overload.redispatch(keyset & _BELOW_AUTOGRAD, *args, **kwargs)
+            return overload().redispatch(keyset & _BELOW_AUTOGRAD, *args, **kwargs)
 
     return kernel
 
 
 def register_form(
-    form: Form, overload: torch._ops.OpOverload, library: torch.library.Library, backend: str = ""
+    form: Form, overload: Callable, library: torch.library.Library, backend: str = ""
 ) -> None:
-    """Gradients of one overload that computes a form: the library's, or a Python backend's."""
+    """Gradients of one overload that computes a form: the library's, or a Python backend's. It is
+    looked up when it is first called: torch makes an object of each."""
+    overload = cache(overload)
     if form.kind == "functional":
         kernel = _differentiated(form, overload, backend)
     else:
@@ -254,4 +257,4 @@ def register_form(
 
 def register(library: torch.library.Library) -> None:
     for form in all_forms():
-        register_form(form, form.overload, library)
+        register_form(form, lambda form=form: form.overload, library)

@@ -39,7 +39,14 @@ def _fake_of(form: Form):
 
 
 def register_form(form: Form, qualified_name: str, library: torch.library.Library) -> None:
-    torch.library.register_fake(qualified_name, _fake_of(form), lib=library)
+    fake = _fake_of(form)
+    try:
+        # What register_fake calls in the end. Before, it looks up its caller's file, line and
+        # module, which takes as long as all else of it.
+        entry = torch._library.simple_registry.singleton.find(qualified_name)
+        entry.fake_impl.register(fake, __name__, lib=library)
+    except (AttributeError, TypeError):  # another torch than 2.11
+        torch.library.register_fake(qualified_name, fake, lib=library)
 
 
 def register(library: torch.library.Library) -> None:

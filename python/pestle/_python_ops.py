@@ -55,7 +55,7 @@ def register(backend: str) -> None:
         _fakes.register_form(form, qualified, library)
         name, _, variant = form.name.partition(".")
         made = getattr(getattr(getattr(torch.ops, space), name), variant or "default")
-        _autograd.register_form(form, made, library, backend)
+        _autograd.register_form(form, lambda made=made: made, library, backend)
         overloads(form)[space] = made
 
 
