@@ -95,6 +95,11 @@ void print_result(const harness::BenchResult& r) {
   std::printf("%-22s %-30s %11.1f us %5.1f%% %8.2f GB/s %9.1f GFLOP/s %6.1f%% of %s\n  %s\n",
               r.op.c_str(), r.impl.c_str(), r.time.median, r.time.spread() * 100, r.gb_per_s(),
               r.gflops(), r.percent_of_ceiling, r.bound.c_str(), r.case_text.c_str());
+  if (!r.launches.empty()) {
+    std::printf("  %zu launched:", r.launches.size());
+    for (const std::string& name : r.launches) std::printf(" %s", name.c_str());
+    std::printf("\n");
+  }
   if (!r.versus.empty()) std::printf("  %s\n", harness::versus_verdict(r).c_str());
   for (const auto& [name, us] : r.peers) {
     std::printf("  %.2f times as fast as %s (%.1f us)\n", us / r.time.median, name.c_str(), us);

@@ -89,6 +89,7 @@ struct BenchResult {
   bool results_agree = true;
   int64_t reads = 0, writes = 0;
   std::string copy_method, throttled;
+  std::vector<std::string> launches;  // of one call: kernels, copies and clears, in order
   int sm_mhz = 0, memory_mhz = 0;
   std::map<std::string, double> peers;  // microseconds of other libraries on the same case
   int threads = 0;

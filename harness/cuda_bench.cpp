@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backends/cuda/launched.h"
 #include "backends/cuda/runtime.h"
 #include "core/dispatch.h"
 
@@ -268,6 +269,9 @@ Result<BenchResult> bench_case_on_cuda(const Op& op, const Case& row, const Benc
   const bool graph = options.graph == "on" ||
                      (options.graph == "auto" && !sustained && ours.best_of(5) < kShortUs);
   PESTLE_TRY(timer.status());
+  auto launches = cuda::launched(timer.device(), timer.stream(),
+                                 [&] { return bench.queue(*impl, timer.stream()); });
+  PESTLE_TRY(launches.status());
   bench.poison_outputs();
   if (graph) PESTLE_TRY(ours.use_graph());
   if (graph && versus != nullptr) PESTLE_TRY(theirs.use_graph());
@@ -291,6 +295,7 @@ Result<BenchResult> bench_case_on_cuda(const Op& op, const Case& row, const Benc
   result.device = timer.device();
   result.graph = graph;
   result.forced = !options.impl.empty();
+  result.launches = std::move(launches.value());
   // Two implementations in turn may leave different ones, within their bounds.
   result.results_agree = versus != nullptr || bench.results_agree();
   result.reads = bench.read_bytes();

@@ -131,6 +131,7 @@ nlohmann::ordered_json result_json(const BenchResult& r) {
     json["peers"] = r.peers;
     json["graph"] = r.graph;
     json["forced"] = r.forced;
+    json["launches"] = r.launches;
     json["reads"] = r.reads;
     json["writes"] = r.writes;
     json["copy_method"] = r.copy_method;

@@ -18,7 +18,14 @@ MAY_INCLUDE = {
     "files": ["core", "formats", "backends/cpu/parallel.h"],
     "bindings/c": ["core", "formats", "files", "include", "backends/cpu/parallel.h"],
     "python/csrc": ["core", "include"],
-    "harness": ["core", "formats", "backends/cpu/parallel.h", "backends/cuda/runtime.h", "include"],
+    "harness": [
+        "core",
+        "formats",
+        "backends/cpu/parallel.h",
+        "backends/cuda/launched.h",
+        "backends/cuda/runtime.h",
+        "include",
+    ],
     "cli": ["core", "formats", "files", "harness", "backends/cpu", "backends/cuda/runtime.h"],
     "include": [],
 }

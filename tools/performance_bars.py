@@ -4,9 +4,10 @@ A bar is data: which rows (ops, a pattern of their cases, least or most bytes mo
 figure, and the limit for every row or for the geometric mean. Figures: share_of_copy; speed (a
 peer's time over ours; "best" is the fastest there is); time_ratio (ours, less what is free, over
 a peer's); over_row (a row's time over that of a row of ours, which "row" makes of its case: a
-pattern, what stands in its place, an implementation); tera_per_s (operations); host_ns (a call's
-cost beyond a bare launch). Rows of an implementation that was forced count where a bar names it
-("impl", a pattern) alone. A bar without enough rows is missing, which counts as missed.
+pattern, what stands in its place, an implementation); tera_per_s (operations); launches (kernels,
+copies and clears of one call); host_ns (a call's cost beyond a bare launch). Rows of an
+implementation that was forced count where a bar names it ("impl", a pattern) alone. A bar without
+enough rows is missing, which counts as missed.
 """
 
 import json
@@ -15,7 +16,7 @@ import re
 from pathlib import Path
 
 MIB = 1 << 20
-FIGURES = ("share_of_copy", "speed", "time_ratio", "over_row", "tera_per_s", "host_ns")
+FIGURES = ("share_of_copy", "speed", "time_ratio", "over_row", "tera_per_s", "launches", "host_ns")
 PEERS = (
     "torch_eager",
     "torch_compile",
@@ -79,6 +80,9 @@ def value_of(bar, line, lines):
         return over_row(bar["row"], line, lines)
     if bar["figure"] == "tera_per_s":
         return line["flops"] / line["us"] * 1e-6, "the limit"
+    if bar["figure"] == "launches":
+        launches = line.get("launches")
+        return (len(launches), " ".join(launches)) if launches else None
     share = line["percent_of_ceiling"] / 100
     if bar["figure"] == "share_of_copy":
         return share, f"copy at {line['copy_gb_per_s']:.0f} GB/s"

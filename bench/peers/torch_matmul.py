@@ -40,14 +40,25 @@ def matmul(case):
         return None
     act = ACTIVATIONS[case.attribute("activation", "none")]
     multiply = product_tf32 if case.attribute("precision") == "tf32" else product
-    names = [name for name in ("bias", "residual") if case.has(name)]
+    gated = case.attribute("gated", "none")
+    names = [name for name in ("bias", "residual", "gate") if case.has(name)]
+    if case.has("beta") or ("gate" in names and case.shape("gate")[0] != 1):
+        return None
+
+    def ended(y):
+        if gated == "none":
+            return act(y)
+        first, last = y.chunk(2, -1)
+        return act(first) * last if gated == "act_first" else first * act(last)
 
     def chain(a, b, *more):
         given = dict(zip(names, more, strict=True))
         y = multiply(a, b)
         if "bias" in given:
             y = y + given["bias"].to(y.dtype)
-        y = act(y)
+        y = ended(y)
+        if "gate" in given:
+            y = y * given["gate"].to(y.dtype)
         return y + given["residual"].to(y.dtype) if "residual" in given else y
 
     chain.is_one_call = not names and case.attribute("activation", "none") == "none"

@@ -243,17 +243,20 @@ static inline pestle_status pestle_hadamard(
  *   b: e4m3|e5m2 [N, K] right codes, one row per output column (a weight)
  *   scale_a: f32 [tensor: 1; row: *M, 1; block: *M, cdiv(K,128)] decode scales of a
  *   scale_b: f32 [tensor: 1; row: N, 1; block: cdiv(N,128), cdiv(K,128)] decode scales of b
- *   out: bf16|f16|f32 [*M, N] (output) (may be NULL) epilogue(a_decoded @ b_decoded^T)
+ *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) (may be NULL) epilogue(a_decoded @ b_decoded^T)
  *   granularity: tensor|row|block; row: one scale per row of a and of b; block: 1x128 of a with 128x128 of b
  *   accumulation: accurate|fast|f32; what sums along K may lose. accurate: sums of 128 products by tensor cores, whose 8-bit floats keep 13 bits behind the largest term, added in f32; fast: one such sum of all (blocks: as accurate); f32: nothing is lost before f32
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
- *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
- *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product
+ *   residual: f32|bf16|f16 [*M, if(gated == none, N, N/2)] (may be NULL) added at the end
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   beta: f32 [1] (may be NULL) factor on the residual; 1 when absent
+ *   gate: f32|bf16|f16 [*G, if(gated == none, N, N/2)] (may be NULL) multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
+ *   gated: none|act_first|act_last; out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
  *   q_scale: f32 [none|fp8_tensor|fp8_block|nvfp4|mxfp8: 1; fp8_row|int8_row: *M, 1] (may be NULL) decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
  *   global_scale: f32 [1] (may be NULL) decode scale of the whole tensor, out_format=nvfp4
- *   q: none|nvfp4: u8; fp8_tensor|fp8_row|fp8_block|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *M, N; nvfp4: *M, N/2] (output) (may be NULL) codes of out; nvfp4: two a byte
- *   scale_out: none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1; fp8_block: *M, cdiv(N,128);nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(N,16),4), cdiv(N,16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(N,32),4), cdiv(N,32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N
+ *   q: none|nvfp4: u8; fp8_tensor|fp8_row|fp8_block|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *M, if(gated == none, N, N/2); nvfp4: *M, if(gated == none, N, N/2)/2] (output) (may be NULL) codes of out; nvfp4: two a byte
+ *   scale_out: none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1; fp8_block: *M, cdiv(if(gated == none, N, N/2),128);nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(if(gated == none, N, N/2),16),4), cdiv(if(gated == none, N, N/2),16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(if(gated == none, N, N/2),32),4), cdiv(if(gated == none, N, N/2),32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of out's columns
  *   out_format: none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8; none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
  *   keep_out: give out beside its codes
  *   out_hadamard: elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
@@ -272,6 +275,9 @@ static inline pestle_status pestle_scaled_mm_fp8(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* beta,
+    const pestle_tensor* gate,
+    const char* gated,
     const pestle_tensor* q_scale,
     const pestle_tensor* global_scale,
     const pestle_tensor* q,
@@ -282,7 +288,7 @@ static inline pestle_status pestle_scaled_mm_fp8(
     const char* nibbles,
     const char* scale_layout,
     const pestle_call_options* options) {
-  pestle_arg args[20];
+  pestle_arg args[23];
   args[0] = pestle_tensor_arg(a);
   args[1] = pestle_tensor_arg(b);
   args[2] = pestle_tensor_arg(scale_a);
@@ -294,16 +300,19 @@ static inline pestle_status pestle_scaled_mm_fp8(
   args[8] = pestle_tensor_arg(bias);
   args[9] = pestle_tensor_arg(residual);
   args[10] = pestle_choice_arg(activation);
-  args[11] = pestle_tensor_arg(q_scale);
-  args[12] = pestle_tensor_arg(global_scale);
-  args[13] = pestle_tensor_arg(q);
-  args[14] = pestle_tensor_arg(scale_out);
-  args[15] = pestle_choice_arg(out_format);
-  args[16] = pestle_bool_arg(keep_out);
-  args[17] = pestle_int_arg(out_hadamard);
-  args[18] = pestle_choice_arg(nibbles);
-  args[19] = pestle_choice_arg(scale_layout);
-  return pestle_call(pestle_find_op("scaled_mm_fp8"), args, 20, options);
+  args[11] = pestle_tensor_arg(beta);
+  args[12] = pestle_tensor_arg(gate);
+  args[13] = pestle_choice_arg(gated);
+  args[14] = pestle_tensor_arg(q_scale);
+  args[15] = pestle_tensor_arg(global_scale);
+  args[16] = pestle_tensor_arg(q);
+  args[17] = pestle_tensor_arg(scale_out);
+  args[18] = pestle_choice_arg(out_format);
+  args[19] = pestle_bool_arg(keep_out);
+  args[20] = pestle_int_arg(out_hadamard);
+  args[21] = pestle_choice_arg(nibbles);
+  args[22] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("scaled_mm_fp8"), args, 23, options);
 }
 
 /* Product of two INT8 matrices with decode scales, exact integer sums and an epilogue.
@@ -311,17 +320,20 @@ static inline pestle_status pestle_scaled_mm_fp8(
  *   b: i8 [N, K] right codes, one row per output column (a weight)
  *   scale_a: f32 [tensor|host: 1; row: *M, 1] (may be NULL) decode scales of a
  *   scale_b: f32 [tensor|host: 1; row: N, 1] (may be NULL) decode scales of b
- *   out: bf16|f16|f32 [*M, N] (output) (may be NULL) epilogue(a_decoded @ b_decoded^T)
+ *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) (may be NULL) epilogue(a_decoded @ b_decoded^T)
  *   granularity: tensor|row|host; row: one scale per row of a and of b; host: one for the product, host_scale
  *   host_scale: granularity=host: scale of a times scale of b, as f32
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
- *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
- *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product
+ *   residual: f32|bf16|f16 [*M, if(gated == none, N, N/2)] (may be NULL) added at the end
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   beta: f32 [1] (may be NULL) factor on the residual; 1 when absent
+ *   gate: f32|bf16|f16 [*G, if(gated == none, N, N/2)] (may be NULL) multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
+ *   gated: none|act_first|act_last; out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
  *   q_scale: f32 [none|fp8_tensor|fp8_block|nvfp4|mxfp8: 1; fp8_row|int8_row: *M, 1] (may be NULL) decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
  *   global_scale: f32 [1] (may be NULL) decode scale of the whole tensor, out_format=nvfp4
- *   q: none|nvfp4: u8; fp8_tensor|fp8_row|fp8_block|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *M, N; nvfp4: *M, N/2] (output) (may be NULL) codes of out; nvfp4: two a byte
- *   scale_out: none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1; fp8_block: *M, cdiv(N,128);nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(N,16),4), cdiv(N,16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(N,32),4), cdiv(N,32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N
+ *   q: none|nvfp4: u8; fp8_tensor|fp8_row|fp8_block|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *M, if(gated == none, N, N/2); nvfp4: *M, if(gated == none, N, N/2)/2] (output) (may be NULL) codes of out; nvfp4: two a byte
+ *   scale_out: none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1; fp8_block: *M, cdiv(if(gated == none, N, N/2),128);nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(if(gated == none, N, N/2),16),4), cdiv(if(gated == none, N, N/2),16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(if(gated == none, N, N/2),32),4), cdiv(if(gated == none, N, N/2),32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of out's columns
  *   out_format: none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8; none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
  *   keep_out: give out beside its codes
  *   out_hadamard: elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
@@ -340,6 +352,9 @@ static inline pestle_status pestle_scaled_mm_int8(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* beta,
+    const pestle_tensor* gate,
+    const char* gated,
     const pestle_tensor* q_scale,
     const pestle_tensor* global_scale,
     const pestle_tensor* q,
@@ -350,7 +365,7 @@ static inline pestle_status pestle_scaled_mm_int8(
     const char* nibbles,
     const char* scale_layout,
     const pestle_call_options* options) {
-  pestle_arg args[20];
+  pestle_arg args[23];
   args[0] = pestle_tensor_arg(a);
   args[1] = pestle_tensor_arg(b);
   args[2] = pestle_tensor_arg(scale_a);
@@ -362,16 +377,19 @@ static inline pestle_status pestle_scaled_mm_int8(
   args[8] = pestle_tensor_arg(bias);
   args[9] = pestle_tensor_arg(residual);
   args[10] = pestle_choice_arg(activation);
-  args[11] = pestle_tensor_arg(q_scale);
-  args[12] = pestle_tensor_arg(global_scale);
-  args[13] = pestle_tensor_arg(q);
-  args[14] = pestle_tensor_arg(scale_out);
-  args[15] = pestle_choice_arg(out_format);
-  args[16] = pestle_bool_arg(keep_out);
-  args[17] = pestle_int_arg(out_hadamard);
-  args[18] = pestle_choice_arg(nibbles);
-  args[19] = pestle_choice_arg(scale_layout);
-  return pestle_call(pestle_find_op("scaled_mm_int8"), args, 20, options);
+  args[11] = pestle_tensor_arg(beta);
+  args[12] = pestle_tensor_arg(gate);
+  args[13] = pestle_choice_arg(gated);
+  args[14] = pestle_tensor_arg(q_scale);
+  args[15] = pestle_tensor_arg(global_scale);
+  args[16] = pestle_tensor_arg(q);
+  args[17] = pestle_tensor_arg(scale_out);
+  args[18] = pestle_choice_arg(out_format);
+  args[19] = pestle_bool_arg(keep_out);
+  args[20] = pestle_int_arg(out_hadamard);
+  args[21] = pestle_choice_arg(nibbles);
+  args[22] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("scaled_mm_int8"), args, 23, options);
 }
 
 /* Product of two NVFP4 matrices with all their scales, f32 accumulation and an epilogue.
@@ -381,13 +399,16 @@ static inline pestle_status pestle_scaled_mm_int8(
  *   scale_b: e4m3 [swizzled: round_up(N,128), round_up(cdiv(K,16),4); plain: N, cdiv(K,16)] decode scale of each 16 columns of b
  *   global_scale_a: f32 [1] decode scale of the whole of a
  *   global_scale_b: f32 [1] decode scale of the whole of b
- *   out: bf16|f16|f32 [*M, N] (output) epilogue(a_decoded @ b_decoded^T)
+ *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) epilogue(a_decoded @ b_decoded^T)
  *   nibbles: high_first|low_first; which nibble of a byte holds the even element
  *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
- *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
- *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product
+ *   residual: f32|bf16|f16 [*M, if(gated == none, N, N/2)] (may be NULL) added at the end
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   beta: f32 [1] (may be NULL) factor on the residual; 1 when absent
+ *   gate: f32|bf16|f16 [*G, if(gated == none, N, N/2)] (may be NULL) multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
+ *   gated: none|act_first|act_last; out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
  */
 static inline pestle_status pestle_scaled_mm_nvfp4(
     const pestle_tensor* a,
@@ -403,8 +424,11 @@ static inline pestle_status pestle_scaled_mm_nvfp4(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* beta,
+    const pestle_tensor* gate,
+    const char* gated,
     const pestle_call_options* options) {
-  pestle_arg args[13];
+  pestle_arg args[16];
   args[0] = pestle_tensor_arg(a);
   args[1] = pestle_tensor_arg(b);
   args[2] = pestle_tensor_arg(scale_a);
@@ -418,7 +442,10 @@ static inline pestle_status pestle_scaled_mm_nvfp4(
   args[10] = pestle_tensor_arg(bias);
   args[11] = pestle_tensor_arg(residual);
   args[12] = pestle_choice_arg(activation);
-  return pestle_call(pestle_find_op("scaled_mm_nvfp4"), args, 13, options);
+  args[13] = pestle_tensor_arg(beta);
+  args[14] = pestle_tensor_arg(gate);
+  args[15] = pestle_choice_arg(gated);
+  return pestle_call(pestle_find_op("scaled_mm_nvfp4"), args, 16, options);
 }
 
 /* Product of two MXFP8 matrices with their scales, f32 accumulation and an epilogue.
@@ -426,12 +453,15 @@ static inline pestle_status pestle_scaled_mm_nvfp4(
  *   b: e4m3|e5m2 [N, K] right codes, one row per output column (a weight)
  *   scale_a: e8m0 [swizzled: round_up(M,128), round_up(cdiv(K,32),4); plain: *M, cdiv(K,32)] decode scale of each 32 columns of a
  *   scale_b: e8m0 [swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)] decode scale of each 32 columns of b
- *   out: bf16|f16|f32 [*M, N] (output) epilogue(a_decoded @ b_decoded^T)
+ *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) epilogue(a_decoded @ b_decoded^T)
  *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
- *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
- *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product
+ *   residual: f32|bf16|f16 [*M, if(gated == none, N, N/2)] (may be NULL) added at the end
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   beta: f32 [1] (may be NULL) factor on the residual; 1 when absent
+ *   gate: f32|bf16|f16 [*G, if(gated == none, N, N/2)] (may be NULL) multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
+ *   gated: none|act_first|act_last; out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
  */
 static inline pestle_status pestle_scaled_mm_mxfp8(
     const pestle_tensor* a,
@@ -444,8 +474,11 @@ static inline pestle_status pestle_scaled_mm_mxfp8(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* beta,
+    const pestle_tensor* gate,
+    const char* gated,
     const pestle_call_options* options) {
-  pestle_arg args[10];
+  pestle_arg args[13];
   args[0] = pestle_tensor_arg(a);
   args[1] = pestle_tensor_arg(b);
   args[2] = pestle_tensor_arg(scale_a);
@@ -456,29 +489,35 @@ static inline pestle_status pestle_scaled_mm_mxfp8(
   args[7] = pestle_tensor_arg(bias);
   args[8] = pestle_tensor_arg(residual);
   args[9] = pestle_choice_arg(activation);
-  return pestle_call(pestle_find_op("scaled_mm_mxfp8"), args, 10, options);
+  args[10] = pestle_tensor_arg(beta);
+  args[11] = pestle_tensor_arg(gate);
+  args[12] = pestle_choice_arg(gated);
+  return pestle_call(pestle_find_op("scaled_mm_mxfp8"), args, 13, options);
 }
 
 /* Linear layer with an FP8 weight: epilogue(x @ W^T).
  *   x: bf16|f16|f32 [none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K] activations; gated ones hold both factors side by side
  *   weight: e4m3|e5m2 [N, K] codes, one row per output column
  *   scale: f32 [tensor: 1; row: N, 1; column: 1, K; block_1x128: N, cdiv(K,128);block_128x128: cdiv(N,128), cdiv(K,128)] decode scale: a code stands for code * scale
- *   out: bf16|f16|f32 [*M, N] (output) (may be NULL) epilogue(x @ W^T), W the decoded weight
+ *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) (may be NULL) epilogue(x @ W^T), W the decoded weight
  *   granularity: tensor|row|column|block_1x128|block_128x128; which elements of the weight share a scale
  *   activations: float|row; row: x becomes codes of the weight's dtype with a scale a row
  *   accumulation: accurate|fast; activations=row: what sums along K may lose, as scaled_mm_fp8's
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
- *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
- *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product
+ *   residual: f32|bf16|f16 [*M, if(gated == none, N, N/2)] (may be NULL) added at the end
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   beta: f32 [1] (may be NULL) factor on the residual; 1 when absent
+ *   gate: f32|bf16|f16 [*G, if(gated == none, N, N/2)] (may be NULL) multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
+ *   gated: none|act_first|act_last; out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
  *   norm_weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row, input_act=rms_norm
  *   input_act: none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm; done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
  *   input_layout: act_first|act_last; swiglu, geglu: the half of x that the activation takes; the other half multiplies it
  *   eps: added to the mean square, input_act=rms_norm
  *   q_scale: f32 [none|fp8_tensor|fp8_block|nvfp4|mxfp8: 1; fp8_row|int8_row: *M, 1] (may be NULL) decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
  *   global_scale: f32 [1] (may be NULL) decode scale of the whole tensor, out_format=nvfp4
- *   q: none|nvfp4: u8; fp8_tensor|fp8_row|fp8_block|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *M, N; nvfp4: *M, N/2] (output) (may be NULL) codes of out; nvfp4: two a byte
- *   scale_out: none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1; fp8_block: *M, cdiv(N,128);nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(N,16),4), cdiv(N,16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(N,32),4), cdiv(N,32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N
+ *   q: none|nvfp4: u8; fp8_tensor|fp8_row|fp8_block|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *M, if(gated == none, N, N/2); nvfp4: *M, if(gated == none, N, N/2)/2] (output) (may be NULL) codes of out; nvfp4: two a byte
+ *   scale_out: none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1; fp8_block: *M, cdiv(if(gated == none, N, N/2),128);nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(if(gated == none, N, N/2),16),4), cdiv(if(gated == none, N, N/2),16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(if(gated == none, N, N/2),32),4), cdiv(if(gated == none, N, N/2),32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of out's columns
  *   out_format: none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8; none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
  *   keep_out: give out beside its codes
  *   out_hadamard: elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
@@ -497,6 +536,9 @@ static inline pestle_status pestle_linear_fp8(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* beta,
+    const pestle_tensor* gate,
+    const char* gated,
     const pestle_tensor* norm_weight,
     const char* input_act,
     const char* input_layout,
@@ -511,7 +553,7 @@ static inline pestle_status pestle_linear_fp8(
     const char* nibbles,
     const char* scale_layout,
     const pestle_call_options* options) {
-  pestle_arg args[24];
+  pestle_arg args[27];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(scale);
@@ -523,20 +565,23 @@ static inline pestle_status pestle_linear_fp8(
   args[8] = pestle_tensor_arg(bias);
   args[9] = pestle_tensor_arg(residual);
   args[10] = pestle_choice_arg(activation);
-  args[11] = pestle_tensor_arg(norm_weight);
-  args[12] = pestle_choice_arg(input_act);
-  args[13] = pestle_choice_arg(input_layout);
-  args[14] = pestle_float_arg(eps);
-  args[15] = pestle_tensor_arg(q_scale);
-  args[16] = pestle_tensor_arg(global_scale);
-  args[17] = pestle_tensor_arg(q);
-  args[18] = pestle_tensor_arg(scale_out);
-  args[19] = pestle_choice_arg(out_format);
-  args[20] = pestle_bool_arg(keep_out);
-  args[21] = pestle_int_arg(out_hadamard);
-  args[22] = pestle_choice_arg(nibbles);
-  args[23] = pestle_choice_arg(scale_layout);
-  return pestle_call(pestle_find_op("linear_fp8"), args, 24, options);
+  args[11] = pestle_tensor_arg(beta);
+  args[12] = pestle_tensor_arg(gate);
+  args[13] = pestle_choice_arg(gated);
+  args[14] = pestle_tensor_arg(norm_weight);
+  args[15] = pestle_choice_arg(input_act);
+  args[16] = pestle_choice_arg(input_layout);
+  args[17] = pestle_float_arg(eps);
+  args[18] = pestle_tensor_arg(q_scale);
+  args[19] = pestle_tensor_arg(global_scale);
+  args[20] = pestle_tensor_arg(q);
+  args[21] = pestle_tensor_arg(scale_out);
+  args[22] = pestle_choice_arg(out_format);
+  args[23] = pestle_bool_arg(keep_out);
+  args[24] = pestle_int_arg(out_hadamard);
+  args[25] = pestle_choice_arg(nibbles);
+  args[26] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("linear_fp8"), args, 27, options);
 }
 
 /* Linear layer with an NVFP4 weight: epilogue(x @ W^T).
@@ -544,13 +589,16 @@ static inline pestle_status pestle_linear_fp8(
  *   weight: u8 [N, K/2] one row per output column, two E2M1 codes a byte
  *   scale: e4m3 [swizzled: round_up(N,128), round_up(cdiv(K,16),4); plain: N, cdiv(K,16)] decode scale of each 16 columns, in units of the global scale
  *   global_scale: f32 [1] decode scale of the whole weight
- *   out: bf16|f16|f32 [*M, N] (output) epilogue(x @ W^T), W the decoded weight
+ *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) epilogue(x @ W^T), W the decoded weight
  *   nibbles: high_first|low_first; which nibble of a byte holds the even element
  *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
- *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
- *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product
+ *   residual: f32|bf16|f16 [*M, if(gated == none, N, N/2)] (may be NULL) added at the end
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   beta: f32 [1] (may be NULL) factor on the residual; 1 when absent
+ *   gate: f32|bf16|f16 [*G, if(gated == none, N, N/2)] (may be NULL) multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
+ *   gated: none|act_first|act_last; out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
  *   norm_weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row, input_act=rms_norm
  *   input_act: none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm; done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
  *   input_layout: act_first|act_last; swiglu, geglu: the half of x that the activation takes; the other half multiplies it
@@ -568,12 +616,15 @@ static inline pestle_status pestle_linear_nvfp4(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* beta,
+    const pestle_tensor* gate,
+    const char* gated,
     const pestle_tensor* norm_weight,
     const char* input_act,
     const char* input_layout,
     double eps,
     const pestle_call_options* options) {
-  pestle_arg args[15];
+  pestle_arg args[18];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(scale);
@@ -585,23 +636,29 @@ static inline pestle_status pestle_linear_nvfp4(
   args[8] = pestle_tensor_arg(bias);
   args[9] = pestle_tensor_arg(residual);
   args[10] = pestle_choice_arg(activation);
-  args[11] = pestle_tensor_arg(norm_weight);
-  args[12] = pestle_choice_arg(input_act);
-  args[13] = pestle_choice_arg(input_layout);
-  args[14] = pestle_float_arg(eps);
-  return pestle_call(pestle_find_op("linear_nvfp4"), args, 15, options);
+  args[11] = pestle_tensor_arg(beta);
+  args[12] = pestle_tensor_arg(gate);
+  args[13] = pestle_choice_arg(gated);
+  args[14] = pestle_tensor_arg(norm_weight);
+  args[15] = pestle_choice_arg(input_act);
+  args[16] = pestle_choice_arg(input_layout);
+  args[17] = pestle_float_arg(eps);
+  return pestle_call(pestle_find_op("linear_nvfp4"), args, 18, options);
 }
 
 /* Linear layer with an MXFP8 weight: epilogue(x @ W^T).
  *   x: bf16|f16|f32 [none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K] activations; gated ones hold both factors side by side
  *   weight: e4m3|e5m2 [N, K] codes, one row per output column
  *   scale: e8m0 [swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)] decode scale of each 32 columns, a power of two
- *   out: bf16|f16|f32 [*M, N] (output) epilogue(x @ W^T), W the decoded weight
+ *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) epilogue(x @ W^T), W the decoded weight
  *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
- *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
- *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product
+ *   residual: f32|bf16|f16 [*M, if(gated == none, N, N/2)] (may be NULL) added at the end
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   beta: f32 [1] (may be NULL) factor on the residual; 1 when absent
+ *   gate: f32|bf16|f16 [*G, if(gated == none, N, N/2)] (may be NULL) multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
+ *   gated: none|act_first|act_last; out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
  *   norm_weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row, input_act=rms_norm
  *   input_act: none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm; done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
  *   input_layout: act_first|act_last; swiglu, geglu: the half of x that the activation takes; the other half multiplies it
@@ -617,12 +674,15 @@ static inline pestle_status pestle_linear_mxfp8(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* beta,
+    const pestle_tensor* gate,
+    const char* gated,
     const pestle_tensor* norm_weight,
     const char* input_act,
     const char* input_layout,
     double eps,
     const pestle_call_options* options) {
-  pestle_arg args[13];
+  pestle_arg args[16];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(scale);
@@ -632,24 +692,30 @@ static inline pestle_status pestle_linear_mxfp8(
   args[6] = pestle_tensor_arg(bias);
   args[7] = pestle_tensor_arg(residual);
   args[8] = pestle_choice_arg(activation);
-  args[9] = pestle_tensor_arg(norm_weight);
-  args[10] = pestle_choice_arg(input_act);
-  args[11] = pestle_choice_arg(input_layout);
-  args[12] = pestle_float_arg(eps);
-  return pestle_call(pestle_find_op("linear_mxfp8"), args, 13, options);
+  args[9] = pestle_tensor_arg(beta);
+  args[10] = pestle_tensor_arg(gate);
+  args[11] = pestle_choice_arg(gated);
+  args[12] = pestle_tensor_arg(norm_weight);
+  args[13] = pestle_choice_arg(input_act);
+  args[14] = pestle_choice_arg(input_layout);
+  args[15] = pestle_float_arg(eps);
+  return pestle_call(pestle_find_op("linear_mxfp8"), args, 16, options);
 }
 
 /* Linear layer with an MXFP4 weight: epilogue(x @ W^T).
  *   x: bf16|f16|f32 [none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K] activations; gated ones hold both factors side by side
  *   weight: u8 [N, K/2] one row per output column, two E2M1 codes a byte
  *   scale: e8m0 [swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)] decode scale of each 32 columns, a power of two
- *   out: bf16|f16|f32 [*M, N] (output) epilogue(x @ W^T), W the decoded weight
+ *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) epilogue(x @ W^T), W the decoded weight
  *   nibbles: low_first|high_first; which nibble of a byte holds the even element
  *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
- *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
- *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product
+ *   residual: f32|bf16|f16 [*M, if(gated == none, N, N/2)] (may be NULL) added at the end
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   beta: f32 [1] (may be NULL) factor on the residual; 1 when absent
+ *   gate: f32|bf16|f16 [*G, if(gated == none, N, N/2)] (may be NULL) multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
+ *   gated: none|act_first|act_last; out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
  *   norm_weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row, input_act=rms_norm
  *   input_act: none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm; done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
  *   input_layout: act_first|act_last; swiglu, geglu: the half of x that the activation takes; the other half multiplies it
@@ -666,12 +732,15 @@ static inline pestle_status pestle_linear_mxfp4(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* beta,
+    const pestle_tensor* gate,
+    const char* gated,
     const pestle_tensor* norm_weight,
     const char* input_act,
     const char* input_layout,
     double eps,
     const pestle_call_options* options) {
-  pestle_arg args[14];
+  pestle_arg args[17];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(scale);
@@ -682,34 +751,40 @@ static inline pestle_status pestle_linear_mxfp4(
   args[7] = pestle_tensor_arg(bias);
   args[8] = pestle_tensor_arg(residual);
   args[9] = pestle_choice_arg(activation);
-  args[10] = pestle_tensor_arg(norm_weight);
-  args[11] = pestle_choice_arg(input_act);
-  args[12] = pestle_choice_arg(input_layout);
-  args[13] = pestle_float_arg(eps);
-  return pestle_call(pestle_find_op("linear_mxfp4"), args, 14, options);
+  args[10] = pestle_tensor_arg(beta);
+  args[11] = pestle_tensor_arg(gate);
+  args[12] = pestle_choice_arg(gated);
+  args[13] = pestle_tensor_arg(norm_weight);
+  args[14] = pestle_choice_arg(input_act);
+  args[15] = pestle_choice_arg(input_layout);
+  args[16] = pestle_float_arg(eps);
+  return pestle_call(pestle_find_op("linear_mxfp4"), args, 17, options);
 }
 
 /* Linear layer with an INT8 weight, rotated or not: epilogue(x @ W^T).
  *   x: bf16|f16|f32 [none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K] activations; gated ones hold both factors side by side
  *   weight: i8 [N, K] codes, one row per output column
  *   scale: f32 [tensor: 1; row: N, 1; group: N, cdiv(K,group_size)] decode scale: a code stands for code * scale
- *   out: bf16|f16|f32 [*M, N] (output) (may be NULL) epilogue(x @ W^T), W the decoded weight
+ *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) (may be NULL) epilogue(x @ W^T), W the decoded weight
  *   granularity: tensor|row|group; which elements of the weight share a scale
  *   group_size: columns that share a scale, granularity=group
  *   hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
  *   activations: float|row; row: x, rotated if the weight is, becomes INT8 codes with a scale a row, and the product is one of integers
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
- *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
- *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product
+ *   residual: f32|bf16|f16 [*M, if(gated == none, N, N/2)] (may be NULL) added at the end
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   beta: f32 [1] (may be NULL) factor on the residual; 1 when absent
+ *   gate: f32|bf16|f16 [*G, if(gated == none, N, N/2)] (may be NULL) multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
+ *   gated: none|act_first|act_last; out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
  *   norm_weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row, input_act=rms_norm
  *   input_act: none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm; done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
  *   input_layout: act_first|act_last; swiglu, geglu: the half of x that the activation takes; the other half multiplies it
  *   eps: added to the mean square, input_act=rms_norm
  *   q_scale: f32 [none|fp8_tensor|fp8_block|nvfp4|mxfp8: 1; fp8_row|int8_row: *M, 1] (may be NULL) decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
  *   global_scale: f32 [1] (may be NULL) decode scale of the whole tensor, out_format=nvfp4
- *   q: none|nvfp4: u8; fp8_tensor|fp8_row|fp8_block|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *M, N; nvfp4: *M, N/2] (output) (may be NULL) codes of out; nvfp4: two a byte
- *   scale_out: none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1; fp8_block: *M, cdiv(N,128);nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(N,16),4), cdiv(N,16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(N,32),4), cdiv(N,32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N
+ *   q: none|nvfp4: u8; fp8_tensor|fp8_row|fp8_block|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *M, if(gated == none, N, N/2); nvfp4: *M, if(gated == none, N, N/2)/2] (output) (may be NULL) codes of out; nvfp4: two a byte
+ *   scale_out: none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *M, 1; fp8_block: *M, cdiv(if(gated == none, N, N/2),128);nvfp4: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(if(gated == none, N, N/2),16),4), cdiv(if(gated == none, N, N/2),16));mxfp8: if(scale_layout == swizzled, round_up(M,128), M), if(scale_layout == swizzled, round_up(cdiv(if(gated == none, N, N/2),32),4), cdiv(if(gated == none, N, N/2),32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of out's columns
  *   out_format: none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8; none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
  *   keep_out: give out beside its codes
  *   out_hadamard: elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
@@ -729,6 +804,9 @@ static inline pestle_status pestle_linear_int8(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* beta,
+    const pestle_tensor* gate,
+    const char* gated,
     const pestle_tensor* norm_weight,
     const char* input_act,
     const char* input_layout,
@@ -743,7 +821,7 @@ static inline pestle_status pestle_linear_int8(
     const char* nibbles,
     const char* scale_layout,
     const pestle_call_options* options) {
-  pestle_arg args[25];
+  pestle_arg args[28];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(scale);
@@ -756,20 +834,23 @@ static inline pestle_status pestle_linear_int8(
   args[9] = pestle_tensor_arg(bias);
   args[10] = pestle_tensor_arg(residual);
   args[11] = pestle_choice_arg(activation);
-  args[12] = pestle_tensor_arg(norm_weight);
-  args[13] = pestle_choice_arg(input_act);
-  args[14] = pestle_choice_arg(input_layout);
-  args[15] = pestle_float_arg(eps);
-  args[16] = pestle_tensor_arg(q_scale);
-  args[17] = pestle_tensor_arg(global_scale);
-  args[18] = pestle_tensor_arg(q);
-  args[19] = pestle_tensor_arg(scale_out);
-  args[20] = pestle_choice_arg(out_format);
-  args[21] = pestle_bool_arg(keep_out);
-  args[22] = pestle_int_arg(out_hadamard);
-  args[23] = pestle_choice_arg(nibbles);
-  args[24] = pestle_choice_arg(scale_layout);
-  return pestle_call(pestle_find_op("linear_int8"), args, 25, options);
+  args[12] = pestle_tensor_arg(beta);
+  args[13] = pestle_tensor_arg(gate);
+  args[14] = pestle_choice_arg(gated);
+  args[15] = pestle_tensor_arg(norm_weight);
+  args[16] = pestle_choice_arg(input_act);
+  args[17] = pestle_choice_arg(input_layout);
+  args[18] = pestle_float_arg(eps);
+  args[19] = pestle_tensor_arg(q_scale);
+  args[20] = pestle_tensor_arg(global_scale);
+  args[21] = pestle_tensor_arg(q);
+  args[22] = pestle_tensor_arg(scale_out);
+  args[23] = pestle_choice_arg(out_format);
+  args[24] = pestle_bool_arg(keep_out);
+  args[25] = pestle_int_arg(out_hadamard);
+  args[26] = pestle_choice_arg(nibbles);
+  args[27] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("linear_int8"), args, 28, options);
 }
 
 /* Linear layer with an INT4 weight in groups, rotated or not: epilogue(x @ W^T).
@@ -777,14 +858,17 @@ static inline pestle_status pestle_linear_int8(
  *   weight: u8 [N, K/2] codes, two a byte: the even column in the low nibble
  *   scale: f32 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))] decode scale of each group
  *   zero: u8 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))] (may be NULL) zero point of each group
- *   out: bf16|f16|f32 [*M, N] (output) epilogue(x @ W^T), W the decoded weight
+ *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) epilogue(x @ W^T), W the decoded weight
  *   group_size: columns that share a scale; 0: the whole row
  *   mode: symmetric|asymmetric; symmetric: two's complement codes; asymmetric: codes 0..15 and zero
  *   hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
- *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
- *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product
+ *   residual: f32|bf16|f16 [*M, if(gated == none, N, N/2)] (may be NULL) added at the end
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   beta: f32 [1] (may be NULL) factor on the residual; 1 when absent
+ *   gate: f32|bf16|f16 [*G, if(gated == none, N, N/2)] (may be NULL) multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
+ *   gated: none|act_first|act_last; out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
  *   norm_weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row, input_act=rms_norm
  *   input_act: none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm; done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
  *   input_layout: act_first|act_last; swiglu, geglu: the half of x that the activation takes; the other half multiplies it
@@ -803,12 +887,15 @@ static inline pestle_status pestle_linear_int4(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* beta,
+    const pestle_tensor* gate,
+    const char* gated,
     const pestle_tensor* norm_weight,
     const char* input_act,
     const char* input_layout,
     double eps,
     const pestle_call_options* options) {
-  pestle_arg args[16];
+  pestle_arg args[19];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(scale);
@@ -821,11 +908,14 @@ static inline pestle_status pestle_linear_int4(
   args[9] = pestle_tensor_arg(bias);
   args[10] = pestle_tensor_arg(residual);
   args[11] = pestle_choice_arg(activation);
-  args[12] = pestle_tensor_arg(norm_weight);
-  args[13] = pestle_choice_arg(input_act);
-  args[14] = pestle_choice_arg(input_layout);
-  args[15] = pestle_float_arg(eps);
-  return pestle_call(pestle_find_op("linear_int4"), args, 16, options);
+  args[12] = pestle_tensor_arg(beta);
+  args[13] = pestle_tensor_arg(gate);
+  args[14] = pestle_choice_arg(gated);
+  args[15] = pestle_tensor_arg(norm_weight);
+  args[16] = pestle_choice_arg(input_act);
+  args[17] = pestle_choice_arg(input_layout);
+  args[18] = pestle_float_arg(eps);
+  return pestle_call(pestle_find_op("linear_int4"), args, 19, options);
 }
 
 /* Linear layer with a W4A8 weight (codebook indices that decode to int8): epilogue(x @ W^T).
@@ -834,12 +924,15 @@ static inline pestle_status pestle_linear_int4(
  *   scale_rel: e4m3 [N, K/16] scale of 16 columns, relative to the row's
  *   scale_channel: f32 [N] scale of the row
  *   codebook: f32 [16] (may be NULL) values of the indices; the fixed table when absent
- *   out: bf16|f16|f32 [*M, N] (output) epilogue(x @ W^T), W the decoded weight
+ *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) epilogue(x @ W^T), W the decoded weight
  *   hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
- *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
- *   residual: f32|bf16|f16 [*M, N] (may be NULL) added after the activation
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product
+ *   residual: f32|bf16|f16 [*M, if(gated == none, N, N/2)] (may be NULL) added at the end
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   beta: f32 [1] (may be NULL) factor on the residual; 1 when absent
+ *   gate: f32|bf16|f16 [*G, if(gated == none, N, N/2)] (may be NULL) multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
+ *   gated: none|act_first|act_last; out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
  *   norm_weight: f32|bf16|f16 [K] (may be NULL) multiplies the normalised row, input_act=rms_norm
  *   input_act: none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm; done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
  *   input_layout: act_first|act_last; swiglu, geglu: the half of x that the activation takes; the other half multiplies it
@@ -857,12 +950,15 @@ static inline pestle_status pestle_linear_w4a8(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* beta,
+    const pestle_tensor* gate,
+    const char* gated,
     const pestle_tensor* norm_weight,
     const char* input_act,
     const char* input_layout,
     double eps,
     const pestle_call_options* options) {
-  pestle_arg args[15];
+  pestle_arg args[18];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(scale_rel);
@@ -874,11 +970,14 @@ static inline pestle_status pestle_linear_w4a8(
   args[8] = pestle_tensor_arg(bias);
   args[9] = pestle_tensor_arg(residual);
   args[10] = pestle_choice_arg(activation);
-  args[11] = pestle_tensor_arg(norm_weight);
-  args[12] = pestle_choice_arg(input_act);
-  args[13] = pestle_choice_arg(input_layout);
-  args[14] = pestle_float_arg(eps);
-  return pestle_call(pestle_find_op("linear_w4a8"), args, 15, options);
+  args[11] = pestle_tensor_arg(beta);
+  args[12] = pestle_tensor_arg(gate);
+  args[13] = pestle_choice_arg(gated);
+  args[14] = pestle_tensor_arg(norm_weight);
+  args[15] = pestle_choice_arg(input_act);
+  args[16] = pestle_choice_arg(input_layout);
+  args[17] = pestle_float_arg(eps);
+  return pestle_call(pestle_find_op("linear_w4a8"), args, 18, options);
 }
 
 /* Rotary position embedding of one tensor, or of queries and keys together; or back.
@@ -2416,16 +2515,19 @@ static inline pestle_status pestle_group_norm_backward(
 /* Product of two matrices of floats of any strides, f32 accumulation, with an epilogue.
  *   a: bf16|f16|f32|e4m3|e5m2 [*B, M, K] left matrices, any strides
  *   b: bf16|f16|f32|e4m3|e5m2 [*B, K, N] right matrices, any strides: a weight [N, K] is passed transposed, one matrix for all by strides of 0
- *   out: bf16|f16|f32 [*B, M, N] (output) (may be NULL) activation(a @ b * alpha + bias) + residual
+ *   out: bf16|f16|f32 [*B, M, if(gated == none, N, N/2)] (output) (may be NULL) residual * beta + gate * activation(a @ b * alpha + bias)
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
- *   bias: f32|bf16|f16 [N] (may be NULL) added to every row
- *   residual: f32|bf16|f16 [*B, M, N] (may be NULL) added after the activation
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product
+ *   residual: f32|bf16|f16 [*B, M, if(gated == none, N, N/2)] (may be NULL) added at the end
  *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   beta: f32 [1] (may be NULL) factor on the residual; 1 when absent
+ *   gate: f32|bf16|f16 [*G, if(gated == none, N, N/2)] (may be NULL) multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
+ *   gated: none|act_first|act_last; out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
  *   precision: highest|tf32; of products of two f32 matrices: as exact as f32, or each value may be rounded to TF32's 11 bits
  *   q_scale: f32 [none|fp8_tensor|fp8_block|nvfp4|mxfp8: 1; fp8_row|int8_row: *B, M, 1] (may be NULL) decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
  *   global_scale: f32 [1] (may be NULL) decode scale of the whole tensor, out_format=nvfp4
- *   q: none|nvfp4: u8; fp8_tensor|fp8_row|fp8_block|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *B, M, N; nvfp4: *B, M, N/2] (output) (may be NULL) codes of out; nvfp4: two a byte
- *   scale_out: none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *B, M, 1; fp8_block: *B, M, cdiv(N,128);nvfp4: if(scale_layout == swizzled, round_up(B*M,128), B*M), if(scale_layout == swizzled, round_up(cdiv(N,16),4), cdiv(N,16));mxfp8: if(scale_layout == swizzled, round_up(B*M,128), B*M), if(scale_layout == swizzled, round_up(cdiv(N,32),4), cdiv(N,32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N
+ *   q: none|nvfp4: u8; fp8_tensor|fp8_row|fp8_block|mxfp8: e4m3; int8_row: i8 [none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *B, M, if(gated == none, N, N/2); nvfp4: *B, M, if(gated == none, N, N/2)/2] (output) (may be NULL) codes of out; nvfp4: two a byte
+ *   scale_out: none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0 [none|fp8_tensor|fp8_row|int8_row: *B, M, 1; fp8_block: *B, M, cdiv(if(gated == none, N, N/2),128);nvfp4: if(scale_layout == swizzled, round_up(B*M,128), B*M), if(scale_layout == swizzled, round_up(cdiv(if(gated == none, N, N/2),16),4), cdiv(if(gated == none, N, N/2),16));mxfp8: if(scale_layout == swizzled, round_up(B*M,128), B*M), if(scale_layout == swizzled, round_up(cdiv(if(gated == none, N, N/2),32),4), cdiv(if(gated == none, N, N/2),32))] (output) (may be NULL) decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N
  *   out_format: none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8; none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
  *   keep_out: give out beside its codes
  *   out_hadamard: elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
@@ -2440,6 +2542,9 @@ static inline pestle_status pestle_matmul(
     const pestle_tensor* bias,
     const pestle_tensor* residual,
     const char* activation,
+    const pestle_tensor* beta,
+    const pestle_tensor* gate,
+    const char* gated,
     const char* precision,
     const pestle_tensor* q_scale,
     const pestle_tensor* global_scale,
@@ -2451,7 +2556,7 @@ static inline pestle_status pestle_matmul(
     const char* nibbles,
     const char* scale_layout,
     const pestle_call_options* options) {
-  pestle_arg args[17];
+  pestle_arg args[20];
   args[0] = pestle_tensor_arg(a);
   args[1] = pestle_tensor_arg(b);
   args[2] = pestle_tensor_arg(out);
@@ -2459,17 +2564,20 @@ static inline pestle_status pestle_matmul(
   args[4] = pestle_tensor_arg(bias);
   args[5] = pestle_tensor_arg(residual);
   args[6] = pestle_choice_arg(activation);
-  args[7] = pestle_choice_arg(precision);
-  args[8] = pestle_tensor_arg(q_scale);
-  args[9] = pestle_tensor_arg(global_scale);
-  args[10] = pestle_tensor_arg(q);
-  args[11] = pestle_tensor_arg(scale_out);
-  args[12] = pestle_choice_arg(out_format);
-  args[13] = pestle_bool_arg(keep_out);
-  args[14] = pestle_int_arg(out_hadamard);
-  args[15] = pestle_choice_arg(nibbles);
-  args[16] = pestle_choice_arg(scale_layout);
-  return pestle_call(pestle_find_op("matmul"), args, 17, options);
+  args[7] = pestle_tensor_arg(beta);
+  args[8] = pestle_tensor_arg(gate);
+  args[9] = pestle_choice_arg(gated);
+  args[10] = pestle_choice_arg(precision);
+  args[11] = pestle_tensor_arg(q_scale);
+  args[12] = pestle_tensor_arg(global_scale);
+  args[13] = pestle_tensor_arg(q);
+  args[14] = pestle_tensor_arg(scale_out);
+  args[15] = pestle_choice_arg(out_format);
+  args[16] = pestle_bool_arg(keep_out);
+  args[17] = pestle_int_arg(out_hadamard);
+  args[18] = pestle_choice_arg(nibbles);
+  args[19] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("matmul"), args, 20, options);
 }
 
 /* Gradients of matmul: of a, b, bias and residual; the product is made again where an activation followed it.

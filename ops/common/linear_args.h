@@ -7,9 +7,9 @@
 namespace pestle::ops {
 
 inline constexpr Arg kLinearX = input("x", "bf16|f16|f32", "*M, K", "activations");
-inline constexpr Arg kLinearOut =
-    output("out", "bf16|f16|f32", "*M, N", "epilogue(x @ W^T), W the decoded weight")
-        .within(4, "K");
+inline constexpr Arg kLinearOut = output("out", "bf16|f16|f32", "*M, " PESTLE_OUT_COLUMNS,
+                                         "epilogue(x @ W^T), W the decoded weight")
+                                      .within(4, "K");
 inline constexpr const char* kLinearHadamardDoc =
     "the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither";
 
@@ -17,12 +17,12 @@ inline constexpr const char* kLinearHadamardDoc =
 // rotated) in the gradient's dtype: codes share scales along their rows, so a product along their
 // columns is one of floats. It takes memory for W and one pass over it.
 inline constexpr const char* kNoGradientOfActivation =
-    "unless activation == none && input_act == none: activations and norms have their gradients as "
-    "ops of their own";
+    "unless activation == none && input_act == none && gated == none && !has(gate) && !has(beta): "
+    "activations, norms, pairs, gate and beta have their gradients where they are ops of their own";
 inline constexpr const char* kNoGradientOfCodes =
-    "unless activation == none && activations == float && input_act == none && out_format == none: "
-    "activations and norms have their gradients as ops of their own, and rounding to codes has "
-    "none";
+    "unless activation == none && activations == float && input_act == none && out_format == none "
+    "&& gated == none && !has(gate) && !has(beta): activations, norms, pairs, gate and beta have "
+    "their gradients where they are ops of their own, and rounding to codes has none";
 
 // `call` is that of matmul, with W by its name b.
 constexpr Backward linear_backward(const char* call, const char* why_not) {

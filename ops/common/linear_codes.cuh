@@ -22,7 +22,12 @@ inline constexpr const char* kLinearInputWorkspace =
 // Beneath quantised output: the product as bf16, then what the product and its quantiser need.
 inline constexpr const char* kLinearCodesOutWorkspace =
     "if(keep_out, 0, 2*M*N) + 512 + 256 + round_up(M*K,256) + 2*round_up(4*M,256) + "
-    "if(input_act == none, 0, bytes(x)*M*K) + 4*M*(cdiv(N,128) + 1) + 8192";
+    "if(input_act == none, 0, bytes(x)*M*K) + 4*M*(cdiv(N,128) + 1) + 9216 + " PESTLE_LATE_BYTES;
+
+// A second pass over the product, which is f32 in the workspace before what its kernels need.
+inline constexpr const char* kLateLinearWorkspace =
+    "4*M*N + 8192 + round_up(M*K,256) + 2*round_up(4*M,256) + "
+    "if(input_act == none, 0, bytes(x)*M*K)";
 
 struct CodedX {
   TensorView codes;  // [M, K] without gaps
@@ -138,6 +143,7 @@ inline std::string refuse_linear_codes(const Call& call, const LinearCodesArgs& 
   Operands o;
   if (why.empty()) why = read_linear(call, args, &o);
   if (why.empty()) why = refuse_operands(o);
+  if (why.empty()) why = refuse_late_parts(call, args.alpha, o, true);
   return why.empty() ? refuse_split_elements(
                            call, {args.out, args.scale, args.alpha, args.alpha + 1, args.alpha + 2})
                      : why;
@@ -173,6 +179,7 @@ inline Status fill_linear(const Call& call, const LinearCodesArgs& args, const C
 
 inline std::string refuse_portable_linear(const Call& call, const LinearCodesArgs& args,
                                           DType codes) {
+  if (wants_late(call)) return refuse_late(call);
   std::string why = refuse_float_activations(call, args);
   Operands o;
   if (why.empty()) why = read_linear(call, args, &o);

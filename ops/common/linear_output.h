@@ -14,25 +14,30 @@ inline constexpr Arg kRowsOutputArgs[9] = {
         .optional(),
     kQuantGlobalScaleArg,
     codes_by(output("q", "none|nvfp4: u8; fp8_tensor|fp8_row|fp8_block|mxfp8: e4m3; int8_row: i8",
-                    "none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *M, N; nvfp4: *M, N/2",
+                    "none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *M, " PESTLE_OUT_COLUMNS
+                    "; nvfp4: *M, " PESTLE_OUT_COLUMNS "/2",
                     "codes of out; nvfp4: two a byte")
                  .selected_by("out_format")
                  .only_if("out_format != none"),
              kProductRule),
-    codes_by(output("scale_out",
-                    "none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0",
-                    "none|fp8_tensor|fp8_row|int8_row: *M, 1; fp8_block: *M, cdiv(N,128);"
-                    "nvfp4: if(scale_layout == swizzled, round_up(M,128), M),"
-                    " if(scale_layout == swizzled, round_up(cdiv(N,16),4), cdiv(N,16));"
-                    "mxfp8: if(scale_layout == swizzled, round_up(M,128), M),"
-                    " if(scale_layout == swizzled, round_up(cdiv(N,32),4), cdiv(N,32))",
-                    "decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 "
-                    "of N")
-                 .selected_by("out_format")
-                 .only_if("out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 "
-                          "|| ((out_format == fp8_row || out_format == int8_row) && "
-                          "!has(q_scale))"),
-             kProductRule),
+    codes_by(
+        output("scale_out",
+               "none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0",
+               "none|fp8_tensor|fp8_row|int8_row: *M, 1; fp8_block: *M, cdiv(" PESTLE_OUT_COLUMNS
+               ",128);"
+               "nvfp4: if(scale_layout == swizzled, round_up(M,128), M),"
+               " if(scale_layout == swizzled, round_up(cdiv(" PESTLE_OUT_COLUMNS
+               ",16),4), cdiv(" PESTLE_OUT_COLUMNS ",16));"
+               "mxfp8: if(scale_layout == swizzled, round_up(M,128), M),"
+               " if(scale_layout == swizzled, round_up(cdiv(" PESTLE_OUT_COLUMNS
+               ",32),4), cdiv(" PESTLE_OUT_COLUMNS ",32))",
+               "decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 "
+               "of out's columns")
+            .selected_by("out_format")
+            .only_if("out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 "
+                     "|| ((out_format == fp8_row || out_format == int8_row) && "
+                     "!has(q_scale))"),
+        kProductRule),
     choice("out_format", kProductFormats, kProductFormatDoc),
     kProductKeepArg,
     kProductHadamardArg,

@@ -12,12 +12,15 @@ namespace pestle::ops {
 #define PESTLE_QUANT_LINEAR_BYTES "(min(M,128) + 3) * round_up(K,128) * 4 + 64"
 #define PESTLE_LINEAR_ROWS_BYTES "(bytes(x) + 1)*M*K + 8*M + 6144 + " PESTLE_QUANT_LINEAR_BYTES
 inline constexpr const char* kLinearRowsWorkspace = PESTLE_LINEAR_ROWS_BYTES;
-// The same beneath quantised output, out as bf16.
+// The same beneath the second pass of pairs, and of quantised output, out as bf16.
+inline constexpr const char* kLinearPairsWorkspace =
+    PESTLE_LATE_BYTES " + 16896 + " PESTLE_LINEAR_ROWS_BYTES;
 inline constexpr const char* kLinearCodesOutWorkspace =
-    "if(keep_out, 0, 2*M*N) + 512 + " PESTLE_LINEAR_ROWS_BYTES;
+    "if(keep_out, 0, 2*M*N) + 17408 + " PESTLE_LATE_BYTES " + " PESTLE_LINEAR_ROWS_BYTES;
 // Of a product that needs no more than kQuantLinearWorkspace.
 inline constexpr const char* kScaledCodesOutWorkspace =
-    "if(keep_out, 0, 2*M*N) + 1024 + (min(M,128) + 4) * round_up(K,128) * 4 + 64";
+    "if(keep_out, 0, 2*M*N) + 2048 + " PESTLE_LATE_BYTES
+    " + 16448 + (min(M,128) + 4) * round_up(K,128) * 4 + 64";
 
 // Floats after input_act.
 inline constexpr const char* kLinearInputWorkspace =

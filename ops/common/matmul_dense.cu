@@ -6,8 +6,17 @@ namespace {
 
 using hopper::Product;
 
+template <Product kProduct, bool kB_AlongK>
+Status start_pairs(const Call& call, const char* name, const Operands& o, const HopperJob& job) {
+  return start_tile<kProduct, true, kB_AlongK, hopper::Sum::kDirect, false, true>(call, name, o,
+                                                                                  job);
+}
+
 template <Product kProduct>
 Status start_product(const Call& call, const char* name, const Operands& o, const HopperJob& job) {
+  if (job.epilogue.pairs)  // a lies along k (refuse_late_parts)
+    return o.b_along_k ? start_pairs<kProduct, true>(call, name, o, job)
+                       : start_pairs<kProduct, false>(call, name, o, job);
   if (o.a_along_k && o.b_along_k) return start_tile<kProduct, true, true>(call, name, o, job);
   if (o.a_along_k) return start_tile<kProduct, true, false>(call, name, o, job);
   if (o.b_along_k) return start_tile<kProduct, false, true>(call, name, o, job);

@@ -1,6 +1,6 @@
 // What happens to accumulators before they are stored (ops/common/epilogue.h on a GPU):
-// y = activation(acc * factor[row] * factor[column] * alpha + bias) + residual, in f32, one
-// rounding.
+// y = activation(acc * factor[row] * factor[column] * alpha + bias), of pairs of columns
+// activation(one) * the other, then residual * beta + gate * y, in f32, one rounding.
 //
 // Map      64 columns of a consumer's 64 rows at a time, a chunk. Where the copy engine takes out
 //          (16 bits) and residual (the same dtype): the mover warp has put the residual's chunk and
@@ -8,6 +8,11 @@
 //          the residual's elements in place; the mover stores the chunk. Two chunks take turns.
 //          Else accumulators go to shared memory as f32, and each thread takes 8 neighbouring
 //          columns of 4 rows, so that residual and result move in whole lines.
+//          Pairs (kPairs): a tile's first columns are those that the activation takes, its last
+//          the others, so that chunk c meets its partner, chunk c + kTileN / 128, in the same
+//          thread's registers.
+//          Gate: in the place of a column's factor, which is multiplied after the activation; where
+//          columns have factors of their own, into factor and bias, so without an activation.
 // Traffic  residual and out once; factors and biases once a tile, from the L2.
 #pragma once
 
@@ -59,7 +64,13 @@ struct EpilogueArguments {
   FloatMatrix residual;
   FloatMatrix out;
   int activation = 0;  // ops::Activation
-  int m = 0, n = 0;
+  int m = 0, n = 0;    // of out
+  const float* beta = nullptr;
+  FloatMatrix gate;       // a row for each rows_per_gate rows of out, which no tile crosses
+  int rows_per_gate = 1;  // counted over all matrices
+  // Pairs: the columns of the product where those for the activation begin, and their partners.
+  bool pairs = false;
+  int first_of_pairs = 0, last_of_pairs = 0;
 };
 
 #ifdef __CUDACC__
@@ -159,10 +170,10 @@ __device__ inline int staging_offset(int row, int piece) {
 
 // The values of one tile that belong to a thread's two rows.
 struct RowFactors {
-  float low = 1, high = 1, alpha = 1;
+  float low = 1, high = 1, alpha = 1, beta = 1;
 };
 
-template <bool kScaled>
+template <bool kScaled, bool kPairs = false>
 struct MatmulEpilogue {
   const EpilogueArguments& a;
 
@@ -170,6 +181,7 @@ struct MatmulEpilogue {
   __device__ RowFactors row_factors(const Tile& tile, int consumer) const {
     RowFactors f;
     if (a.alpha) f.alpha = __ldg(a.alpha);
+    if (!kPairs && a.beta) f.beta = __ldg(a.beta);
     if constexpr (kScaled) {
       const int64_t row =
           tile.m * kTileM + consumer * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
@@ -179,12 +191,30 @@ struct MatmulEpilogue {
     return f;
   }
 
-  __device__ float bias_at(int column) const {
-    const char* p = a.bias.data + column * a.bias.column_stride * a.bias.element_bytes();
-    return a.bias.dtype == Float::kF32
-               ? *reinterpret_cast<const float*>(p)
-               : half_of(*reinterpret_cast<const uint16_t*>(p), a.bias.dtype);
+  __device__ static float value_at(const FloatMatrix& t, int64_t offset) {
+    const char* p = t.data + offset * t.element_bytes();
+    return t.dtype == Float::kF32 ? *reinterpret_cast<const float*>(p)
+                                  : half_of(*reinterpret_cast<const uint16_t*>(p), t.dtype);
   }
+  __device__ float bias_at(int column) const {
+    return value_at(a.bias, column * a.bias.column_stride);
+  }
+  // Where the gate's row of a tile begins.
+  __device__ int64_t gate_row(const Tile& tile) const {
+    const int row = tile.batch * a.m + tile.m * kTileM;
+    return row / a.rows_per_gate * a.gate.row_stride;
+  }
+  // Pairs: column `column` of a tile of kTileN columns of the product, as a column of all of it.
+  template <int kTileN>
+  __device__ int product_column(const Tile& tile, int column) const {
+    constexpr int kHalf = kTileN / 2;
+    if constexpr (!kPairs) return tile.n * kTileN + column;
+    return tile.n * kHalf +
+           (column < kHalf ? a.first_of_pairs + column : a.last_of_pairs + column - kHalf);
+  }
+  // Columns of out of a tile.
+  template <int kTileN>
+  static constexpr int kOutColumns = kPairs ? kTileN / 2 : kTileN;
 
   // ---- the mover: a warp of the producer's warpgroup for each consumer --------------------------
   struct Walk {
@@ -203,9 +233,12 @@ struct MatmulEpilogue {
   struct Pair {
     float2 factor, bias;
   };
-  __device__ Pair load_pair(int column) const {
+  template <int kTileN>
+  __device__ Pair load_pair(const Tile& tile, int in_tile) const {
     Pair p{{1, 1}, {0, 0}};
-    const bool one = column < a.n, two = column + 1 < a.n;
+    const int left = a.n - tile.n * kOutColumns<kTileN> - in_tile % kOutColumns<kTileN>;
+    const bool one = left > 0, two = left > 1;
+    const int column = product_column<kTileN>(tile, in_tile);
     if constexpr (kScaled) {
       if (one) p.factor.x = a.columns.at(column);
       if (two) p.factor.y = a.columns.at(column + 1);
@@ -213,6 +246,13 @@ struct MatmulEpilogue {
     if (a.bias.data) {
       if (one) p.bias.x = bias_at(column);
       if (two) p.bias.y = bias_at(column + 1);
+    }
+    if (!kPairs && a.gate.data) {
+      const int64_t row = gate_row(tile);
+      const float x = one ? value_at(a.gate, row + column * a.gate.column_stride) : 1.0f;
+      const float y = two ? value_at(a.gate, row + (column + 1) * a.gate.column_stride) : 1.0f;
+      p.factor = make_float2(p.factor.x * x, p.factor.y * y);
+      if constexpr (kScaled) p.bias = make_float2(p.bias.x * x, p.bias.y * y);
     }
     return p;
   }
@@ -251,10 +291,10 @@ struct MatmulEpilogue {
     const int lane = threadIdx.x % 32;
     uint32_t parity = 1;
     for (int i = blockIdx.x; i < t.total; i += gridDim.x, parity ^= 1) {
-      const int column = tile_at(t, i).n * kTileN + 2 * lane;
+      const Tile tile = tile_at(t, i);
       Pair pairs[kTileN / 64];
 #pragma unroll
-      for (int c = 0; c < kTileN / 64; ++c) pairs[c] = load_pair(column + c * 64);
+      for (int c = 0; c < kTileN / 64; ++c) pairs[c] = load_pair<kTileN>(tile, 2 * lane + c * 64);
       wait(&s.done[0][0], parity);
       wait(&s.done[1][0], parity);
       float* to = tile_columns(s) + 2 * lane;
@@ -270,7 +310,7 @@ struct MatmulEpilogue {
   template <int kTileN, class Memory>
   __device__ void move_chunks(Memory& s, const MatmulTiles& t, int consumer) const {
     if (!a.by_boxes || static_cast<int>(blockIdx.x) >= t.total) return;
-    if (direct()) {
+    if (kPairs || direct()) {
       if (consumer == 0) hand_columns<kTileN>(s, t);
       return;
     }
@@ -279,14 +319,14 @@ struct MatmulEpilogue {
     Walk behind = ahead;
     for (int buffer = 0; buffer < 2; ++buffer) {
       prepare<kTileN>(s, ahead, consumer, buffer,
-                      load_pair(ahead.at.n * kTileN + ahead.chunk * 64 + 2 * lane));
+                      load_pair<kTileN>(ahead.at, ahead.chunk * 64 + 2 * lane));
       advance<kTileN>(ahead, t);
     }
     Ring<2> ring;
     while (behind.tile < t.total) {
       const bool more = ahead.tile < t.total;
       Pair pair;
-      if (more) pair = load_pair(ahead.at.n * kTileN + ahead.chunk * 64 + 2 * lane);
+      if (more) pair = load_pair<kTileN>(ahead.at, ahead.chunk * 64 + 2 * lane);
       wait(&s.done[consumer][ring.stage], ring.parity);
       if (lane == 0) {
         store_box(&a.out_map, s.out[consumer].rows[ring.stage],
@@ -305,7 +345,8 @@ struct MatmulEpilogue {
 
   // ---- the consumer -----------------------------------------------------------------------------
   template <bool kBf16>
-  __device__ void add_and_store(const float (&v)[32], uint32_t to, int matrix) const {
+  __device__ void add_and_store(const float (&v)[32], uint32_t to, int matrix,
+                                float beta = 1) const {
     constexpr Float kOut = kBf16 ? Float::kBf16 : Float::kF16;
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -318,8 +359,8 @@ struct MatmulEpilogue {
       for (int i = 0; i < 4; ++i) {
         float low = v[8 * j + 2 * i], high = v[8 * j + 2 * i + 1];
         if (a.residual.data) {
-          low += half_of(old[i] & 0xFFFF, kOut);
-          high += half_of(old[i] >> 16, kOut);
+          low = fmaf(half_of(old[i] & 0xFFFF, kOut), beta, low);
+          high = fmaf(half_of(old[i] >> 16, kOut), beta, high);
         }
         words[i] = pack(low, high, kOut);
       }
@@ -344,6 +385,18 @@ struct MatmulEpilogue {
       }
     }
   }
+  // y *= gate of 64 columns, where factors are not the columns' own.
+  __device__ void gate_chunk(const float* gates, float (&v)[32]) const {
+    if constexpr (!kScaled) {
+      if (!a.gate.data) return;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float2 gate = *reinterpret_cast<const float2*>(&gates[8 * j + 2 * (threadIdx.x % 4)]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[4 * j + i] *= i % 2 ? gate.y : gate.x;
+      }
+    }
+  }
   // Where this thread's stores of a chunk begin.
   __device__ static uint32_t fragment_place(const char* rows) {
     const int lane = threadIdx.x % 32;
@@ -355,12 +408,21 @@ struct MatmulEpilogue {
   template <int kTileN, class Memory>
   __device__ void finish_direct(Memory& s, Ring<2>& chunks, const Tile& tile, int chunk,
                                 int consumer, const RowFactors& f, float (&v)[32]) const {
-    const int lane = threadIdx.x % 32;
     if (chunk == 0) wait(&s.ready[0][0], chunks.parity);
-    char* rows = s.out[consumer].rows[chunk % 2];
     const float* columns = tile_columns(s) + chunk * 64;
     scale_chunk(columns, columns + kTileN, f, v);
     activate_all(a.activation, v);
+    gate_chunk(columns, v);
+    store_direct<kTileN>(s, chunks, tile, chunk, consumer, v);
+  }
+  // The chunk's 64 columns of out; with the tile's last one its columns' values are done with.
+  template <int kTileN, class Memory>
+  __device__ void store_direct(Memory& s, Ring<2>& chunks, const Tile& tile, int chunk,
+                               int consumer, const float (&v)[32]) const {
+    constexpr int kColumns = kOutColumns<kTileN>;
+    const int lane = threadIdx.x % 32;
+    char* rows = s.out[consumer].rows[chunks.stage];
+    chunks.stage ^= 1;
     if (lane == 0) wait_stores_read<1>();
     __syncwarp();
     const uint32_t to = fragment_place(rows);
@@ -372,17 +434,32 @@ struct MatmulEpilogue {
     __syncwarp();
     if (lane == 0) {
       const int first = threadIdx.x % 128 / 32 * 16;
-      store_box(&a.out_map, rows + first * kRowBytes, tile.n * kTileN + chunk * 64,
+      store_box(&a.out_map, rows + first * kRowBytes, tile.n * kColumns + chunk * 64,
                 tile.m * kTileM + consumer * 64 + first, tile.batch);
       commit_stores();
     }
-    if (chunk + 1 < kTileN / 64) return;
+    if (chunk + 1 < kColumns / 64) return;
     arrive(&s.done[consumer][0]);
     chunks.parity ^= 1;
   }
+  // 64 columns for the activation in u, their partners in v.
+  template <int kTileN, class Memory>
+  __device__ void finish_pairs(Memory& s, Ring<2>& chunks, const Tile& tile, int chunk,
+                               int consumer, const RowFactors& f, float (&u)[32],
+                               float (&v)[32]) const {
+    if (chunk == 0) wait(&s.ready[0][0], chunks.parity);
+    const float* columns = tile_columns(s) + chunk * 64;
+    scale_chunk(columns, columns + kTileN, f, u);
+    activate_all(a.activation, u);
+    scale_chunk(columns + kTileN / 2, columns + kTileN + kTileN / 2, f, v);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) u[i] *= v[i];
+    store_direct<kTileN>(s, chunks, tile, chunk, consumer, u);
+  }
+
   // Shared memory must outlive the last stores' reads.
   __device__ void finish_all() const {
-    if (direct() && threadIdx.x % 32 == 0) wait_stores_read<0>();
+    if ((kPairs || direct()) && threadIdx.x % 32 == 0) wait_stores_read<0>();
   }
 
   // 64 columns of a tile in v, through the mover's memory.
@@ -394,12 +471,13 @@ struct MatmulEpilogue {
     const ChunkColumns& columns = s.columns[consumer][chunks.stage];
     scale_chunk(columns.factor, columns.bias, f, v);
     activate_all(a.activation, v);
+    gate_chunk(columns.factor, v);
     const int matrix = lane / 8;
     const uint32_t to = fragment_place(s.out[consumer].rows[chunks.stage]);
     if (a.out.dtype == Float::kBf16)
-      add_and_store<true>(v, to, matrix);
+      add_and_store<true>(v, to, matrix, f.beta);
     else
-      add_and_store<false>(v, to, matrix);
+      add_and_store<false>(v, to, matrix, f.beta);
     fence_async_proxy();
     arrive(&s.done[consumer][chunks.stage]);
     chunks.advance();
@@ -421,7 +499,7 @@ struct MatmulEpilogue {
 
   // Two rows of a thread's eight columns from staging to their end in memory.
   __device__ void finish_row(const char* staging, int r, int64_t row, int column, int count,
-                             int batch, float alpha, const float (&factor)[8],
+                             int batch, const RowFactors& f, const float (&factor)[8],
                              const float (&bias)[8]) const {
     const int group = threadIdx.x % 8;
     const int flip = group / 4;  // half of the lanes read their second piece first: no conflict
@@ -441,18 +519,24 @@ struct MatmulEpilogue {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       if constexpr (kScaled) y[j] = y[j] * of_row * factor[j];
-      y[j] = fmaf(y[j], alpha, bias[j]);
+      y[j] = fmaf(y[j], f.alpha, bias[j]);
     }
     activate_all(a.activation, y);
+    if constexpr (!kScaled) {
+      if (a.gate.data) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) y[j] += residual[j];
+        for (int j = 0; j < 8; ++j) y[j] *= factor[j];
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < 8; ++j) y[j] = fmaf(residual[j], f.beta, y[j]);
     store_8(a.out,
             batch * a.out.batch_stride + row * a.out.row_stride + column * a.out.column_stride,
             count, y);
   }
 
-  __device__ void finish_rows(const char* staging, int row0, int column0, int batch,
-                              float alpha) const {
+  __device__ void finish_rows(const char* staging, const Tile& tile, int row0, int column0,
+                              const RowFactors& f) const {
     const int thread = threadIdx.x % 128;
     const int column = column0 + thread % 8 * 8;
     const int count = min(8, a.n - column);
@@ -465,29 +549,54 @@ struct MatmulEpilogue {
       for (int j = 0; j < 8; ++j)
         if (j < count) factor[j] = a.columns.at(column + j);
     }
+    if (a.gate.data) {
+      float gate[8] = {};
+      load_8(a.gate, gate_row(tile) + column * a.gate.column_stride, count, gate);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        factor[j] = kScaled ? factor[j] * gate[j] : gate[j];
+        if constexpr (kScaled) bias[j] *= gate[j];
+      }
+    }
 #pragma unroll 1
     for (int r = thread / 8; r < min(64, a.m - row0); r += 16)
-      finish_row(staging, r, row0 + r, column, count, batch, alpha, factor, bias);
+      finish_row(staging, r, row0 + r, column, count, tile.batch, f, factor, bias);
+  }
+
+  // 64 columns of the accumulators. One copy of the code that takes them for all chunks: registers
+  // have no computed numbers.
+  template <class T, int kCount>
+  __device__ static void take_chunk(const T (&d)[kCount], int c, float (&v)[32]) {
+    T chunk[32];
+#pragma unroll
+    for (int i = 0; i < kCount / 32; ++i) {
+      if (i != c) continue;
+#pragma unroll
+      for (int j = 0; j < 32; ++j) chunk[j] = d[i * 32 + j];
+    }
+#pragma unroll
+    for (int j = 0; j < 32; ++j) v[j] = static_cast<float>(chunk[j]);
   }
 
   template <class Memory, class T, int kCount>
   __device__ void finish_tile(Memory& s, Ring<2>& chunks, const Tile& tile, int consumer,
                               const RowFactors& f, const T (&d)[kCount]) const {
     constexpr int kTileN = kCount * 2;
+    if constexpr (kPairs) {
+#pragma unroll 1
+      for (int c = 0; c < kTileN / 128; ++c) {
+        float u[32], v[32];
+        take_chunk(d, c, u);
+        take_chunk(d, c + kTileN / 128, v);
+        finish_pairs<kTileN>(s, chunks, tile, c, consumer, f, u, v);
+      }
+      return;
+    }
     char* staging = s.out[consumer].rows[0];
 #pragma unroll 1
     for (int c = 0; c < kTileN / 64; ++c) {
-      // One copy of the code below for all chunks: registers have no computed numbers.
-      T chunk[32];
-#pragma unroll
-      for (int i = 0; i < kTileN / 64; ++i) {
-        if (i != c) continue;
-#pragma unroll
-        for (int j = 0; j < 32; ++j) chunk[j] = d[i * 32 + j];
-      }
       float v[32];
-#pragma unroll
-      for (int j = 0; j < 32; ++j) v[j] = static_cast<float>(chunk[j]);
+      take_chunk(d, c, v);
       if (direct()) {
         finish_direct<kTileN>(s, chunks, tile, c, consumer, f, v);
       } else if (a.by_boxes) {
@@ -496,8 +605,7 @@ struct MatmulEpilogue {
         sync_threads(1 + consumer, 128);
         stage(v, staging);
         sync_threads(1 + consumer, 128);
-        finish_rows(staging, tile.m * kTileM + consumer * 64, tile.n * kTileN + c * 64, tile.batch,
-                    f.alpha);
+        finish_rows(staging, tile, tile.m * kTileM + consumer * 64, tile.n * kTileN + c * 64, f);
       }
     }
   }

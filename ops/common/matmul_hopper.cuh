@@ -58,10 +58,12 @@ struct MatmulTiles {
   int k_steps;  // of kRowBytes
   int total;    // m_tiles * n_tiles * batches
   int lead;     // steps of k that the first consumer is ahead of the second; 0: as it comes
+  // Pairs: the columns of b where the two halves of a tile begin.
+  int first_of_pairs = 0, last_of_pairs = 0;
 };
 
 template <Product kOf, int kN, int kStagesOf, bool kA_AlongK, bool kB_AlongK,
-          Sum kSumOf = Sum::kDirect, bool kScaledOf = false>
+          Sum kSumOf = Sum::kDirect, bool kScaledOf = false, bool kPairsOf = false>
 struct MatmulConfig {
   static constexpr Product kProduct = kOf;
   static constexpr int kTileN = kN;
@@ -70,6 +72,8 @@ struct MatmulConfig {
   static constexpr bool kAlongK_B = kB_AlongK;
   static constexpr Sum kSum = kSumOf;
   static constexpr bool kScaled = kScaledOf;  // factors of rows and columns in the epilogue
+  // A tile of b is two boxes of kTileN / 2 columns, and out has half of the columns.
+  static constexpr bool kPairs = kPairsOf;
   using Accumulator = std::conditional_t<kOf == Product::kInt8, int, float>;
 };
 
@@ -165,7 +169,17 @@ struct HopperMatmul {
 
   __device__ static void load_b(Memory& s, int stage, const MatmulTiles& t, const Tile& tile,
                                 int step) {
-    if constexpr (kAlongK_B) {
+    if constexpr (Config::kPairs) {
+      constexpr int kHalf = kTileN / 2, kColumns = kAlongK_B ? kHalf : 64;
+#pragma unroll
+      for (int c = 0; c < kTileN; c += kColumns) {
+        const int column =
+            tile.n * kHalf + c % kHalf + (c < kHalf ? t.first_of_pairs : t.last_of_pairs);
+        load_box(s.b[stage] + c * kRowBytes, &t.b, &s.full[stage],
+                 kAlongK_B ? step * kStepK : column, kAlongK_B ? column : step * kStepK,
+                 tile.batch);
+      }
+    } else if constexpr (kAlongK_B) {
       load_box(s.b[stage], &t.b, &s.full[stage], step * kStepK, tile.n * kTileN, tile.batch);
     } else {
       for (int c = 0; c < kTileN / 64; ++c)

@@ -10,6 +10,7 @@
 #include "ops/common/matmul_epilogue.cuh"
 #include "ops/common/matmul_hopper.cuh"
 #include "ops/common/matmul_tuned.h"
+#include "ops/common/quant_linear.h"
 
 namespace pestle::ops {
 
@@ -127,7 +128,8 @@ template <class C>
 __global__ void __launch_bounds__(hopper::kMatmulThreads, 1)
     hopper_kernel(const __grid_constant__ HopperJob job) {
 #if PESTLE_HOPPER
-  hopper::HopperMatmul<C>::run(job.tiles, hopper::MatmulEpilogue<C::kScaled>{job.epilogue});
+  hopper::HopperMatmul<C>::run(job.tiles,
+                               hopper::MatmulEpilogue<C::kScaled, C::kPairs>{job.epilogue});
 #endif
 }
 
@@ -171,16 +173,20 @@ inline void fill_output_values(const Operands& o, hopper::EpilogueArguments* e) 
   if (o.residual.data) e->residual = float_matrix(o.residual);
 }
 
-// The same, and whether the copy engine moves them.
-inline Status fill_output(const Operands& o, hopper::EpilogueArguments* e) {
-  fill_output_values(o, e);
-  // Rows of the copy engine end at multiples of 16 bytes.
+// Can the copy engine move out and residual? Its rows end at multiples of 16 bytes.
+inline bool moves_by_boxes(const Operands& o) {
   const auto takes = [&](const Stack& s) {
     return dtype_bytes(s.dtype) == 2 && s.column_stride == 1 &&
            !*cuda::refuse_boxes(boxes_of(s, true, true));
   };
-  e->by_boxes = e->n % 8 == 0 && takes(o.out) &&
-                (!o.residual.data || (o.residual.dtype == o.out.dtype && takes(o.residual)));
+  return o.out.columns % 8 == 0 && takes(o.out) &&
+         (!o.residual.data || (o.residual.dtype == o.out.dtype && takes(o.residual)));
+}
+
+// The same, and whether the copy engine moves them.
+inline Status fill_output(const Operands& o, hopper::EpilogueArguments* e) {
+  fill_output_values(o, e);
+  e->by_boxes = moves_by_boxes(o);
   if (!e->by_boxes) return {};
   BoxedTensor out = boxes_of(o.out, true, true);
   if (!o.residual.data) out.box[1] = 16;  // a warp's rows
@@ -193,15 +199,53 @@ inline hopper::FloatMatrix bias_row(const TensorView& bias) {
   return float_matrix({bias.data, bias.dtype, 1, bias.shape[0], 1, 0, bias.strides[0], 0});
 }
 
+// Why Hopper's kernel, which reads these operands, can't end as the call wants: pairs, gate, beta.
+// `scaled`: factors of columns are in the epilogue.
+inline std::string refuse_late_parts(const Call& call, int first, const Operands& o, bool scaled) {
+  const bool pairs = call.integer(first + kGatedPlace) != 0;
+  const bool gate = call.has(first + kGatePlace);
+  if (pairs && (gate || o.residual.data)) return "gated: has no gate or residual beside pairs";
+  if (pairs && (!o.a_along_k || !moves_by_boxes(o)))
+    return "gated: needs a along k and out in 16 bits, its rows at multiples of 16 bytes";
+  if (gate) {
+    const TensorView& g = call.tensor(first + kGatePlace);
+    int64_t row = 0;
+    if (!even_rows(g, row)) return "gate's rows are not dense and evenly spaced";
+    const int64_t rows = o.out.batches * o.out.rows, each = rows / row_count(g);
+    if (rows > INT_MAX) return "gate: is for fewer than 2^31 rows";
+    if (each % o.out.rows != 0 && (o.out.rows % each != 0 || each % hopper::kTileM != 0))
+      return "gate: its row changes within 128 rows of out";
+    if (scaled && call.integer(first + 3) != 0) return "gate: no activation before it";
+  }
+  return refuse_split_elements(call, {first + kBetaPlace, first + kGatePlace});
+}
+
 // Arguments alpha, bias, residual, activation stand side by side from `first` on, as kEpilogueArgs.
 inline void fill_factors(const Call& call, int first, hopper::EpilogueArguments* e) {
   e->activation = static_cast<int>(call.integer(first + 3));
   if (call.has(first)) e->alpha = call.tensor(first).as<float>();
   if (call.has(first + 1)) e->bias = bias_row(call.tensor(first + 1));
 }
+inline void fill_late_parts(const Call& call, int first, const Operands& o,
+                            hopper::EpilogueArguments* e) {
+  if (call.has(first + kBetaPlace)) e->beta = call.tensor(first + kBetaPlace).as<float>();
+  if (call.has(first + kGatePlace)) {
+    const TensorView& g = call.tensor(first + kGatePlace);
+    Stack rows{g.data, g.dtype, row_count(g), row_length(g), 1, 0, 1, 0};
+    even_rows(g, rows.row_stride);
+    e->gate = float_matrix(rows);
+    e->rows_per_gate = static_cast<int>(o.out.batches * o.out.rows / rows.rows);
+  }
+  const int64_t gated = call.integer(first + kGatedPlace);
+  e->pairs = gated != 0;
+  const int half = static_cast<int>(o.out.columns);
+  e->first_of_pairs = gated == 2 ? half : 0;
+  e->last_of_pairs = gated == 1 ? half : 0;
+}
 inline Status fill_epilogue(const Call& call, int first, const Operands& o,
                             hopper::EpilogueArguments* e) {
   fill_factors(call, first, e);
+  fill_late_parts(call, first, o, e);
   return fill_output(o, e);
 }
 // The same without the copy engine.
@@ -218,11 +262,14 @@ Status start_hopper(const Call& call, const char* name, const Operands& o, Hoppe
   BoxedTensor a = boxes_of(o.a, true, C::kAlongK_A);
   BoxedTensor b = boxes_of(o.b, false, C::kAlongK_B);
   if (C::kAlongK_A) a.box[1] = hopper::kTileM;
-  if (C::kAlongK_B) b.box[1] = C::kTileN;
+  constexpr int kColumns = C::kPairs ? C::kTileN / 2 : C::kTileN;  // of out
+  if (C::kAlongK_B) b.box[1] = kColumns;
   PESTLE_TRY(cuda::make_tensor_map(a, &job.tiles.a));
   PESTLE_TRY(cuda::make_tensor_map(b, &job.tiles.b));
   job.tiles.m_tiles = static_cast<int>(cuda::ceil_div(o.out.rows, hopper::kTileM));
-  job.tiles.n_tiles = static_cast<int>(cuda::ceil_div(o.out.columns, C::kTileN));
+  job.tiles.n_tiles = static_cast<int>(cuda::ceil_div(o.out.columns, kColumns));
+  job.tiles.first_of_pairs = job.epilogue.first_of_pairs;
+  job.tiles.last_of_pairs = job.epilogue.last_of_pairs;
   job.tiles.k_steps =
       static_cast<int>(cuda::ceil_div(o.a.columns, hopper::kRowBytes / kElementBytes));
   job.tiles.lead = job.tiles.k_steps > 2 * hopper::kLead ? hopper::kLead : 0;
@@ -267,12 +314,20 @@ inline int tile_columns(const Call& call, const Operands& o, ProductSums sums) {
       .n;
 }
 
+// Of pairs: columns of the product, twice out's.
+inline int pair_columns(const Call& call, const Operands& o) {
+  return choose_matmul_tile(o.out.rows, 2 * o.out.columns, o.out.batches,
+                            cuda::multiprocessors(cuda::device_index(call)), true)
+      .n;
+}
+
 // The instance for the shape's tile.
 template <hopper::Product kProduct, bool kA_AlongK, bool kB_AlongK,
-          hopper::Sum kSum = hopper::Sum::kDirect, bool kScaled = false>
+          hopper::Sum kSum = hopper::Sum::kDirect, bool kScaled = false, bool kPairs = false>
 Status start_tile(const Call& call, const char* name, const Operands& o, const HopperJob& job) {
-  constexpr bool kHalves = kSum != hopper::Sum::kDirect;
-  const int columns = tile_columns(call, o, sums_of<kProduct, kSum>());
+  constexpr bool kHalves = kSum != hopper::Sum::kDirect || kPairs;
+  const int columns =
+      kPairs ? pair_columns(call, o) : tile_columns(call, o, sums_of<kProduct, kSum>());
   using hopper::MatmulConfig;
   if constexpr (!kHalves) {
     if (columns == 192)
@@ -280,9 +335,10 @@ Status start_tile(const Call& call, const char* name, const Operands& o, const H
           call, name, o, job);
   }
   if (columns == 256)
-    return start_hopper<MatmulConfig<kProduct, 256, 4, kA_AlongK, kB_AlongK, kSum, kScaled>>(
-        call, name, o, job);
-  return start_hopper<MatmulConfig<kProduct, 128, 6, kA_AlongK, kB_AlongK, kSum, kScaled>>(
+    return start_hopper<
+        MatmulConfig<kProduct, 256, 4, kA_AlongK, kB_AlongK, kSum, kScaled, kPairs>>(call, name, o,
+                                                                                     job);
+  return start_hopper<MatmulConfig<kProduct, 128, 6, kA_AlongK, kB_AlongK, kSum, kScaled, kPairs>>(
       call, name, o, job);
 }
 

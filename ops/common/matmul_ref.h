@@ -18,13 +18,15 @@ template <class Left, class Right>
 Status matmul_reference(const Call& call, const TensorView& out, int64_t k, int first_epilogue_arg,
                         const Left& left, const Right& right) {
   constexpr int64_t kRows = 64;  // rows of the left side that share a decoded row of the right
-  const Epilogue epilogue(call, first_epilogue_arg);
+  const ReferenceEpilogue epilogue(call, first_epilogue_arg, out);
   const auto length = static_cast<size_t>(k);
   std::vector<double> a(kRows * length);
   std::vector<double> b(length);
   constexpr bool kMayBeOff = requires(double* values) { left.slack(0, values); };
   std::vector<double> off(kMayBeOff && call.sum_magnitudes ? kRows * length : 0);
   const int64_t rows = row_count(out);
+  const int64_t columns = row_length(out) * (epilogue.e.gated ? 2 : 1);
+  std::vector<ProductSum> sums(static_cast<size_t>(std::min(rows, kRows) * columns));
   for (int64_t m0 = 0; m0 < rows; m0 += kRows) {
     const int64_t m1 = std::min(rows, m0 + kRows);
     for (int64_t m = m0; m < m1; ++m) {
@@ -32,21 +34,20 @@ Status matmul_reference(const Call& call, const TensorView& out, int64_t k, int 
       if constexpr (kMayBeOff)
         if (!off.empty()) left.slack(m, off.data() + (m - m0) * k);
     }
-    for (int64_t n = 0; n < row_length(out); ++n) {
+    for (int64_t n = 0; n < columns; ++n) {
       right(n, b.data());
       for (int64_t m = m0; m < m1; ++m) {
         const double* row = a.data() + (m - m0) * k;
-        double sum = 0;
-        for (size_t i = 0; i < length; ++i) {
-          const double term = row[i] * b[i];
-          sum += call.sum_magnitudes ? std::fabs(term) : term;
-        }
+        ProductSum sum;
+        for (size_t i = 0; i < length; ++i) sum.add(row[i] * b[i]);
         for (size_t i = 0; i < length && !off.empty(); ++i)
-          sum += off[static_cast<size_t>((m - m0) * k) + i] * std::fabs(b[i]);
-        const double y =
-            call.sum_magnitudes ? epilogue.magnitude(sum, m, n) : epilogue.apply(sum, m, n);
-        store_f64(row_address(out, m) + n * last_stride_bytes(out), out.dtype, y);
+          sum.size += off[static_cast<size_t>((m - m0) * k) + i] * std::fabs(b[i]);
+        sums[static_cast<size_t>((m - m0) * columns + n)] = sum;
       }
+    }
+    for (int64_t m = m0; m < m1; ++m) {
+      const ProductSum* row = sums.data() + (m - m0) * columns;
+      epilogue.store_row(out, m, [&](int64_t n) { return row[n]; });
     }
   }
   return {};

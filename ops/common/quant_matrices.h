@@ -113,7 +113,7 @@ struct LinearArgs {
 // x: what stands for the call's.
 inline Status run_linear(const Call& call, const LinearArgs& args, const cpu::QuantMatrix& weight,
                          int64_t hadamard, const TensorView* x = nullptr) {
-  const Epilogue epilogue(call, args.first_epilogue_arg);
+  const Epilogue epilogue(call, args.first_epilogue_arg, call.tensor(args.out));
   QuantLinear linear;
   linear.weight = weight;
   linear.x = x != nullptr ? *x : call.tensor(args.x);
@@ -128,7 +128,7 @@ inline Status run_linear(const Call& call, const LinearArgs& args, const cpu::Qu
 // Both operands are codes.
 inline Status run_scaled_mm(const Call& call, int out, int first_epilogue_arg,
                             const cpu::QuantMatrix& a, const cpu::QuantMatrix& b) {
-  const Epilogue epilogue(call, first_epilogue_arg);
+  const Epilogue epilogue(call, first_epilogue_arg, call.tensor(out));
   QuantLinear linear;
   linear.weight = b;
   linear.x_is_codes = true;

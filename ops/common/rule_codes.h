@@ -5,6 +5,7 @@
 
 #include "core/codes.h"
 #include "core/op.h"
+#include "ops/common/epilogue.h"
 #include "ops/common/quantized_output.h"
 
 namespace pestle::ops {
@@ -38,18 +39,22 @@ inline constexpr Arg kProductHadamardArg =
              "or 1024; 0: no rotation");
 inline constexpr Arg kProductCodesArg =
     codes_by(output("q", "none|nvfp4: u8; fp8_tensor|fp8_row|fp8_block|mxfp8: e4m3; int8_row: i8",
-                    "none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *B, M, N; nvfp4: *B, M, N/2",
+                    "none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *B, M, " PESTLE_OUT_COLUMNS
+                    "; nvfp4: *B, M, " PESTLE_OUT_COLUMNS "/2",
                     "codes of out; nvfp4: two a byte")
                  .selected_by("out_format")
                  .only_if("out_format != none"),
              kProductRule);
 inline constexpr Arg kProductScaleOutArg = codes_by(
     output("scale_out", "none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0",
-           "none|fp8_tensor|fp8_row|int8_row: *B, M, 1; fp8_block: *B, M, cdiv(N,128);"
+           "none|fp8_tensor|fp8_row|int8_row: *B, M, 1; fp8_block: *B, M, cdiv(" PESTLE_OUT_COLUMNS
+           ",128);"
            "nvfp4: if(scale_layout == swizzled, round_up(B*M,128), B*M),"
-           " if(scale_layout == swizzled, round_up(cdiv(N,16),4), cdiv(N,16));"
+           " if(scale_layout == swizzled, round_up(cdiv(" PESTLE_OUT_COLUMNS ",16),4),"
+           " cdiv(" PESTLE_OUT_COLUMNS ",16));"
            "mxfp8: if(scale_layout == swizzled, round_up(B*M,128), B*M),"
-           " if(scale_layout == swizzled, round_up(cdiv(N,32),4), cdiv(N,32))",
+           " if(scale_layout == swizzled, round_up(cdiv(" PESTLE_OUT_COLUMNS ",32),4),"
+           " cdiv(" PESTLE_OUT_COLUMNS ",32))",
            "decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N")
         .selected_by("out_format")
         .only_if("out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 || "
@@ -61,8 +66,10 @@ inline constexpr Constraint kProductConstraints[8] = {
      "out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass"},
     {"!has(q_scale) || out_format == fp8_tensor || out_format == fp8_row || out_format == int8_row",
      "q_scale belongs to out_format fp8_tensor, fp8_row and int8_row"},
-    {"out_format != nvfp4 || N % 16 == 0", "nvfp4 needs N to be a multiple of 16, its block"},
-    {"out_format != mxfp8 || N % 32 == 0", "mxfp8 needs N to be a multiple of 32, its block"},
+    {"out_format != nvfp4 || " PESTLE_OUT_COLUMNS " % 16 == 0",
+     "nvfp4 needs out's columns to be a multiple of 16, its block"},
+    {"out_format != mxfp8 || " PESTLE_OUT_COLUMNS " % 32 == 0",
+     "mxfp8 needs out's columns to be a multiple of 32, its block"},
     {"B == 1 || (out_format != nvfp4 && out_format != mxfp8)",
      "nvfp4 and mxfp8 are for one matrix: the tiles of their scales run over all rows"},
     {"out_hadamard == 0 || out_format == int8_row", "out_hadamard belongs to out_format=int8_row"},
@@ -70,8 +77,8 @@ inline constexpr Constraint kProductConstraints[8] = {
      "out_hadamard == 256 || "
      "out_hadamard == 1024",
      "out_hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024"},
-    {"out_hadamard == 0 || N % max(out_hadamard,1) == 0",
-     "N must be a multiple of out_hadamard, the elements that are rotated together"},
+    {"out_hadamard == 0 || " PESTLE_OUT_COLUMNS " % max(out_hadamard,1) == 0",
+     "out's columns must be a multiple of out_hadamard, the elements that are rotated together"},
 };
 
 // ---- for implementations ----

@@ -1,6 +1,7 @@
 // Products of codes with decode scales on CUDA: a [*M, K] and b [N, K], both along k.
 #pragma once
 
+#include "ops/common/late_epilogue.h"
 #include "ops/common/linear_output.h"
 #include "ops/common/matmul_any.cuh"
 #include "ops/common/matmul_few_rows.cuh"
@@ -30,7 +31,7 @@ inline bool rows_stack(const TensorView& t, Stack* s) {
 // The product as bf16, copies of operands, the quantiser's maxima.
 inline constexpr const char* kScaledCodesOutWorkspace =
     "if(keep_out, 0, 2*M*N) + 1024 + numel(a) + numel(b) + 16*(M + 2*K + N) + 1024 + "
-    "4*M*(cdiv(N,128) + 1) + 8192";
+    "4*M*(cdiv(N,128) + 1) + 9216 + " PESTLE_LATE_BYTES;
 
 inline std::string read_scaled(const Call& call, const ScaledArgs& args, Operands* o) {
   if (wants_codes(call)) return refuse_codes(call);
@@ -52,6 +53,9 @@ inline std::string refuse_scaled(const Call& call, const ScaledArgs& args) {
   Operands o;
   std::string why = read_scaled(call, args, &o);
   if (why.empty()) why = refuse_operands(o);
+  const bool blocks = granularity_of(call, args) == Granularity::kBlock;
+  if (why.empty() && blocks && wants_pairs(call)) why = "gated: takes no scales of blocks";
+  if (why.empty()) why = refuse_late_parts(call, args.alpha, o, !blocks);
   return why.empty() ? refuse_split_elements(call, {args.out, args.scale_a, args.scale_b,
                                                     args.alpha, args.alpha + 1, args.alpha + 2})
                      : why;
@@ -101,12 +105,14 @@ inline Status read_and_fill(const Call& call, const ScaledArgs& args, Operands* 
 }
 
 inline std::string refuse_few_scaled(const Call& call, const ScaledArgs& args) {
+  if (wants_late(call)) return refuse_late(call);
   Operands o;
   const std::string why = read_scaled(call, args, &o);
   return why.empty() ? refuse_few_rows(o) : why;
 }
 
 inline std::string refuse_portable_scaled(const Call& call, const ScaledArgs& args) {
+  if (wants_late(call)) return refuse_late(call);
   if (granularity_of(call, args) == Granularity::kBlock) return "takes no scales of blocks";
   Operands o;
   std::string why = read_scaled(call, args, &o);
@@ -161,6 +167,7 @@ inline std::string read_strided(const Call& call, const ScaledArgs& args, Operan
 
 // Blocks have a kernel on Hopper alone.
 inline std::string refuse_packed_scaled(const Call& call, const ScaledArgs& args) {
+  if (wants_late(call)) return refuse_late(call);
   Operands o;
   std::string why = read_strided(call, args, &o);
   if (why.empty() && granularity_of(call, args) == Granularity::kBlock && !on_hopper(call))
@@ -174,6 +181,14 @@ inline std::string refuse_packed_scaled(const Call& call, const ScaledArgs& args
 inline Status read_packed(const Call& call, const char* name, const ScaledArgs& args, Operands* o) {
   const std::string why = read_strided(call, args, o);
   return why.empty() ? pack_operands(call, name, o) : unsupported(why);
+}
+
+// A second pass over the product, which is f32 in the workspace before what its kernels need.
+inline constexpr const char* kLateScaledWorkspace =
+    "4*M*N + numel(a) + numel(b) + 16*(M + 2*K + N) + 8192";
+
+inline std::string refuses_late_scaled(const Call& call, const Machine& machine) {
+  return wants_codes(call) ? refuse_codes(call) : refuse_without_late(call, machine);
 }
 
 // T: float, or int for codes of i8.

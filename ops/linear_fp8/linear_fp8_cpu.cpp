@@ -1,4 +1,5 @@
 // linear_fp8 on the CPU: decode the weight in registers or by tiles (quant_linear.cpp).
+#include "ops/common/late_epilogue.h"
 #include "ops/common/linear_rows.h"
 #include "ops/linear_fp8/linear_fp8_spec.h"
 
@@ -20,6 +21,7 @@ cpu::QuantMatrix weight(const Call& call) {
 
 // activations=float.
 std::string refuses(const Call& call, const Machine&) {
+  if (std::string why = refuse_pairs(call); !why.empty()) return why;
   if (call.integer(kActivations) != 0) return "activations=row: another implementation's";
   if (wants_codes(call)) return refuse_codes(call);
   return refuse_uneven_rows(call, {kX, kWeight, kScale});
@@ -32,6 +34,7 @@ Status run(const Call& call) {
 std::string refuses_rows(const Call& call, const Machine&) {
   if (call.integer(kActivations) == 0) return "activations=float: another implementation's";
   if (wants_codes(call)) return refuse_codes(call);
+  if (std::string why = refuse_pairs(call); !why.empty()) return why;
   return refuse_uneven_rows(call, {kX, kWeight, kScale});
 }
 
@@ -39,11 +42,19 @@ Status run_rows(const Call& call) {
   return run_linear_rows(call, "fp8", call.tensor(kWeight).dtype, 0);
 }
 
+std::string refuses_pairs(const Call& call, const Machine& machine) {
+  return wants_codes(call) ? refuse_codes(call) : refuse_without_pairs(call, machine);
+}
+
 constexpr Impl kImpls[] = {
     {.id = "cpu/linear_fp8_simd",
      .refuses = refuses,
      .run = run,
      .workspace = kLinearInputWorkspace},
+    {.id = "cpu/linear_fp8_pairs",
+     .refuses = refuses_pairs,
+     .run = run_with_pairs,
+     .workspace = kLinearPairsWorkspace},
     {.id = "cpu/linear_fp8_rows",
      .refuses = refuses_rows,
      .run = run_rows,

@@ -23,6 +23,8 @@ constexpr int kAccumulation = arg_index(spec, "accumulation");
 
 std::string refuses_hopper(const Call& call, const Machine& machine) {
   if (std::string why = refuse_machine(machine); !why.empty()) return why;
+  if (wants_pairs(call) && call.tensor(kArgs.weight).dtype != DType::kE4M3)
+    return "gated: is for e4m3";
   return refuse_linear_codes(call, kArgs);
 }
 
@@ -52,7 +54,10 @@ Status run_hopper(const Call& call) {
   HopperJob job{};
   PESTLE_TRY(fill_linear(call, kArgs, coded, &o, &job));
   const bool e4m3 = o.b.dtype == DType::kE4M3;
-  if (refuse_few_rows(o).empty()) {
+  if (job.epilogue.pairs)
+    return start_tile<hopper::Product::kE4m3, true, true, hopper::Sum::kPromoted, true, true>(
+        call, "linear_fp8_hopper", o, job);
+  if (!wants_late(call) && refuse_few_rows(o).empty()) {
     const char* name = "linear_fp8_few_rows";
     return e4m3 ? start_few_wide<FewKind::kE4m3>(call, name, o, job.epilogue)
                 : start_few_wide<FewKind::kE5m2>(call, name, o, job.epilogue);
@@ -79,7 +84,12 @@ Status run_any(const Call& call) {
 }
 
 std::string refuses_any(const Call& call, const Machine&) {
-  return refuse_float_activations(call, kArgs);
+  return wants_late(call) ? refuse_late(call) : refuse_float_activations(call, kArgs);
+}
+
+std::string refuses_late(const Call& call, const Machine& machine) {
+  const std::string why = refuse_without_late(call, machine);
+  return why.empty() ? refuse_float_activations(call, kArgs) : why;
 }
 
 std::string refuses_out_codes(const Call& call, const Machine& machine) {
@@ -101,6 +111,12 @@ constexpr Impl kImpls[] = {
      .refuses = refuses_portable,
      .run = run_linear_portable,
      .workspace = kLinearInputWorkspace},
+    {.id = "cuda/linear_fp8_late",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_late,
+     .run = run_late_on_cuda,
+     .workspace = kLateLinearWorkspace},
     {.id = "cuda/linear_fp8_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

@@ -16,7 +16,8 @@ inline constexpr Arg own_args[] = {
           "block_128x128: cdiv(N,128), cdiv(K,128)",
           "decode scale: a code stands for code * scale")
         .selected_by("granularity"),
-    kept_output(output("out", "bf16|f16|f32", "*M, N", "epilogue(x @ W^T), W the decoded weight"))
+    kept_output(output("out", "bf16|f16|f32", "*M, " PESTLE_OUT_COLUMNS,
+                       "epilogue(x @ W^T), W the decoded weight"))
         .within(4,
                 "if(activations == float, K, if(accumulation == fast, "
                 "(16*K+4096)*(16*K+4096), 16777216+K))"),
@@ -30,6 +31,9 @@ inline constexpr auto args = joined(joined(with_epilogue(own_args), kInputArgs),
 
 inline constexpr Constraint constraints[] = {
     kInputConstraint,
+    kEvenPairs,
+    kGateRows,
+    kBetaNeedsResidual,
     {"activations == float || granularity == tensor || granularity == row",
      "activations=row multiplies codes, so the weight's scales must be of rows or of all"},
     kProductConstraints[0],
@@ -58,6 +62,13 @@ inline constexpr Case cases[] = {
     {"M=70 N=200 K=512 x=f16 weight=e5m2 activations=row accumulation=fast out=f32 bias=f32"},
     {"M=5 N=13 K=33 granularity=row activations=row", kEdge, Dist::kOutliers},
     {"M=3 N=8 K=0 activations=row", kEdge},
+    {"M=9 N=34 K=64 granularity=row gated=act_first activation=silu bias=f32"},
+    {"M=6 N=38 K=64 granularity=row out=f32 gated=act_last activation=gelu alpha=f32 residual=bf16",
+     kEdge},
+    {"M=2x4 N=40 K=64 granularity=row gate=bf16 G=2 residual=f32 beta=f32"},
+    {"M=140 N=272 K=640 granularity=row activations=row gated=act_first activation=silu bias=f32"},
+    {"M=256 N=72 K=160 granularity=row activations=row gate=f32 G=2 residual=bf16 bias=bf16"},
+    {"M=5 N=24 K=33 granularity=row activations=row gated=act_last gate=f16 G=1", kEdge},
     {"M=0 N=8 K=16 activations=row", kEdge},
     {"M=9 N=96 K=320 granularity=row activations=row input_act=gelu_tanh"},
     {"M=5 N=72 K=264 x=f16 weight=e5m2 out=f16 granularity=row activations=row input_act=swiglu"},
@@ -74,6 +85,9 @@ inline constexpr Case cases[] = {
     {"M=2x3 N=72 K=48 granularity=row activations=row out_format=fp8_row input_act=silu"},
     {"M=9 N=300 K=64 granularity=row activations=row out_format=fp8_block keep_out=true"},
     {"M=130 N=48 K=64 global_scale=f32 out_format=nvfp4"},
+    {"M=5 N=64 K=48 granularity=row activations=row input_act=silu gated=act_first "
+     "activation=silu out_format=fp8_row bias=f32",
+     kEdge},
     {"M=0 N=8 K=16", kEdge},
     {"M=3 N=0 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
@@ -91,6 +105,7 @@ inline constexpr Case cases[] = {
     {"M=64 N=3072 K=3072 granularity=row", kBar},
     {"M=4608 N=12288 K=3072 granularity=row activations=row", kBar},
     {"M=4608 N=12288 K=3072 granularity=row activations=row accumulation=fast", kBar},
+    {"M=4608 N=24576 K=3072 granularity=row activations=row gated=act_first activation=silu", kBar},
     {"M=4608 N=3072 K=12288 granularity=row activations=row", kBar},
     {"M=4608 N=3072 K=12288 granularity=row activations=row accumulation=fast", kBar},
     {"M=32760 N=5120 K=5120 granularity=row activations=row", kBar},

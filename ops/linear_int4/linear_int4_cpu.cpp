@@ -1,5 +1,6 @@
 // linear_int4 on the CPU: decode the weight in registers or by tiles (quant_linear.cpp).
 #include "ops/common/int4_args.h"
+#include "ops/common/late_epilogue.h"
 #include "ops/common/linear_rows.h"
 #include "ops/linear_int4/linear_int4_spec.h"
 
@@ -31,6 +32,7 @@ cpu::QuantMatrix weight(const Call& call) {
 }
 
 std::string refuses(const Call& call, const Machine&) {
+  if (std::string why = refuse_pairs(call); !why.empty()) return why;
   const std::string rows = refuse_uneven_rows(call, {kX, kWeight, kScale, kZero});
   return rows.empty() ? refuse_group(weight(call)) : rows;
 }
@@ -44,6 +46,10 @@ constexpr Impl kImpls[] = {
      .refuses = refuses,
      .run = run,
      .workspace = kLinearInputWorkspace},
+    {.id = "cpu/linear_int4_pairs",
+     .refuses = refuse_without_pairs,
+     .run = run_with_pairs,
+     .workspace = kLinearPairsWorkspace},
 };
 
 }  // namespace

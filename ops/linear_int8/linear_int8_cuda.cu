@@ -37,10 +37,14 @@ Status run_hopper(const Call& call) {
   Operands o;
   HopperJob job{};
   PESTLE_TRY(fill_linear(call, kArgs, coded, &o, &job));
-  if (refuse_few_rows(o).empty())
+  if (!wants_late(call) && refuse_few_rows(o).empty())
     return start_few_wide<FewKind::kInt8>(call, "linear_int8_few_rows", o, job.epilogue);
-  return start_tile<hopper::Product::kInt8, true, true, hopper::Sum::kDirect, true>(
-      call, "linear_int8_hopper", o, job);
+  const char* name = "linear_int8_hopper";
+  using hopper::Product;
+  using hopper::Sum;
+  return job.epilogue.pairs
+             ? start_tile<Product::kInt8, true, true, Sum::kDirect, true, true>(call, name, o, job)
+             : start_tile<Product::kInt8, true, true, Sum::kDirect, true>(call, name, o, job);
 }
 
 std::string refuses_portable(const Call& call, const Machine&) {
@@ -63,7 +67,12 @@ Status run_any(const Call& call) {
 }
 
 std::string refuses_any(const Call& call, const Machine&) {
-  return refuse_float_activations(call, kArgs);
+  return wants_late(call) ? refuse_late(call) : refuse_float_activations(call, kArgs);
+}
+
+std::string refuses_late(const Call& call, const Machine& machine) {
+  const std::string why = refuse_without_late(call, machine);
+  return why.empty() ? refuse_float_activations(call, kArgs) : why;
 }
 
 std::string refuses_out_codes(const Call& call, const Machine& machine) {
@@ -85,6 +94,12 @@ constexpr Impl kImpls[] = {
      .refuses = refuses_portable,
      .run = run_linear_portable,
      .workspace = kLinearCodesWorkspace},
+    {.id = "cuda/linear_int8_late",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_late,
+     .run = run_late_on_cuda,
+     .workspace = kLateLinearWorkspace},
     {.id = "cuda/linear_int8_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

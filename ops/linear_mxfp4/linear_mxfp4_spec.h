@@ -22,6 +22,9 @@ inline constexpr Arg own_args[] = {
 inline constexpr auto args = joined(with_epilogue(own_args), kInputArgs);
 
 inline constexpr Constraint constraints[] = {
+    kEvenPairs,
+    kGateRows,
+    kBetaNeedsResidual,
     kInputConstraint,
     {"K % 32 == 0", "K must be a multiple of 32, the block; pad x and the weight with zeros"},
 };
@@ -38,6 +41,9 @@ inline constexpr Case cases[] = {
     {"M=3 N=40 K=128 input_act=swiglu bias=f32"},
     {"M=5 N=24 K=256 out=f32 input_act=rms_norm norm_weight=bf16"},
     {"M=2x2 N=16 K=64 x=f16 input_act=gelu_tanh", kEdge},
+    {"M=9 N=34 K=64 gated=act_first activation=silu bias=f32"},
+    {"M=6 N=38 K=64 out=f32 gated=act_last activation=gelu alpha=f32 residual=bf16", kEdge},
+    {"M=2x4 N=40 K=64 gate=bf16 G=2 residual=f32 beta=f32"},
     {"M=0 N=8 K=32", kEdge},
     {"M=3 N=0 K=32", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},

@@ -1,4 +1,5 @@
 // linear_mxfp8 on the CPU: decode the weight in registers or by tiles (quant_linear.cpp).
+#include "ops/common/late_epilogue.h"
 #include "ops/common/linear_rows.h"
 #include "ops/linear_mxfp8/linear_mxfp8_spec.h"
 
@@ -17,6 +18,7 @@ cpu::QuantMatrix weight(const Call& call) {
 }
 
 std::string refuses(const Call& call, const Machine&) {
+  if (std::string why = refuse_pairs(call); !why.empty()) return why;
   const std::string rows = refuse_uneven_rows(call, {kX, kWeight, kScale});
   if (!rows.empty()) return rows;
   return refuse_strided_swizzle(call, kScale, call.integer(kScaleLayout) == 0);
@@ -31,6 +33,10 @@ constexpr Impl kImpls[] = {
      .refuses = refuses,
      .run = run,
      .workspace = kLinearInputWorkspace},
+    {.id = "cpu/linear_mxfp8_pairs",
+     .refuses = refuse_without_pairs,
+     .run = run_with_pairs,
+     .workspace = kLinearPairsWorkspace},
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // linear_w4a8 on the CPU: decode the weight in registers or by tiles (quant_linear.cpp).
 #include "formats/w4a8.h"
+#include "ops/common/late_epilogue.h"
 #include "ops/common/linear_rows.h"
 #include "ops/common/w4a8_codebook.h"
 #include "ops/linear_w4a8/linear_w4a8_spec.h"
@@ -26,6 +27,7 @@ cpu::QuantMatrix weight(const Call& call) {
 }
 
 std::string refuses(const Call& call, const Machine&) {
+  if (std::string why = refuse_pairs(call); !why.empty()) return why;
   return refuse_uneven_rows(call, {kX, kWeight, kScaleRel, kScaleChannel});
 }
 
@@ -38,6 +40,10 @@ constexpr Impl kImpls[] = {
      .refuses = refuses,
      .run = run,
      .workspace = kLinearInputTablesWorkspace},
+    {.id = "cpu/linear_w4a8_pairs",
+     .refuses = refuse_without_pairs,
+     .run = run_with_pairs,
+     .workspace = kLinearPairsWorkspace},
 };
 
 }  // namespace

@@ -7,8 +7,9 @@
 //          offsets that the copy engine refuses, and 8-bit floats (ops/common/matmul_portable.cuh).
 //          cuda/matmul_packed: copies what the copy engine refuses, then as above.
 //          cuda/matmul_codes: the product, then the quantising op over it
-//          (ops/common/rule_codes.h). _any: a thread a result, tiles of 16 x 16 through shared
-//          memory, any strides and dtypes.
+//          (ops/common/rule_codes.h). cuda/matmul_late: epilogues that the kernel does not know,
+//          over the product in f32 (ops/common/late_epilogue.h). _any: a thread a result, tiles of
+//          16 x 16 through shared memory, any strides and dtypes.
 // Traffic  a and b once from memory where a group of tiles fits the L2; out and residual once.
 // Numerics f32 sums along k in one order; the tensor cores truncate what falls below the sum's last
 // bit.
@@ -16,6 +17,7 @@
 // Measured H200, bf16: 606 to 678 TFLOP/s on seven large shapes, 0.93 to 1.02 of torch.matmul in
 // turns
 //          in the same run; bias + gelu_tanh + residual costs 3.5 to 4.7 % more (matmul.md).
+#include "ops/common/late_epilogue.h"
 #include "ops/common/matmul_any.cuh"
 #include "ops/common/matmul_choice.cuh"
 #include "ops/common/matmul_dense.cuh"
@@ -76,10 +78,12 @@ std::string refuses_hopper(const Call& call, const Machine& machine) {
   Operands o;
   std::string why = read_operands(call, &o);
   if (why.empty()) why = refuse_operands(o);
+  if (why.empty()) why = refuse_late_parts(call, kAlpha, o, false);
   return why.empty() ? refuse_split_elements(call, {kOut, kBias, kResidual, kAlpha}) : why;
 }
 
 std::string refuses_few_rows(const Call& call, const Machine& machine) {
+  if (wants_late(call)) return refuse_late(call);
   const std::string why = refuses_hopper(call, machine);
   if (!why.empty()) return why;
   Operands o;
@@ -120,6 +124,7 @@ CublasEpilogue cublas_epilogue(const Call& call, const Operands& o) {
 }
 
 std::string refuses_cublas(const Call& call, const Machine& machine) {
+  if (wants_late(call)) return refuse_late(call);
   const std::string why = refuses_hopper(call, machine);
   if (!why.empty()) return why;
   if (call.integer(kActivation) != 0) return "cuBLASLt has not the contract's activations";
@@ -139,9 +144,9 @@ Status run_by_cublas(const Call& call) {
 
 constexpr ProductIds kIds{"cuda/matmul_few_rows", "cuda/matmul_hopper", "cuda/matmul_cublaslt"};
 
-// False: the product is none of Hopper's 16-bit ones.
+// False: the product is none of Hopper's 16-bit ones, or of pairs, which have one way alone.
 bool read_advised(const Call& call, const Machine& machine, AdvisedProduct* p) {
-  if (!refuses_hopper(call, machine).empty()) return false;
+  if (wants_pairs(call) || !refuses_hopper(call, machine).empty()) return false;
   Operands o;
   read_operands(call, &o);
   p->key = key_of(o, ProductSums::kF32);
@@ -167,6 +172,7 @@ std::vector<TunedChoice> ways(const Call& call, const Machine& machine) {
 }
 
 std::string refuses_portable(const Call& call, const Machine&) {
+  if (wants_late(call)) return refuse_late(call);
   Operands o;
   std::string why = read_operands(call, &o);
   if (why.empty()) why = refuse_portable(o);
@@ -204,19 +210,33 @@ Status run_packed(const Call& call) {
   return run_portable(call, "matmul_packed_portable", o, e);
 }
 
-std::string refuses_any(const Call& call, const Machine&) { return refuse_codes(call); }
+std::string refuses_any(const Call& call, const Machine&) {
+  return wants_late(call) ? refuse_late(call) : refuse_codes(call);
+}
+
+// A second pass over the product, which is f32 in the workspace.
+std::string refuses_late(const Call& call, const Machine& machine) {
+  const std::string why = refuse_codes(call);
+  return why.empty() ? refuse_without_late(call, machine) : why;
+}
+
+// The product, and what its kernels need (packed operands, parts of f32).
+constexpr const char* kLateWorkspace =
+    "4*B*M*N + 6*(numel(a) + numel(b) + 16*B*(M + 2*K + N)) + 12*(M + N) + 8192";
 
 // The product in the workspace as bf16, what the product needs (packed operands, parts
 // of f32), what the
 // quantiser needs (a maximum for each scale).
 constexpr const char* kCodesWorkspace =
-    "if(keep_out, 0, 2*B*M*N) + 6*(numel(a) + numel(b) + 16*B*(M + 2*K + N)) + 12*(M + N) + "
-    "4*B*M*(cdiv(N,128) + 1) + 8192";
+    "if(keep_out, 0, 2*B*M*N) + if(gated == none && !has(gate) && !has(beta), 0, 4*B*M*N) + "
+    "6*(numel(a) + numel(b) + 16*B*(M + 2*K + N)) + 12*(M + N) + "
+    "4*B*M*(cdiv(N,128) + 1) + 9216";
 
 // ---- f32 by parts ----
 
 std::string refuses_split(const Call& call, const Machine& machine) {
   if (std::string why = refuse_machine(machine); !why.empty()) return why;
+  if (wants_late(call)) return refuse_late(call);
   Operands o;
   std::string why = read_operands(call, &o);
   if (why.empty()) why = refuse_split(o);
@@ -286,6 +306,12 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 80,
      .refuses = refuses_portable,
      .run = run_matmul_portable},
+    {.id = "cuda/matmul_late",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_late,
+     .run = run_late_on_cuda,
+     .workspace = kLateWorkspace},
     {.id = "cuda/matmul_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

@@ -41,26 +41,19 @@ std::vector<double> matrix(const TensorView& t, int64_t index, bool transposed) 
 Status run_values(const Call& call) {
   const TensorView& a = call.tensor(kA);
   const TensorView& out = call.tensor(kOut);
-  const Epilogue epilogue(call, kEpilogue);
+  const ReferenceEpilogue epilogue(call, kEpilogue, out);
   const int64_t m = out.shape[out.rank - 2];
-  const int64_t n = row_length(out);
   const int64_t k = row_length(a);
   for (int64_t batch = 0; m > 0 && batch < row_count(out) / m; ++batch) {
     const std::vector<double> left = matrix(a, batch, false);
     const std::vector<double> right = matrix(call.tensor(kB), batch, true);
     for (int64_t i = 0; i < m; ++i) {
-      const int64_t row = batch * m + i;
-      for (int64_t j = 0; j < n; ++j) {
-        double sum = 0;
-        for (int64_t l = 0; l < k; ++l) {
-          const double term =
-              left[static_cast<size_t>(i * k + l)] * right[static_cast<size_t>(j * k + l)];
-          sum += call.sum_magnitudes ? std::fabs(term) : term;
-        }
-        store_f64(
-            row_address(out, row) + j * last_stride_bytes(out), out.dtype,
-            call.sum_magnitudes ? epilogue.magnitude(sum, row, j) : epilogue.apply(sum, row, j));
-      }
+      epilogue.store_row(out, batch * m + i, [&](int64_t j) {
+        ProductSum sum;
+        for (int64_t l = 0; l < k; ++l)
+          sum.add(left[static_cast<size_t>(i * k + l)] * right[static_cast<size_t>(j * k + l)]);
+        return sum;
+      });
     }
   }
   return {};

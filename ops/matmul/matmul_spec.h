@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/op_spec.h"
+#include "ops/common/epilogue.h"
 #include "ops/common/rule_codes.h"
 
 namespace pestle::ops::matmul {
@@ -12,13 +13,16 @@ inline constexpr Arg args[] = {
         "b", "bf16|f16|f32|e4m3|e5m2", "*B, K, N",
         "right matrices, any strides: a weight [N, K] is passed transposed, one matrix for all by "
         "strides of 0"),
-    kept_output(
-        output("out", "bf16|f16|f32", "*B, M, N", "activation(a @ b * alpha + bias) + residual"))
+    kept_output(output("out", "bf16|f16|f32", "*B, M, " PESTLE_OUT_COLUMNS,
+                       "residual * beta + gate * activation(a @ b * alpha + bias)"))
         .within(4, "if(precision == tf32, 16777216 + K, K)"),
     input("alpha", "f32", "1", "factor on the product; 1 when absent").optional(),
-    input("bias", "f32|bf16|f16", "N", "added to every row").optional(),
-    input("residual", "f32|bf16|f16", "*B, M, N", "added after the activation").optional(),
+    input("bias", "f32|bf16|f16", "N", "added to every row of the product").optional(),
+    input("residual", "f32|bf16|f16", "*B, M, " PESTLE_OUT_COLUMNS, "added at the end").optional(),
     choice("activation", "none|gelu|gelu_tanh|silu", "applied after the bias"),
+    kEpilogueBeta,
+    kEpilogueGate,
+    kEpilogueGated,
     choice("precision", "highest|tf32",
            "of products of two f32 matrices: as exact as f32, or each value may be rounded to "
            "TF32's 11 bits"),
@@ -34,8 +38,17 @@ inline constexpr Arg args[] = {
 };
 
 inline constexpr Constraint constraints[] = {
-    kProductConstraints[0], kProductConstraints[1], kProductConstraints[2], kProductConstraints[3],
-    kProductConstraints[4], kProductConstraints[5], kProductConstraints[6], kProductConstraints[7],
+    kProductConstraints[0],
+    kProductConstraints[1],
+    kProductConstraints[2],
+    kProductConstraints[3],
+    kProductConstraints[4],
+    kProductConstraints[5],
+    kProductConstraints[6],
+    kProductConstraints[7],
+    kEvenPairs,
+    kBetaNeedsResidual,
+    {"!has(gate) || B*M == 0 || (G > 0 && (B*M) % max(G,1) == 0)", kGateSentence},
 };
 
 inline constexpr Case cases[] = {
@@ -76,13 +89,25 @@ inline constexpr Case cases[] = {
     {"B= M=5 N=32 K=24 a=f32 b=f32 out_format=mxfp8", kEdge},
     {"B= M=3 N=64 K=0 out_format=int8_row q_scale=f32", kEdge},
     {"B= M=9 N=64 K=40 out_format=mxfp8", kEdge, Dist::kSpecial},
+    {"B= M=130 N=272 K=72 gated=act_first activation=silu bias=bf16"},
+    {"B=2 M=70 N=136 K=64 a=f16 b=f16 out=f32 gated=act_last activation=gelu alpha=f32 "
+     "residual=f16 beta=f32"},
+    {"B= M=5 N=66 K=40 a=f32 b=f32 out=f32 gated=act_first activation=gelu_tanh gate=f32 G=5"},
+    {"B=2 M=128 N=72 K=40 gate=bf16 G=2 residual=bf16 bias=f32"},
+    {"B= M=12 N=200 K=72 gate=f32 G= residual=f32 beta=f32 activation=silu out=f32"},
+    {"B= M=3 N=6 K=16 gated=act_first", kEdge},
+    {"B= M=0 N=8 K=16 gated=act_last activation=silu", kEdge},
+    {"B= M=5 N=128 K=40 gated=act_first activation=silu out_format=mxfp8 bias=f32", kEdge},
+    {"B= M=24 N=40 K=64 gated=act_first gate=f16 residual=bf16 G=1", kEdge, Dist::kOutliers},
     {"B= M=1 N=4096 K=4096", kBar},
     {"B= M=16 N=14336 K=4096", kBar},
     {"B= M=4096 N=4096 K=4096", kBar},
     {"B= M=8192 N=8192 K=8192", kBar},
     {"B= M=4608 N=12288 K=3072", kBar},
     {"B= M=4608 N=12288 K=3072 bias=bf16 residual=bf16 activation=gelu_tanh", kBar},
+    {"B= M=4608 N=24576 K=3072 gated=act_first activation=silu", kBar},
     {"B= M=4608 N=3072 K=12288", kBar},
+    {"B= M=4608 N=3072 K=12288 gate=bf16 G=1 residual=bf16 bias=bf16", kBar},
     {"B= M=4608 N=9216 K=3072", kBar},
     {"B= M=32760 N=5120 K=5120", kBar},
     {"B= M=4096 N=4096 K=4096 a=f32 b=f32 out=f32", kBar},
@@ -91,12 +116,16 @@ inline constexpr Case cases[] = {
     {"B= M=4608 N=12288 K=3072 a=e4m3 b=e4m3", kBar},
     {"B= M=4608 N=12288 K=3072 global_scale=f32 out_format=nvfp4 activation=gelu_tanh", kBar},
     {"B= M=4608 N=12288 K=3072 out_format=int8_row activation=gelu_tanh", kBar},
+    {"B= M=65537 N=65537 K=16", kHuge},
+    {"B=65537 M=256 N=264 K=16 bias=f32", kHuge},
 };
 
 inline constexpr OpSpec spec{
     .name = "matmul",
     .doc = "Product of two matrices of floats of any strides, f32 accumulation, with an epilogue.",
-    .source = "out = activation(sum_k a[m,k] * b[k,n] * alpha + bias[n]) + residual[m,n]",
+    .source =
+        "y = activation(sum_k a[m,k] * b[k,n] * alpha + bias[n]), of pairs of columns "
+        "activation(one) * the other; out = residual[m,n] * beta + gate * y",
     .args = args,
     .constraints = constraints,
     .cases = cases,
@@ -104,7 +133,9 @@ inline constexpr OpSpec spec{
     .backward = {.op = "matmul_backward",
                  .call = "d_out=grad(out), a=a, b=b, alpha=alpha, bias=bias, residual=residual",
                  .gives = "a=d_a, b=d_b, bias=d_bias, residual=d_residual",
-                 .why_not = "unless bytes(a) > 1 && bytes(b) > 1: 8-bit floats have no gradient"},
+                 .why_not = "unless bytes(a) > 1 && bytes(b) > 1 && gated == none && !has(gate) && "
+                            "!has(beta): 8-bit floats have no gradient; pairs, gate and beta have "
+                            "theirs where they are ops of their own"},
 };
 
 }  // namespace pestle::ops::matmul

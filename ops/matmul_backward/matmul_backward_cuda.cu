@@ -90,9 +90,9 @@ __global__ void __launch_bounds__(256)
   if (job.activation) {
     float pre[8] = {}, slope[8];
     job.pre.load(row, column, count, pre);
-    activate_with_slope(job.activation == 1   ? Activation::kGelu
-                        : job.activation == 2 ? Activation::kGeluTanh
-                                              : Activation::kSilu,
+    activate_with_slope(job.activation == 1   ? pestle::Activation::kGelu
+                        : job.activation == 2 ? pestle::Activation::kGeluTanh
+                                              : pestle::Activation::kSilu,
                         pre, slope);
 #pragma unroll
     for (int i = 0; i < 8; ++i) v[i] *= slope[i];

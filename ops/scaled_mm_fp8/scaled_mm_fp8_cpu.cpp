@@ -1,4 +1,5 @@
 // scaled_mm_fp8 on the CPU: decodes a to f32, then as linear_fp8 (quant_linear.cpp).
+#include "ops/common/late_epilogue.h"
 #include "ops/common/linear_rows.h"
 #include "ops/scaled_mm_fp8/scaled_mm_fp8_spec.h"
 
@@ -20,6 +21,7 @@ Fp8Granularity granularity(const Call& call, Fp8Granularity of_blocks) {
 
 std::string refuses(const Call& call, const Machine&) {
   if (wants_codes(call)) return refuse_codes(call);
+  if (std::string why = refuse_pairs(call); !why.empty()) return why;
   return refuse_uneven_rows(call, {kA, kB, kScaleA, kScaleB});
 }
 
@@ -31,11 +33,19 @@ Status run(const Call& call) {
   return run_scaled_mm(call, kOut, kEpilogue, a, b);
 }
 
+std::string refuses_pairs(const Call& call, const Machine& machine) {
+  return wants_codes(call) ? refuse_codes(call) : refuse_without_pairs(call, machine);
+}
+
 constexpr Impl kImpls[] = {
     {.id = "cpu/scaled_mm_fp8_simd",
      .refuses = refuses,
      .run = run,
      .workspace = kQuantLinearWorkspace},
+    {.id = "cpu/scaled_mm_fp8_pairs",
+     .refuses = refuses_pairs,
+     .run = run_with_pairs,
+     .workspace = kPairsWorkspace},
     {.id = "cpu/scaled_mm_fp8_codes",
      .refuses = refuse_plain,
      .run = run_with_codes,

@@ -34,6 +34,9 @@ std::string refuses_hopper(const Call& call, const Machine& machine) {
   if (std::string why = refuse_machine(machine); !why.empty()) return why;
   if (accumulation_of(call) == Accumulation::kF32)
     return "accumulation=f32: the tensor cores' sums of 8-bit floats keep 13 bits";
+  if (wants_pairs(call) &&
+      (call.tensor(kArgs.a).dtype != DType::kE4M3 || call.tensor(kArgs.b).dtype != DType::kE4M3))
+    return "gated: is for e4m3";
   return refuse_scaled(call, kArgs);
 }
 
@@ -49,7 +52,15 @@ Status start_product(const Call& call, const char* name, const Operands& o, cons
   return start_tile<kProduct, true, true, Sum::kPromoted, true>(call, name, o, job);
 }
 
+Status start_pairs(const Call& call, const char* name, const Operands& o, const HopperJob& job) {
+  using enum Product;
+  if (accumulation_of(call) == Accumulation::kFast)
+    return start_tile<kE4m3, true, true, Sum::kDirect, true, true>(call, name, o, job);
+  return start_tile<kE4m3, true, true, Sum::kPromoted, true, true>(call, name, o, job);
+}
+
 Status start_codes(const Call& call, const char* name, const Operands& o, const HopperJob& job) {
+  if (job.epilogue.pairs) return start_pairs(call, name, o, job);
   const bool a = o.a.dtype == DType::kE4M3, b = o.b.dtype == DType::kE4M3;
   if (a) {
     return b ? start_product<Product::kE4m3>(call, name, o, job)
@@ -116,7 +127,9 @@ Status run_packed(const Call& call) {
 
 Status run_any(const Call& call) { return run_any_scaled<float>(call, "scaled_mm_fp8_any", kArgs); }
 
-std::string refuses_any(const Call& call, const Machine&) { return refuse_codes(call); }
+std::string refuses_any(const Call& call, const Machine&) {
+  return wants_late(call) ? refuse_late(call) : refuse_codes(call);
+}
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/scaled_mm_fp8_few_rows",
@@ -140,6 +153,12 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 80,
      .refuses = refuses_portable,
      .run = run_scaled_portable},
+    {.id = "cuda/scaled_mm_fp8_late",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_late_scaled,
+     .run = run_late_on_cuda,
+     .workspace = kLateScaledWorkspace},
     {.id = "cuda/scaled_mm_fp8_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

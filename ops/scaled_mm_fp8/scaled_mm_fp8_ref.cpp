@@ -38,19 +38,15 @@ Status run_values(const Call& call) {
   const TensorView& a = call.tensor(kA);
   const TensorView& b = call.tensor(kB);
   const TensorView& out = call.tensor(kOut);
-  const Epilogue epilogue(call, kEpilogue);
+  const ReferenceEpilogue epilogue(call, kEpilogue, out);
   for (int64_t m = 0; m < row_count(out); ++m) {
-    for (int64_t n = 0; n < row_length(out); ++n) {
-      double sum = 0;
-      for (int64_t k = 0; k < row_length(a); ++k) {
-        const double term = decode(a, m, k) * decode(b, n, k) * scale(call, kScaleA, m, k) *
-                            scale(call, kScaleB, n, k);
-        sum += call.sum_magnitudes ? std::fabs(term) : term;
-      }
-      const double y =
-          call.sum_magnitudes ? epilogue.magnitude(sum, m, n) : epilogue.apply(sum, m, n);
-      store_f64(row_address(out, m) + n * last_stride_bytes(out), out.dtype, y);
-    }
+    epilogue.store_row(out, m, [&](int64_t n) {
+      ProductSum sum;
+      for (int64_t k = 0; k < row_length(a); ++k)
+        sum.add(decode(a, m, k) * decode(b, n, k) * scale(call, kScaleA, m, k) *
+                scale(call, kScaleB, n, k));
+      return sum;
+    });
   }
   return {};
 }

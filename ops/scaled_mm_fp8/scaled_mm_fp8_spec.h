@@ -15,7 +15,8 @@ inline constexpr Arg own_args[] = {
     input("scale_b", "f32", "tensor: 1; row: N, 1; block: cdiv(N,128), cdiv(K,128)",
           "decode scales of b")
         .selected_by("granularity"),
-    kept_output(output("out", "bf16|f16|f32", "*M, N", "epilogue(a_decoded @ b_decoded^T)"))
+    kept_output(output("out", "bf16|f16|f32", "*M, " PESTLE_OUT_COLUMNS,
+                       "epilogue(a_decoded @ b_decoded^T)"))
         .within(4,
                 "if(accumulation == f32, K, if(accumulation == fast && granularity != block, "
                 "(16*K+4096)*(16*K+4096), 16777216+K))"),
@@ -30,6 +31,9 @@ inline constexpr Arg own_args[] = {
 inline constexpr auto args = joined(with_epilogue(own_args), kRowsOutputArgs);
 
 inline constexpr Constraint constraints[] = {
+    kEvenPairs,
+    kGateRows,
+    kBetaNeedsResidual,
     kProductConstraints[0],
     kProductConstraints[1],
     kProductConstraints[2],
@@ -60,6 +64,14 @@ inline constexpr Case cases[] = {
     {"M=9 N=128 K=33 out_format=int8_row out_hadamard=64 residual=bf16"},
     {"M=130 N=48 K=64 granularity=row global_scale=f32 out_format=nvfp4"},
     {"M=5 N=96 K=72 out_format=mxfp8 scale_layout=plain keep_out=true out=f32"},
+    {"M=9 N=34 K=64 granularity=row gated=act_first activation=silu bias=f32"},
+    {"M=6 N=38 K=64 granularity=row out=f32 gated=act_last activation=gelu alpha=f32 residual=bf16",
+     kEdge},
+    {"M=2x4 N=40 K=64 granularity=row gate=bf16 G=2 residual=f32 beta=f32"},
+    {"M=140 N=272 K=640 granularity=row gated=act_first activation=silu bias=f32"},
+    {"M=256 N=72 K=160 granularity=row gate=f32 G=2 residual=bf16 bias=bf16"},
+    {"M=140 N=272 K=640 gated=act_last activation=gelu_tanh accumulation=fast b=e5m2"},
+    {"M=70 N=72 K=256 granularity=block gated=act_first gate=f32 G=70"},
     {"M=0 N=8 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
     {"M=1 N=1 K=1", kEdge},
@@ -70,6 +82,7 @@ inline constexpr Case cases[] = {
     {"M=256 N=3072 K=3072", kBar},
     {"M=4608 N=12288 K=3072 accumulation=fast", kBar},
     {"M=4608 N=12288 K=3072 granularity=row", kBar},
+    {"M=4608 N=24576 K=3072 granularity=row gated=act_first activation=silu", kBar},
     {"M=4608 N=12288 K=3072 granularity=block", kBar},
     {"M=4608 N=12288 K=3072 granularity=row out_format=fp8_row activation=gelu_tanh", kBar},
     {"M=4608 N=3072 K=12288 granularity=row accumulation=fast", kBar},

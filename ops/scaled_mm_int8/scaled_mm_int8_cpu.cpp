@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backends/cpu/parallel.h"
+#include "ops/common/late_epilogue.h"
 #include "ops/common/linear_rows.h"
 #include "ops/scaled_mm_int8/scaled_mm_int8_host.h"
 #include "ops/scaled_mm_int8/scaled_mm_int8_spec.h"
@@ -177,11 +178,13 @@ HWY_EXPORT(tiles);
 
 std::string refuses(const Call& call, const Machine&) {
   if (wants_codes(call)) return refuse_codes(call);
+  if (std::string why = refuse_pairs(call); !why.empty()) return why;
   const std::string why = refuse_host_scale(call);
   return why.empty() ? refuse_uneven_rows(call, {kA}) : why;
 }
 
 std::string refuses_host(const Call& call, const Machine&) {
+  if (std::string why = refuse_pairs(call); !why.empty()) return why;
   return wants_codes(call) ? refuse_codes(call) : refuse_device_scales(call);
 }
 
@@ -193,7 +196,7 @@ Status run_host(const Call& call) {
 }
 
 Status run(const Call& call) {
-  const Epilogue epilogue(call, kEpilogue);
+  const Epilogue epilogue(call, kEpilogue, call.tensor(kOut));
   Problem p{call, epilogue};
   p.k = row_length(call.tensor(kA));
   even_rows(call.tensor(kA), p.a_stride);
@@ -216,11 +219,19 @@ Status run(const Call& call) {
   return {};
 }
 
+std::string refuses_pairs(const Call& call, const Machine& machine) {
+  return wants_codes(call) ? refuse_codes(call) : refuse_without_pairs(call, machine);
+}
+
 constexpr Impl kImpls[] = {
     {.id = "cpu/scaled_mm_int8_simd",
      .refuses = refuses,
      .run = run,
      .workspace = "(min(M,128) + 4) * round_up(K,64) * 2 + 64"},
+    {.id = "cpu/scaled_mm_int8_pairs",
+     .refuses = refuses_pairs,
+     .run = run_with_pairs,
+     .workspace = kPairsWorkspace},
     {.id = "cpu/scaled_mm_int8_host",
      .refuses = refuses_host,
      .run = run_host,

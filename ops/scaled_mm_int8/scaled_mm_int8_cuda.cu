@@ -36,8 +36,12 @@ Status run_hopper(const Call& call) {
   Operands o;
   HopperJob job{};
   PESTLE_TRY(read_and_fill(call, kArgs, &o, &job));
-  return start_tile<hopper::Product::kInt8, true, true, hopper::Sum::kDirect, true>(
-      call, "scaled_mm_int8_hopper", o, job);
+  const char* name = "scaled_mm_int8_hopper";
+  using hopper::Product;
+  using hopper::Sum;
+  return job.epilogue.pairs
+             ? start_tile<Product::kInt8, true, true, Sum::kDirect, true, true>(call, name, o, job)
+             : start_tile<Product::kInt8, true, true, Sum::kDirect, true>(call, name, o, job);
 }
 
 std::string refuses_few_rows(const Call& call, const Machine& machine) {
@@ -110,6 +114,7 @@ Status run_packed(const Call& call) {
 Status run_any(const Call& call) { return run_any_scaled<int>(call, "scaled_mm_int8_any", kArgs); }
 
 std::string refuses_any(const Call& call, const Machine&) {
+  if (wants_late(call)) return refuse_late(call);
   return wants_codes(call) ? refuse_codes(call) : refuse_host_scale(call);
 }
 
@@ -119,6 +124,7 @@ __global__ void put_scales(float* scales, float scale) {
 }
 
 std::string refuses_host(const Call& call, const Machine&) {
+  if (wants_late(call)) return refuse_late(call);
   return wants_codes(call) ? refuse_codes(call) : refuse_device_scales(call);
 }
 
@@ -152,6 +158,12 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 80,
      .refuses = refuses_portable,
      .run = run_scaled_portable},
+    {.id = "cuda/scaled_mm_int8_late",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_late_scaled,
+     .run = run_late_on_cuda,
+     .workspace = kLateScaledWorkspace},
     {.id = "cuda/scaled_mm_int8_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

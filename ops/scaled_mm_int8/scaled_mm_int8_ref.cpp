@@ -26,21 +26,19 @@ Status run_values(const Call& call) {
   const TensorView& a = call.tensor(kA);
   const TensorView& b = call.tensor(kB);
   const TensorView& out = call.tensor(kOut);
-  const Epilogue epilogue(call, kEpilogue);
+  const ReferenceEpilogue epilogue(call, kEpilogue, out);
   for (int64_t m = 0; m < row_count(out); ++m) {
-    for (int64_t n = 0; n < row_length(out); ++n) {
+    epilogue.store_row(out, m, [&](int64_t n) {
       int64_t sum = 0;
       for (int64_t k = 0; k < row_length(a); ++k) {
         sum += int64_t{static_cast<int8_t>(byte_at(a, m, k))} *
                int64_t{static_cast<int8_t>(byte_at(b, n, k))};
       }
       // The integers are exact: one term, whatever K is.
-      const double value =
-          static_cast<double>(sum) * scale(call, kScaleA, m) * scale(call, kScaleB, n);
-      const double y = call.sum_magnitudes ? epilogue.magnitude(std::fabs(value), m, n)
-                                           : epilogue.apply(value, m, n);
-      store_f64(row_address(out, m) + n * last_stride_bytes(out), out.dtype, y);
-    }
+      ProductSum one;
+      one.add(static_cast<double>(sum) * scale(call, kScaleA, m) * scale(call, kScaleB, n));
+      return one;
+    });
   }
   return {};
 }

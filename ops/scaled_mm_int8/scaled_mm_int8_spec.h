@@ -18,7 +18,8 @@ inline constexpr Arg own_args[] = {
     input("scale_b", "f32", "tensor|host: 1; row: N, 1", "decode scales of b")
         .selected_by("granularity")
         .only_if("granularity != host"),
-    kept_output(output("out", "bf16|f16|f32", "*M, N", "epilogue(a_decoded @ b_decoded^T)"))
+    kept_output(output("out", "bf16|f16|f32", "*M, " PESTLE_OUT_COLUMNS,
+                       "epilogue(a_decoded @ b_decoded^T)"))
         .within(4, "1"),
     choice("granularity", "tensor|row|host",
            "row: one scale per row of a and of b; host: one for the product, host_scale"),
@@ -27,6 +28,9 @@ inline constexpr Arg own_args[] = {
 inline constexpr auto args = joined(with_epilogue(own_args), kRowsOutputArgs);
 
 inline constexpr Constraint constraints[] = {
+    kEvenPairs,
+    kGateRows,
+    kBetaNeedsResidual,
     kProductConstraints[0],
     kProductConstraints[1],
     kProductConstraints[2],
@@ -57,6 +61,13 @@ inline constexpr Case cases[] = {
     {"M=5 N=96 K=72 out_format=mxfp8 scale_layout=plain keep_out=true out=f32"},
     {"M=6 N=72 K=64 granularity=host host_scale=0.0078125 out=f32"},
     {"M=3 N=40 K=33 granularity=host host_scale=0.3 q_scale=f32 out_format=int8_row"},
+    {"M=9 N=34 K=64 granularity=row gated=act_first activation=silu bias=f32"},
+    {"M=6 N=38 K=64 granularity=row out=f32 gated=act_last activation=gelu alpha=f32 residual=bf16",
+     kEdge},
+    {"M=2x4 N=40 K=64 granularity=row gate=bf16 G=2 residual=f32 beta=f32"},
+    {"M=140 N=272 K=640 granularity=row gated=act_first activation=silu bias=f32"},
+    {"M=256 N=72 K=160 granularity=row gate=f32 G=2 residual=bf16 bias=bf16"},
+    {"M=5 N=128 K=48 granularity=row gated=act_last activation=gelu out_format=int8_row", kEdge},
     {"M=0 N=8 K=16", kEdge},
     {"M=3 N=0 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
@@ -66,6 +77,7 @@ inline constexpr Case cases[] = {
     {"M=16 N=14336 K=4096 granularity=row", kBar},
     {"M=256 N=3072 K=3072 granularity=row", kBar},
     {"M=4608 N=12288 K=3072 granularity=row", kBar},
+    {"M=4608 N=24576 K=3072 granularity=row gated=act_first activation=silu", kBar},
     {"M=4608 N=12288 K=3072 granularity=row bias=bf16 residual=bf16 activation=gelu_tanh", kBar},
     {"M=4608 N=3072 K=12288 granularity=row", kBar},
     {"M=8192 N=8192 K=8192 granularity=row", kBar},

@@ -1,4 +1,5 @@
 // scaled_mm_mxfp8 on the CPU: decodes a to f32, then as linear_mxfp8 (quant_linear.cpp).
+#include "ops/common/late_epilogue.h"
 #include "ops/common/quant_matrices.h"
 #include "ops/scaled_mm_mxfp8/scaled_mm_mxfp8_spec.h"
 
@@ -14,6 +15,7 @@ constexpr int kEpilogue = arg_index(spec, "alpha");
 constexpr int kScaleLayout = arg_index(spec, "scale_layout");
 
 std::string refuses(const Call& call, const Machine&) {
+  if (std::string why = refuse_pairs(call); !why.empty()) return why;
   const bool swizzled = call.integer(kScaleLayout) == 0;
   std::string why = refuse_uneven_rows(call, {kA, kB, kScaleA, kScaleB});
   if (why.empty()) why = refuse_strided_swizzle(call, kScaleA, swizzled);
@@ -33,6 +35,10 @@ constexpr Impl kImpls[] = {
      .refuses = refuses,
      .run = run,
      .workspace = kQuantLinearWorkspace},
+    {.id = "cpu/scaled_mm_mxfp8_pairs",
+     .refuses = refuse_without_pairs,
+     .run = run_with_pairs,
+     .workspace = kPairsWorkspace},
 };
 
 }  // namespace

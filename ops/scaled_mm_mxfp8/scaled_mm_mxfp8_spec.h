@@ -18,12 +18,16 @@ inline constexpr Arg own_args[] = {
           "swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)",
           "decode scale of each 32 columns of b")
         .selected_by("scale_layout"),
-    output("out", "bf16|f16|f32", "*M, N", "epilogue(a_decoded @ b_decoded^T)").within(4, "K"),
+    output("out", "bf16|f16|f32", "*M, " PESTLE_OUT_COLUMNS, "epilogue(a_decoded @ b_decoded^T)")
+        .within(4, "K"),
     choice("scale_layout", kScaleLayouts, kScaleLayoutDoc),
 };
 inline constexpr auto args = with_epilogue(own_args);
 
 inline constexpr Constraint constraints[] = {
+    kEvenPairs,
+    kGateRows,
+    kBetaNeedsResidual,
     {"K % 32 == 0", "K must be a multiple of 32, the block; pad a and b with zeros"},
 };
 
@@ -34,6 +38,9 @@ inline constexpr Case cases[] = {
     {"M=9 N=17 K=32 a=e5m2 out=f32 alpha=f32 residual=bf16 activation=silu"},
     {"M=1 N=260 K=1056 out=f32"},
     {"M=130 N=50 K=640 scale_layout=plain"},
+    {"M=9 N=34 K=64 gated=act_first activation=silu bias=f32"},
+    {"M=6 N=38 K=64 out=f32 gated=act_last activation=gelu alpha=f32 residual=bf16", kEdge},
+    {"M=2x4 N=40 K=64 gate=bf16 G=2 residual=f32 beta=f32"},
     {"M=0 N=8 K=32", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
     {"M=1 N=1 K=32", kEdge},

@@ -1,4 +1,5 @@
 // scaled_mm_nvfp4 on the CPU: decodes a to f32, then as linear_nvfp4 (quant_linear.cpp).
+#include "ops/common/late_epilogue.h"
 #include "ops/common/quant_matrices.h"
 #include "ops/scaled_mm_nvfp4/scaled_mm_nvfp4_spec.h"
 
@@ -17,6 +18,7 @@ constexpr int kNibbles = arg_index(spec, "nibbles");
 constexpr int kScaleLayout = arg_index(spec, "scale_layout");
 
 std::string refuses(const Call& call, const Machine&) {
+  if (std::string why = refuse_pairs(call); !why.empty()) return why;
   const bool swizzled = call.integer(kScaleLayout) == 0;
   std::string why = refuse_uneven_rows(call, {kA, kB, kScaleA, kScaleB});
   if (why.empty()) why = refuse_strided_swizzle(call, kScaleA, swizzled);
@@ -39,6 +41,10 @@ constexpr Impl kImpls[] = {
      .refuses = refuses,
      .run = run,
      .workspace = kQuantLinearWorkspace},
+    {.id = "cpu/scaled_mm_nvfp4_pairs",
+     .refuses = refuse_without_pairs,
+     .run = run_with_pairs,
+     .workspace = kPairsWorkspace},
 };
 
 }  // namespace

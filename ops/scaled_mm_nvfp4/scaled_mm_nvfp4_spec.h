@@ -20,13 +20,17 @@ inline constexpr Arg own_args[] = {
         .selected_by("scale_layout"),
     input("global_scale_a", "f32", "1", "decode scale of the whole of a"),
     input("global_scale_b", "f32", "1", "decode scale of the whole of b"),
-    output("out", "bf16|f16|f32", "*M, N", "epilogue(a_decoded @ b_decoded^T)").within(4, "K"),
+    output("out", "bf16|f16|f32", "*M, " PESTLE_OUT_COLUMNS, "epilogue(a_decoded @ b_decoded^T)")
+        .within(4, "K"),
     choice("nibbles", "high_first|low_first", kNibblesDoc),
     choice("scale_layout", kScaleLayouts, kScaleLayoutDoc),
 };
 inline constexpr auto args = with_epilogue(own_args);
 
 inline constexpr Constraint constraints[] = {
+    kEvenPairs,
+    kGateRows,
+    kBetaNeedsResidual,
     {"K % 16 == 0", "K must be a multiple of 16, the block; pad a and b with zeros"},
 };
 
@@ -37,6 +41,9 @@ inline constexpr Case cases[] = {
     {"M=9 N=17 K=48 out=f32 alpha=f32 residual=bf16 activation=silu"},
     {"M=1 N=260 K=1040 out=f32"},
     {"M=130 N=50 K=640 scale_layout=plain"},
+    {"M=9 N=34 K=64 gated=act_first activation=silu bias=f32"},
+    {"M=6 N=38 K=64 out=f32 gated=act_last activation=gelu alpha=f32 residual=bf16", kEdge},
+    {"M=2x4 N=40 K=64 gate=bf16 G=2 residual=f32 beta=f32"},
     {"M=0 N=8 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
     {"M=1 N=1 K=16", kEdge},

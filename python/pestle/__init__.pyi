@@ -242,7 +242,7 @@ def hadamard(
     """
 
 def scaled_mm_fp8(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "block"] = "tensor", accumulation: Literal["accurate", "fast", "f32"] = "accurate", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, beta: Tensor | None = None, gate: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "block"] = "tensor", accumulation: Literal["accurate", "fast", "f32"] = "accurate", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", gated: Literal["none", "act_first", "act_last"] = "none", out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
     """Product of two FP8 matrices with decode scales, f32 accumulation and an epilogue.
 
@@ -252,13 +252,16 @@ def scaled_mm_fp8(
         scale_a (f32 tensor: [1]; row: [*M, 1]; block: [*M, cdiv(K,128)]): decode scales of a
         scale_b (f32 tensor: [1]; row: [N, 1]; block: [cdiv(N,128), cdiv(K,128)]): decode scales of b
         alpha (f32 [1], optional): factor on the product; 1 when absent
-        bias (f32|bf16|f16 [N], optional): added to every row
-        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        bias (f32|bf16|f16 [N], optional): added to every row of the product
+        residual (f32|bf16|f16 [*M, if(gated == none, N, N/2)], optional): added at the end
+        beta (f32 [1], optional): factor on the residual; 1 when absent
+        gate (f32|bf16|f16 [*G, if(gated == none, N, N/2)], optional): multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
         q_scale (f32 none: [1]; fp8_tensor: [1]; fp8_block: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
         global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
         granularity (tensor|row|block): row: one scale per row of a and of b; block: 1x128 of a with 128x128 of b
         accumulation (accurate|fast|f32): what sums along K may lose. accurate: sums of 128 products by tensor cores, whose 8-bit floats keep 13 bits behind the largest term, added in f32; fast: one such sum of all (blocks: as accurate); f32: nothing is lost before f32
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        gated (none|act_first|act_last): out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
         out_format (none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8): none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
         keep_out: give out beside its codes
         out_hadamard: elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
@@ -270,23 +273,26 @@ def scaled_mm_fp8(
     Returns:
         out: epilogue(a_decoded @ b_decoded^T), when out_format == none || keep_out
         q: codes of out; nvfp4: two a byte, when out_format != none
-        scale_out: decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N, when out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of out's columns, when out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
 
     Rules:
+        gated needs an even N: columns come in pairs
+        the rows of out must be a multiple of gate's rows, each of which neighbouring rows share
+        beta is a factor on residual, which is absent
         out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
         q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
-        nvfp4 needs N to be a multiple of 16, its block
-        mxfp8 needs N to be a multiple of 32, its block
+        nvfp4 needs out's columns to be a multiple of 16, its block
+        mxfp8 needs out's columns to be a multiple of 32, its block
         nvfp4 and mxfp8 are for one matrix: the tiles of their scales run over all rows
         out_hadamard belongs to out_format=int8_row
         out_hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
-        N must be a multiple of out_hadamard, the elements that are rotated together
+        out's columns must be a multiple of out_hadamard, the elements that are rotated together
 
     Defined in docs/formats/fp8.md
     """
 
 def scaled_mm_int8(
-    a: Tensor, b: Tensor, scale_a: Tensor | None = None, scale_b: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "host"] = "tensor", host_scale: float = 1.0, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    a: Tensor, b: Tensor, scale_a: Tensor | None = None, scale_b: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, beta: Tensor | None = None, gate: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "host"] = "tensor", host_scale: float = 1.0, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", gated: Literal["none", "act_first", "act_last"] = "none", out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
     """Product of two INT8 matrices with decode scales, exact integer sums and an epilogue.
 
@@ -296,13 +302,16 @@ def scaled_mm_int8(
         scale_a (f32 tensor: [1]; host: [1]; row: [*M, 1], optional): decode scales of a
         scale_b (f32 tensor: [1]; host: [1]; row: [N, 1], optional): decode scales of b
         alpha (f32 [1], optional): factor on the product; 1 when absent
-        bias (f32|bf16|f16 [N], optional): added to every row
-        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        bias (f32|bf16|f16 [N], optional): added to every row of the product
+        residual (f32|bf16|f16 [*M, if(gated == none, N, N/2)], optional): added at the end
+        beta (f32 [1], optional): factor on the residual; 1 when absent
+        gate (f32|bf16|f16 [*G, if(gated == none, N, N/2)], optional): multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
         q_scale (f32 none: [1]; fp8_tensor: [1]; fp8_block: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
         global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
         granularity (tensor|row|host): row: one scale per row of a and of b; host: one for the product, host_scale
         host_scale: granularity=host: scale of a times scale of b, as f32
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        gated (none|act_first|act_last): out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
         out_format (none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8): none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
         keep_out: give out beside its codes
         out_hadamard: elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 or 1024; 0: no rotation
@@ -314,23 +323,26 @@ def scaled_mm_int8(
     Returns:
         out: epilogue(a_decoded @ b_decoded^T), when out_format == none || keep_out
         q: codes of out; nvfp4: two a byte, when out_format != none
-        scale_out: decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N, when out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of out's columns, when out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
 
     Rules:
+        gated needs an even N: columns come in pairs
+        the rows of out must be a multiple of gate's rows, each of which neighbouring rows share
+        beta is a factor on residual, which is absent
         out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
         q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
-        nvfp4 needs N to be a multiple of 16, its block
-        mxfp8 needs N to be a multiple of 32, its block
+        nvfp4 needs out's columns to be a multiple of 16, its block
+        mxfp8 needs out's columns to be a multiple of 32, its block
         nvfp4 and mxfp8 are for one matrix: the tiles of their scales run over all rows
         out_hadamard belongs to out_format=int8_row
         out_hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
-        N must be a multiple of out_hadamard, the elements that are rotated together
+        out's columns must be a multiple of out_hadamard, the elements that are rotated together
 
     Defined in docs/formats/int8.md
     """
 
 def scaled_mm_nvfp4(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, global_scale_a: Tensor, global_scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, global_scale_a: Tensor, global_scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, beta: Tensor | None = None, gate: Tensor | None = None, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", gated: Literal["none", "act_first", "act_last"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Product of two NVFP4 matrices with all their scales, f32 accumulation and an epilogue.
 
@@ -342,11 +354,14 @@ def scaled_mm_nvfp4(
         global_scale_a (f32 [1]): decode scale of the whole of a
         global_scale_b (f32 [1]): decode scale of the whole of b
         alpha (f32 [1], optional): factor on the product; 1 when absent
-        bias (f32|bf16|f16 [N], optional): added to every row
-        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        bias (f32|bf16|f16 [N], optional): added to every row of the product
+        residual (f32|bf16|f16 [*M, if(gated == none, N, N/2)], optional): added at the end
+        beta (f32 [1], optional): factor on the residual; 1 when absent
+        gate (f32|bf16|f16 [*G, if(gated == none, N, N/2)], optional): multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
         nibbles (high_first|low_first): which nibble of a byte holds the even element
         scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        gated (none|act_first|act_last): out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
         out_dtype: dtype of out
         backend: the only one to use, or several in order; None: as selected
 
@@ -354,13 +369,16 @@ def scaled_mm_nvfp4(
         out: epilogue(a_decoded @ b_decoded^T)
 
     Rules:
+        gated needs an even N: columns come in pairs
+        the rows of out must be a multiple of gate's rows, each of which neighbouring rows share
+        beta is a factor on residual, which is absent
         K must be a multiple of 16, the block; pad a and b with zeros
 
     Defined in docs/formats/nvfp4.md, docs/formats/swizzle.md
     """
 
 def scaled_mm_mxfp8(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, *, scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, beta: Tensor | None = None, gate: Tensor | None = None, *, scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", gated: Literal["none", "act_first", "act_last"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Product of two MXFP8 matrices with their scales, f32 accumulation and an epilogue.
 
@@ -370,10 +388,13 @@ def scaled_mm_mxfp8(
         scale_a (e8m0 swizzled: [round_up(M,128), round_up(cdiv(K,32),4)]; plain: [*M, cdiv(K,32)]): decode scale of each 32 columns of a
         scale_b (e8m0 swizzled: [round_up(N,128), round_up(cdiv(K,32),4)]; plain: [N, cdiv(K,32)]): decode scale of each 32 columns of b
         alpha (f32 [1], optional): factor on the product; 1 when absent
-        bias (f32|bf16|f16 [N], optional): added to every row
-        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        bias (f32|bf16|f16 [N], optional): added to every row of the product
+        residual (f32|bf16|f16 [*M, if(gated == none, N, N/2)], optional): added at the end
+        beta (f32 [1], optional): factor on the residual; 1 when absent
+        gate (f32|bf16|f16 [*G, if(gated == none, N, N/2)], optional): multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
         scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        gated (none|act_first|act_last): out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
         out_dtype: dtype of out
         backend: the only one to use, or several in order; None: as selected
 
@@ -381,13 +402,16 @@ def scaled_mm_mxfp8(
         out: epilogue(a_decoded @ b_decoded^T)
 
     Rules:
+        gated needs an even N: columns come in pairs
+        the rows of out must be a multiple of gate's rows, each of which neighbouring rows share
+        beta is a factor on residual, which is absent
         K must be a multiple of 32, the block; pad a and b with zeros
 
     Defined in docs/formats/mx.md, docs/formats/swizzle.md
     """
 
 def linear_fp8(
-    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, norm_weight: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", activations: Literal["float", "row"] = "float", accumulation: Literal["accurate", "fast"] = "accurate", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, beta: Tensor | None = None, gate: Tensor | None = None, norm_weight: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", activations: Literal["float", "row"] = "float", accumulation: Literal["accurate", "fast"] = "accurate", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", gated: Literal["none", "act_first", "act_last"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
     """Linear layer with an FP8 weight: epilogue(x @ W^T).
 
@@ -396,8 +420,10 @@ def linear_fp8(
         weight (e4m3|e5m2 [N, K]): codes, one row per output column
         scale (f32 tensor: [1]; row: [N, 1]; column: [1, K]; block_1x128: [N, cdiv(K,128)]; block_128x128: [cdiv(N,128), cdiv(K,128)]): decode scale: a code stands for code * scale
         alpha (f32 [1], optional): factor on the product; 1 when absent
-        bias (f32|bf16|f16 [N], optional): added to every row
-        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        bias (f32|bf16|f16 [N], optional): added to every row of the product
+        residual (f32|bf16|f16 [*M, if(gated == none, N, N/2)], optional): added at the end
+        beta (f32 [1], optional): factor on the residual; 1 when absent
+        gate (f32|bf16|f16 [*G, if(gated == none, N, N/2)], optional): multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
         norm_weight (f32|bf16|f16 [K], optional): multiplies the normalised row, input_act=rms_norm
         q_scale (f32 none: [1]; fp8_tensor: [1]; fp8_block: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
         global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
@@ -405,6 +431,7 @@ def linear_fp8(
         activations (float|row): row: x becomes codes of the weight's dtype with a scale a row
         accumulation (accurate|fast): activations=row: what sums along K may lose, as scaled_mm_fp8's
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        gated (none|act_first|act_last): out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
         input_act (none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm): done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
         input_layout (act_first|act_last): swiglu, geglu: the half of x that the activation takes; the other half multiplies it
         eps: added to the mean square, input_act=rms_norm
@@ -419,25 +446,28 @@ def linear_fp8(
     Returns:
         out: epilogue(x @ W^T), W the decoded weight, when out_format == none || keep_out
         q: codes of out; nvfp4: two a byte, when out_format != none
-        scale_out: decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N, when out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of out's columns, when out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
 
     Rules:
         norm_weight belongs to input_act=rms_norm
+        gated needs an even N: columns come in pairs
+        the rows of out must be a multiple of gate's rows, each of which neighbouring rows share
+        beta is a factor on residual, which is absent
         activations=row multiplies codes, so the weight's scales must be of rows or of all
         out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
         q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
-        nvfp4 needs N to be a multiple of 16, its block
-        mxfp8 needs N to be a multiple of 32, its block
+        nvfp4 needs out's columns to be a multiple of 16, its block
+        mxfp8 needs out's columns to be a multiple of 32, its block
         nvfp4 and mxfp8 are for one matrix: the tiles of their scales run over all rows
         out_hadamard belongs to out_format=int8_row
         out_hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
-        N must be a multiple of out_hadamard, the elements that are rotated together
+        out's columns must be a multiple of out_hadamard, the elements that are rotated together
 
     Defined in docs/formats/fp8.md
     """
 
 def linear_nvfp4(
-    x: Tensor, weight: Tensor, scale: Tensor, global_scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, norm_weight: Tensor | None = None, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, global_scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, beta: Tensor | None = None, gate: Tensor | None = None, norm_weight: Tensor | None = None, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", gated: Literal["none", "act_first", "act_last"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with an NVFP4 weight: epilogue(x @ W^T).
 
@@ -447,12 +477,15 @@ def linear_nvfp4(
         scale (e4m3 swizzled: [round_up(N,128), round_up(cdiv(K,16),4)]; plain: [N, cdiv(K,16)]): decode scale of each 16 columns, in units of the global scale
         global_scale (f32 [1]): decode scale of the whole weight
         alpha (f32 [1], optional): factor on the product; 1 when absent
-        bias (f32|bf16|f16 [N], optional): added to every row
-        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        bias (f32|bf16|f16 [N], optional): added to every row of the product
+        residual (f32|bf16|f16 [*M, if(gated == none, N, N/2)], optional): added at the end
+        beta (f32 [1], optional): factor on the residual; 1 when absent
+        gate (f32|bf16|f16 [*G, if(gated == none, N, N/2)], optional): multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
         norm_weight (f32|bf16|f16 [K], optional): multiplies the normalised row, input_act=rms_norm
         nibbles (high_first|low_first): which nibble of a byte holds the even element
         scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        gated (none|act_first|act_last): out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
         input_act (none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm): done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
         input_layout (act_first|act_last): swiglu, geglu: the half of x that the activation takes; the other half multiplies it
         eps: added to the mean square, input_act=rms_norm
@@ -463,6 +496,9 @@ def linear_nvfp4(
         out: epilogue(x @ W^T), W the decoded weight
 
     Rules:
+        gated needs an even N: columns come in pairs
+        the rows of out must be a multiple of gate's rows, each of which neighbouring rows share
+        beta is a factor on residual, which is absent
         norm_weight belongs to input_act=rms_norm
         K must be a multiple of 16, the block; pad x and the weight with zeros
 
@@ -470,7 +506,7 @@ def linear_nvfp4(
     """
 
 def linear_mxfp8(
-    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, norm_weight: Tensor | None = None, *, scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, beta: Tensor | None = None, gate: Tensor | None = None, norm_weight: Tensor | None = None, *, scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", gated: Literal["none", "act_first", "act_last"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with an MXFP8 weight: epilogue(x @ W^T).
 
@@ -479,11 +515,14 @@ def linear_mxfp8(
         weight (e4m3|e5m2 [N, K]): codes, one row per output column
         scale (e8m0 swizzled: [round_up(N,128), round_up(cdiv(K,32),4)]; plain: [N, cdiv(K,32)]): decode scale of each 32 columns, a power of two
         alpha (f32 [1], optional): factor on the product; 1 when absent
-        bias (f32|bf16|f16 [N], optional): added to every row
-        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        bias (f32|bf16|f16 [N], optional): added to every row of the product
+        residual (f32|bf16|f16 [*M, if(gated == none, N, N/2)], optional): added at the end
+        beta (f32 [1], optional): factor on the residual; 1 when absent
+        gate (f32|bf16|f16 [*G, if(gated == none, N, N/2)], optional): multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
         norm_weight (f32|bf16|f16 [K], optional): multiplies the normalised row, input_act=rms_norm
         scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        gated (none|act_first|act_last): out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
         input_act (none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm): done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
         input_layout (act_first|act_last): swiglu, geglu: the half of x that the activation takes; the other half multiplies it
         eps: added to the mean square, input_act=rms_norm
@@ -494,6 +533,9 @@ def linear_mxfp8(
         out: epilogue(x @ W^T), W the decoded weight
 
     Rules:
+        gated needs an even N: columns come in pairs
+        the rows of out must be a multiple of gate's rows, each of which neighbouring rows share
+        beta is a factor on residual, which is absent
         norm_weight belongs to input_act=rms_norm
         K must be a multiple of 32, the block; pad x and the weight with zeros
 
@@ -501,7 +543,7 @@ def linear_mxfp8(
     """
 
 def linear_mxfp4(
-    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, norm_weight: Tensor | None = None, *, nibbles: Literal["low_first", "high_first"] = "low_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, beta: Tensor | None = None, gate: Tensor | None = None, norm_weight: Tensor | None = None, *, nibbles: Literal["low_first", "high_first"] = "low_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", gated: Literal["none", "act_first", "act_last"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with an MXFP4 weight: epilogue(x @ W^T).
 
@@ -510,12 +552,15 @@ def linear_mxfp4(
         weight (u8 [N, K/2]): one row per output column, two E2M1 codes a byte
         scale (e8m0 swizzled: [round_up(N,128), round_up(cdiv(K,32),4)]; plain: [N, cdiv(K,32)]): decode scale of each 32 columns, a power of two
         alpha (f32 [1], optional): factor on the product; 1 when absent
-        bias (f32|bf16|f16 [N], optional): added to every row
-        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        bias (f32|bf16|f16 [N], optional): added to every row of the product
+        residual (f32|bf16|f16 [*M, if(gated == none, N, N/2)], optional): added at the end
+        beta (f32 [1], optional): factor on the residual; 1 when absent
+        gate (f32|bf16|f16 [*G, if(gated == none, N, N/2)], optional): multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
         norm_weight (f32|bf16|f16 [K], optional): multiplies the normalised row, input_act=rms_norm
         nibbles (low_first|high_first): which nibble of a byte holds the even element
         scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        gated (none|act_first|act_last): out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
         input_act (none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm): done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
         input_layout (act_first|act_last): swiglu, geglu: the half of x that the activation takes; the other half multiplies it
         eps: added to the mean square, input_act=rms_norm
@@ -526,6 +571,9 @@ def linear_mxfp4(
         out: epilogue(x @ W^T), W the decoded weight
 
     Rules:
+        gated needs an even N: columns come in pairs
+        the rows of out must be a multiple of gate's rows, each of which neighbouring rows share
+        beta is a factor on residual, which is absent
         norm_weight belongs to input_act=rms_norm
         K must be a multiple of 32, the block; pad x and the weight with zeros
 
@@ -533,7 +581,7 @@ def linear_mxfp4(
     """
 
 def linear_int8(
-    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, norm_weight: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "group"] = "tensor", group_size: int = 128, hadamard: int = 0, activations: Literal["float", "row"] = "float", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, beta: Tensor | None = None, gate: Tensor | None = None, norm_weight: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "group"] = "tensor", group_size: int = 128, hadamard: int = 0, activations: Literal["float", "row"] = "float", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", gated: Literal["none", "act_first", "act_last"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
     """Linear layer with an INT8 weight, rotated or not: epilogue(x @ W^T).
 
@@ -542,8 +590,10 @@ def linear_int8(
         weight (i8 [N, K]): codes, one row per output column
         scale (f32 tensor: [1]; row: [N, 1]; group: [N, cdiv(K,group_size)]): decode scale: a code stands for code * scale
         alpha (f32 [1], optional): factor on the product; 1 when absent
-        bias (f32|bf16|f16 [N], optional): added to every row
-        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        bias (f32|bf16|f16 [N], optional): added to every row of the product
+        residual (f32|bf16|f16 [*M, if(gated == none, N, N/2)], optional): added at the end
+        beta (f32 [1], optional): factor on the residual; 1 when absent
+        gate (f32|bf16|f16 [*G, if(gated == none, N, N/2)], optional): multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
         norm_weight (f32|bf16|f16 [K], optional): multiplies the normalised row, input_act=rms_norm
         q_scale (f32 none: [1]; fp8_tensor: [1]; fp8_block: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
         global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
@@ -552,6 +602,7 @@ def linear_int8(
         hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
         activations (float|row): row: x, rotated if the weight is, becomes INT8 codes with a scale a row, and the product is one of integers
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        gated (none|act_first|act_last): out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
         input_act (none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm): done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
         input_layout (act_first|act_last): swiglu, geglu: the half of x that the activation takes; the other half multiplies it
         eps: added to the mean square, input_act=rms_norm
@@ -566,27 +617,30 @@ def linear_int8(
     Returns:
         out: epilogue(x @ W^T), W the decoded weight, when out_format == none || keep_out
         q: codes of out; nvfp4: two a byte, when out_format != none
-        scale_out: decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N, when out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
+        scale_out: decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of out's columns, when out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
 
     Rules:
         norm_weight belongs to input_act=rms_norm
+        gated needs an even N: columns come in pairs
+        the rows of out must be a multiple of gate's rows, each of which neighbouring rows share
+        beta is a factor on residual, which is absent
         group_size must be at least 1
         hadamard must be 0, 4, 16, 64, 256 or 1024 and divide K
         activations=row multiplies integers, so the weight's scales must be of rows or of all
         out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
         q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
-        nvfp4 needs N to be a multiple of 16, its block
-        mxfp8 needs N to be a multiple of 32, its block
+        nvfp4 needs out's columns to be a multiple of 16, its block
+        mxfp8 needs out's columns to be a multiple of 32, its block
         nvfp4 and mxfp8 are for one matrix: the tiles of their scales run over all rows
         out_hadamard belongs to out_format=int8_row
         out_hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
-        N must be a multiple of out_hadamard, the elements that are rotated together
+        out's columns must be a multiple of out_hadamard, the elements that are rotated together
 
     Defined in docs/formats/int8.md, docs/formats/hadamard.md
     """
 
 def linear_int4(
-    x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, norm_weight: Tensor | None = None, *, group_size: int = 0, mode: Literal["symmetric", "asymmetric"] = "symmetric", hadamard: int = 0, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, beta: Tensor | None = None, gate: Tensor | None = None, norm_weight: Tensor | None = None, *, group_size: int = 0, mode: Literal["symmetric", "asymmetric"] = "symmetric", hadamard: int = 0, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", gated: Literal["none", "act_first", "act_last"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with an INT4 weight in groups, rotated or not: epilogue(x @ W^T).
 
@@ -596,13 +650,16 @@ def linear_int4(
         scale (f32 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))]): decode scale of each group
         zero (u8 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))], optional): zero point of each group
         alpha (f32 [1], optional): factor on the product; 1 when absent
-        bias (f32|bf16|f16 [N], optional): added to every row
-        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        bias (f32|bf16|f16 [N], optional): added to every row of the product
+        residual (f32|bf16|f16 [*M, if(gated == none, N, N/2)], optional): added at the end
+        beta (f32 [1], optional): factor on the residual; 1 when absent
+        gate (f32|bf16|f16 [*G, if(gated == none, N, N/2)], optional): multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
         norm_weight (f32|bf16|f16 [K], optional): multiplies the normalised row, input_act=rms_norm
         group_size: columns that share a scale; 0: the whole row
         mode (symmetric|asymmetric): symmetric: two's complement codes; asymmetric: codes 0..15 and zero
         hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        gated (none|act_first|act_last): out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
         input_act (none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm): done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
         input_layout (act_first|act_last): swiglu, geglu: the half of x that the activation takes; the other half multiplies it
         eps: added to the mean square, input_act=rms_norm
@@ -613,6 +670,9 @@ def linear_int4(
         out: epilogue(x @ W^T), W the decoded weight
 
     Rules:
+        gated needs an even N: columns come in pairs
+        the rows of out must be a multiple of gate's rows, each of which neighbouring rows share
+        beta is a factor on residual, which is absent
         norm_weight belongs to input_act=rms_norm
         group_size must be even, or 0 for the whole row: 32, 64 and 128 are usual
         hadamard must be 0, 4, 16, 64, 256 or 1024 and divide K
@@ -621,7 +681,7 @@ def linear_int4(
     """
 
 def linear_w4a8(
-    x: Tensor, weight: Tensor, scale_rel: Tensor, scale_channel: Tensor, codebook: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, norm_weight: Tensor | None = None, *, hadamard: int = 256, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    x: Tensor, weight: Tensor, scale_rel: Tensor, scale_channel: Tensor, codebook: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, beta: Tensor | None = None, gate: Tensor | None = None, norm_weight: Tensor | None = None, *, hadamard: int = 256, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", gated: Literal["none", "act_first", "act_last"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with a W4A8 weight (codebook indices that decode to int8): epilogue(x @ W^T).
 
@@ -632,11 +692,14 @@ def linear_w4a8(
         scale_channel (f32 [N]): scale of the row
         codebook (f32 [16], optional): values of the indices; the fixed table when absent
         alpha (f32 [1], optional): factor on the product; 1 when absent
-        bias (f32|bf16|f16 [N], optional): added to every row
-        residual (f32|bf16|f16 [*M, N], optional): added after the activation
+        bias (f32|bf16|f16 [N], optional): added to every row of the product
+        residual (f32|bf16|f16 [*M, if(gated == none, N, N/2)], optional): added at the end
+        beta (f32 [1], optional): factor on the residual; 1 when absent
+        gate (f32|bf16|f16 [*G, if(gated == none, N, N/2)], optional): multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
         norm_weight (f32|bf16|f16 [K], optional): multiplies the normalised row, input_act=rms_norm
         hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        gated (none|act_first|act_last): out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
         input_act (none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm): done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
         input_layout (act_first|act_last): swiglu, geglu: the half of x that the activation takes; the other half multiplies it
         eps: added to the mean square, input_act=rms_norm
@@ -647,6 +710,9 @@ def linear_w4a8(
         out: epilogue(x @ W^T), W the decoded weight
 
     Rules:
+        gated needs an even N: columns come in pairs
+        the rows of out must be a multiple of gate's rows, each of which neighbouring rows share
+        beta is a factor on residual, which is absent
         norm_weight belongs to input_act=rms_norm
         K must be a multiple of 16, the columns that share a relative scale
         hadamard must be 0, 4, 16, 64, 256 or 1024 and divide K
@@ -1840,7 +1906,7 @@ def group_norm_backward(
     """
 
 def matmul(
-    a: Tensor, b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", precision: Literal["highest", "tf32"] = "highest", out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    a: Tensor, b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, beta: Tensor | None = None, gate: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", gated: Literal["none", "act_first", "act_last"] = "none", precision: Literal["highest", "tf32"] = "highest", out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
     """Product of two matrices of floats of any strides, f32 accumulation, with an epilogue.
 
@@ -1848,11 +1914,14 @@ def matmul(
         a (bf16|f16|f32|e4m3|e5m2 [*B, M, K]): left matrices, any strides
         b (bf16|f16|f32|e4m3|e5m2 [*B, K, N]): right matrices, any strides: a weight [N, K] is passed transposed, one matrix for all by strides of 0
         alpha (f32 [1], optional): factor on the product; 1 when absent
-        bias (f32|bf16|f16 [N], optional): added to every row
-        residual (f32|bf16|f16 [*B, M, N], optional): added after the activation
+        bias (f32|bf16|f16 [N], optional): added to every row of the product
+        residual (f32|bf16|f16 [*B, M, if(gated == none, N, N/2)], optional): added at the end
+        beta (f32 [1], optional): factor on the residual; 1 when absent
+        gate (f32|bf16|f16 [*G, if(gated == none, N, N/2)], optional): multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
         q_scale (f32 none: [1]; fp8_tensor: [1]; fp8_block: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*B, M, 1]; int8_row: [*B, M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
         global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
         activation (none|gelu|gelu_tanh|silu): applied after the bias
+        gated (none|act_first|act_last): out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
         precision (highest|tf32): of products of two f32 matrices: as exact as f32, or each value may be rounded to TF32's 11 bits
         out_format (none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8): none: out; else q holds codes of out, made by a second pass over it, and out is given only with keep_out (in the workspace it is bf16)
         keep_out: give out beside its codes
@@ -1863,21 +1932,24 @@ def matmul(
         backend: the only one to use, or several in order; None: as selected
 
     Returns:
-        out: activation(a @ b * alpha + bias) + residual, when out_format == none || keep_out
+        out: residual * beta + gate * activation(a @ b * alpha + bias), when out_format == none || keep_out
         q: codes of out; nvfp4: two a byte, when out_format != none
         scale_out: decode scales of q that were computed: of rows, or of blocks of 16, 32 or 128 of N, when out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 || ((out_format == fp8_row || out_format == int8_row) && !has(q_scale))
 
     Rules:
         out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass
         q_scale belongs to out_format fp8_tensor, fp8_row and int8_row
-        nvfp4 needs N to be a multiple of 16, its block
-        mxfp8 needs N to be a multiple of 32, its block
+        nvfp4 needs out's columns to be a multiple of 16, its block
+        mxfp8 needs out's columns to be a multiple of 32, its block
         nvfp4 and mxfp8 are for one matrix: the tiles of their scales run over all rows
         out_hadamard belongs to out_format=int8_row
         out_hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
-        N must be a multiple of out_hadamard, the elements that are rotated together
+        out's columns must be a multiple of out_hadamard, the elements that are rotated together
+        gated needs an even N: columns come in pairs
+        beta is a factor on residual, which is absent
+        the rows of out must be a multiple of gate's rows, each of which neighbouring rows share
 
-    Defined in out = activation(sum_k a[m,k] * b[k,n] * alpha + bias[n]) + residual[m,n]
+    Defined in y = activation(sum_k a[m,k] * b[k,n] * alpha + bias[n]), of pairs of columns activation(one) * the other; out = residual[m,n] * beta + gate * y
     """
 
 def matmul_backward(

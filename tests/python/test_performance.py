@@ -248,6 +248,16 @@ def test_rows_are_compared_with_rows_and_rated():
     assert verdict(rate, changed(ROW, flops=1.9e10)).word() == "MISSED"
 
 
+def test_launches_of_a_call_are_judged():
+    fused = {"bar": "one launch", "rows": [{"ops": ["negate"]}], "figure": "launches",
+             "every_at_most": 1}  # fmt: skip
+    assert verdict(fused, changed(ROW, launches=["negate_kernel"])).word() == "met"
+    two = changed(ROW, launches=["negate_kernel", "memset"])
+    assert verdict(fused, two).word() == "MISSED"
+    assert verdict(fused, two).worst()[1] == "negate_kernel memset"
+    assert verdict(fused, ROW).word() == "MISSING"  # a line of before they were listed
+
+
 def test_verdicts_name_the_worst_row():
     slow = changed(ROW, case="M=9", percent_of_ceiling=50.0)
     table = performance.bars.table([verdict(SHARE, ROW, slow)])

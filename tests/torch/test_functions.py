@@ -112,6 +112,27 @@ def test_in_place_calls_count_as_writes():
     assert x._version == before + 1
 
 
+def test_one_matrix_for_a_whole_batch():
+    """A product's operand may be the same for all of a batch, by a stride of 0."""
+    a, b = torch.randn(3, 5, 40), torch.randn(40, 24)
+    expanded = b.expand(3, 40, 24)
+    out = pestle.matmul(a, expanded, out_dtype=torch.float32)
+    assert torch.equal(out, torch.stack([pestle.matmul(m, b, out_dtype=torch.float32) for m in a]))
+    columns = b.t().contiguous().t().expand(3, 40, 24)
+    turned = pestle.matmul(a.mT.contiguous().mT, columns, out_dtype=torch.float32)
+    torch.testing.assert_close(turned, out)
+
+
+@pytest.mark.parametrize("gated", ["act_first", "act_last"])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_pairs_are_the_gated_activation_of_the_product(gated, activation):
+    a, b = torch.randn(7, 40), torch.randn(64, 40).t()
+    out = pestle.matmul(a, b, activation=activation, gated=gated, out_dtype=torch.float32)
+    product = pestle.matmul(a, b, out_dtype=torch.float32)
+    expected = pestle.gated_activation(product, act=activation, layout=gated)
+    torch.testing.assert_close(out, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_why_gives_every_verdict():
     why = pestle.why("quantize_fp8", X, granularity="row")
     assert why.chosen == "cpu/quantize_fp8_simd"

@@ -21,14 +21,29 @@ _ACTIVATIONS = {
 }
 
 
-def _epilogue(y, shape, alpha, bias, residual, activation, out_dtype) -> Tensor:
+def _gated(y: Tensor, gate: Tensor) -> Tensor:
+    """Rows of y times their rows of gate, each of which neighbouring rows share."""
+    gates = n.rows(gate).float()
+    return (y.reshape(gates.shape[0], -1, y.shape[-1]) * gates[:, None]).reshape(y.shape)
+
+
+def _epilogue(
+    y, shape, alpha, bias, residual, beta, gate, *, activation, gated, out_dtype
+) -> Tensor:
     if alpha is not None:
         y = y * alpha
     if bias is not None:
         y = y + bias.float()
-    y = _ACTIVATIONS[activation](y).reshape(shape)
+    y, act = y.reshape(shape), _ACTIVATIONS[activation]
+    if gated == "none":
+        y = act(y)
+    else:
+        first, last = y.chunk(2, -1)
+        y = act(first) * last if gated == "act_first" else first * act(last)
+    if gate is not None and y.numel():
+        y = _gated(y, gate)
     if residual is not None:
-        y = y + residual.float()
+        y = y + residual.float() * (1 if beta is None else beta)
     return y.to(out_dtype)
 
 
@@ -204,13 +219,16 @@ def scaled_mm_mxfp8(a, b, scale_a, scale_b, *epilogue, scale_layout, **options):
 
 
 @implements("matmul", backend="eager")
-def matmul(a, b, alpha, bias, residual, q_scale, global_scale, *, activation, precision,
-           out_dtype, **how):  # fmt: skip
+def matmul(a, b, alpha, bias, residual, beta, gate, q_scale, global_scale, *, activation, gated,
+           precision, out_dtype, **how):  # fmt: skip
     del precision  # torch has a switch of its own for how f32 is multiplied
     shape = (*a.shape[:-1], b.shape[-1])
     keeps = how["out_format"] == "none" or how["keep_out"]
     dtype = out_dtype if keeps else torch.bfloat16
-    out = _epilogue(a.float() @ b.float(), shape, alpha, bias, residual, activation, dtype)
+    out = _epilogue(
+        a.float() @ b.float(), shape, alpha, bias, residual, beta, gate,
+        activation=activation, gated=gated, out_dtype=dtype,
+    )  # fmt: skip
     if how["out_format"] == "none":
         return out
     how["hadamard"] = how["out_hadamard"]

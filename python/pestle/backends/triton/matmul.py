@@ -11,6 +11,8 @@ Measured right on an H200 (docs/notes/gpu_checks.md), not timed.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
@@ -344,6 +346,32 @@ def _multiply(a: _Operand, b: _Operand, k, out_shape, out_dtype, out, epilogue, 
     return finish(out, made)
 
 
+def _implements(op, *, after=0, refuses=None):
+    """Of a product whose epilogue has no pairs, gate or beta, which its function does not see.
+
+    `after`: inputs behind beta and gate.
+    """
+
+    def made(function):
+        def parts(tensors):
+            at = len(tensors) - after - 2
+            return tensors[:at] + tensors[at + 2 :], tensors[at : at + 2]
+
+        @functools.wraps(function)
+        def called(*tensors, gated, **options):
+            return function(*parts(tensors)[0], **options)
+
+        def refused(*tensors, gated, **options):
+            others, late = parts(tensors)
+            if gated != "none" or any(t is not None for t in late):
+                return "has no pairs, gate or beta in its epilogue"
+            return refuses(*others, **options) if refuses else None
+
+        return implements(op, backend="triton", refuses=refused)(called)
+
+    return made
+
+
 _PER = {"tensor": TENSOR, "row": ROW}
 
 
@@ -379,7 +407,7 @@ def _with_codes(make, out, out_dtype, q_scale, global_scale, *, out_format, keep
     return finish(out, *((y,) if keep_out else ()), *codes)
 
 
-@implements("scaled_mm_fp8", backend="triton")
+@_implements("scaled_mm_fp8", after=2)
 def scaled_mm_fp8(a, b, scale_a, scale_b, alpha, bias, residual, q_scale, global_scale, *,
                   granularity, accumulation, activation, out_dtype=None, out=None,
                   **codes):  # fmt: skip
@@ -396,7 +424,7 @@ def scaled_mm_fp8(a, b, scale_a, scale_b, alpha, bias, residual, q_scale, global
     return _with_codes(make, out, out_dtype, q_scale, global_scale, **codes)
 
 
-@implements("scaled_mm_int8", backend="triton")
+@_implements("scaled_mm_int8", after=2)
 def scaled_mm_int8(a, b, scale_a, scale_b, alpha, bias, residual, q_scale, global_scale, *,
                    granularity, host_scale, activation, out_dtype=None, out=None,
                    **codes):  # fmt: skip
@@ -419,7 +447,7 @@ def _grid(scale: torch.Tensor, granularity: str) -> torch.Tensor:
     return scale if granularity == "tensor" else rows(scale)
 
 
-@implements("scaled_mm_nvfp4", backend="triton")
+@_implements("scaled_mm_nvfp4")
 def scaled_mm_nvfp4(a, b, scale_a, scale_b, global_scale_a, global_scale_b, alpha, bias, residual,
                     *, nibbles, scale_layout, activation, out_dtype, out=None):  # fmt: skip
     x = _Operand(rows(a), E2M1.value, rows(scale_a).contiguous(), NVFP4, global_scale_a)
@@ -430,7 +458,7 @@ def scaled_mm_nvfp4(a, b, scale_a, scale_b, global_scale_a, global_scale_b, alph
                      swizzled=scale_layout == "swizzled")  # fmt: skip
 
 
-@implements("scaled_mm_mxfp8", backend="triton")
+@_implements("scaled_mm_mxfp8")
 def scaled_mm_mxfp8(a, b, scale_a, scale_b, alpha, bias, residual, *, scale_layout, activation,
                     out_dtype, out=None):  # fmt: skip
     x = _Operand(rows(a), kind(a.dtype), rows(scale_a).contiguous(), MX)
@@ -460,7 +488,7 @@ def _refuses_codes(*tensors, activations, **options):
     return None if activations == "float" else "activations=row: activations stay floats here"
 
 
-@implements("linear_fp8", backend="triton", refuses=_refuses_codes)
+@_implements("linear_fp8", after=3, refuses=_refuses_codes)
 def linear_fp8(x, weight, scale, alpha, bias, residual, norm_weight, q_scale, global_scale, *,
                granularity, activations, accumulation, activation, input_act, input_layout, eps,
                out_dtype=None, out=None, **codes):  # fmt: skip
@@ -476,7 +504,7 @@ def linear_fp8(x, weight, scale, alpha, bias, residual, norm_weight, q_scale, gl
     return _with_codes(make, out, out_dtype, q_scale, global_scale, **codes)
 
 
-@implements("linear_int8", backend="triton", refuses=_refuses_codes)
+@_implements("linear_int8", after=3, refuses=_refuses_codes)
 def linear_int8(x, weight, scale, alpha, bias, residual, norm_weight, q_scale, global_scale, *,
                 granularity, group_size, hadamard, activations, activation, input_act,
                 input_layout, eps, out_dtype=None, out=None, **codes):  # fmt: skip
@@ -492,7 +520,7 @@ def linear_int8(x, weight, scale, alpha, bias, residual, norm_weight, q_scale, g
     return _with_codes(make, out, out_dtype, q_scale, global_scale, **codes)
 
 
-@implements("linear_nvfp4", backend="triton")
+@_implements("linear_nvfp4", after=1)
 def linear_nvfp4(
     x,
     weight,
@@ -519,7 +547,7 @@ def linear_nvfp4(
                    swizzled=scale_layout == "swizzled")  # fmt: skip
 
 
-@implements("linear_mxfp8", backend="triton")
+@_implements("linear_mxfp8", after=1)
 def linear_mxfp8(
     x,
     weight,
@@ -543,7 +571,7 @@ def linear_mxfp8(
                    swizzled=scale_layout == "swizzled")  # fmt: skip
 
 
-@implements("linear_mxfp4", backend="triton")
+@_implements("linear_mxfp4", after=1)
 def linear_mxfp4(
     x,
     weight,
@@ -569,7 +597,7 @@ def linear_mxfp4(
                    swizzled=scale_layout == "swizzled")  # fmt: skip
 
 
-@implements("linear_int4", backend="triton")
+@_implements("linear_int4", after=1)
 def linear_int4(
     x,
     weight,
@@ -599,7 +627,7 @@ def linear_int4(
                    (alpha, bias, residual, activation), group=group_size or 1 << 30)  # fmt: skip
 
 
-@implements("linear_w4a8", backend="triton")
+@_implements("linear_w4a8", after=1)
 def linear_w4a8(
     x,
     weight,
