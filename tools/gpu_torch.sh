@@ -92,8 +92,8 @@ run() {
   else
     # Host costs while nothing else runs here.
     python3 bench/torch_host_cost.py cuda >"$out/gpu-torch.host.txt" 2>&1 || status=$?
-    # AOTInductor compiles whole models, half a minute each: they start first, beside the rest.
-    part .aoti 4 tests/torch/test_aoti.py & aoti=$!
+    # AOTInductor compiles whole models, half a minute each, side by side and beside the rest.
+    part .aoti 7 tests/torch/test_aoti.py & aoti=$!
     part "" "${PESTLE_WORKERS:-auto}" tests/torch --ignore=tests/torch/test_aoti.py || status=$?
     wait $aoti || status=$?
   fi
