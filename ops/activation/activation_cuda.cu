@@ -1,5 +1,5 @@
 // activation on CUDA; ops/common/activation_rows.cu has the kernels and their headers.
-// Measured H200, bf16 [32760, 13824] silu: 435 us, 98 % of a copy.
+// Measured H200, bf16 [32760, 13824] silu: 430 us, 99 % of a copy.
 #include "ops/activation/activation_call.h"
 
 namespace pestle::ops::activation {
