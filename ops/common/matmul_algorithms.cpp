@@ -13,9 +13,30 @@ struct Measured {
 constexpr int kVersion = 130100;
 constexpr int kMultiprocessors = 132;
 constexpr Measured kMeasured[] = {
+    {{DType::kBF16, DType::kBF16, DType::kBF16, 4608, 12288, 3072, 1, true, false,
+      ProductSums::kF32},
+     7},
     {{DType::kBF16, DType::kBF16, DType::kBF16, 4096, 4096, 4096, 1, true, false,
       ProductSums::kF32},
-     5},
+     3},
+    {{DType::kBF16, DType::kBF16, DType::kBF16, 4608, 9216, 3072, 1, true, false,
+      ProductSums::kF32},
+     4},
+    {{DType::kBF16, DType::kBF16, DType::kBF16, 4608, 3072, 12288, 1, true, false,
+      ProductSums::kF32},
+     6},
+    {{DType::kBF16, DType::kBF16, DType::kBF16, 8192, 8192, 8192, 1, true, false,
+      ProductSums::kF32},
+     6},
+    {{DType::kBF16, DType::kBF16, DType::kBF16, 4608, 12288, 3072, 1, true, true,
+      ProductSums::kF32},
+     7},
+    {{DType::kBF16, DType::kBF16, DType::kBF16, 4096, 4096, 4096, 1, true, true, ProductSums::kF32},
+     4},
+    {{DType::kBF16, DType::kBF16, DType::kBF16, 4608, 9216, 3072, 1, true, true, ProductSums::kF32},
+     4},
+    {{DType::kBF16, DType::kBF16, DType::kBF16, 17, 4096, 4096, 1, true, true, ProductSums::kF32},
+     2},
 };
 
 }  // namespace
