@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backends/cuda/device/any_tensor.cuh"
+#include "backends/cuda/device/exponential.cuh"
 #include "backends/cuda/device/row_ring.cuh"
 #include "backends/cuda/device/tiles.h"
 #include "ops/common/channel_affine.cuh"
@@ -33,6 +34,18 @@ struct Job {
 
 #ifdef __CUDACC__
 __device__ inline float silu_of(float v) { return __fdividef(v, 1.0f + __expf(-v)); }
+// SiLU of two at a time: the reciprocal, one for both, is the slowest instruction. What 2^60
+// swallows is 0 beside the result's rounding. No infinity and no NaN among them.
+template <int kCount>
+__device__ inline void silu_pairs(float* v) {
+  for (int j = 0; j < kCount; j += 2) {
+    const float a = 1.0f + quick_exp2(fminf(v[j] * -kLog2E, 60.0f));
+    const float c = 1.0f + quick_exp2(fminf(v[j + 1] * -kLog2E, 60.0f));
+    const float r = quick_reciprocal(a * c);
+    v[j] *= r * c;
+    v[j + 1] *= r * a;
+  }
+}
 
 // A group's sample, and the first of its channels.
 struct Place {
@@ -51,7 +64,11 @@ __device__ inline void finish(const Job& p, const Place& place, int unit, float 
   const float w = wb.x * rstd;
   for (int j = 0; j < kCount; ++j) v[j] = __fmaf_rn(v[j] - mean, w, wb.y);
   if (!p.silu) return;
-  for (int j = 0; j < kCount; ++j) v[j] = silu_of(v[j]);
+  if (fabsf(mean) < 1e30f && rstd < 1e18f && fabsf(wb.x) + fabsf(wb.y) < 1e18f) {
+    silu_pairs<kCount>(v);
+  } else {
+    for (int j = 0; j < kCount; ++j) v[j] = silu_of(v[j]);
+  }
 }
 
 // One piece of 16 bytes, no NaN among the values.

@@ -97,6 +97,8 @@ struct Staged {
   int put_own, put_piece = 0;
   const char* from;
   uint32_t uses = 0;  // groups so far
+  float2 asked = make_float2(1, 0);
+  float asked_gate = 1;
 
   __device__ Staged(const StagedJob& job, StagedParts<kSum>& own_parts, uint4* memory)
       : p(job), parts(own_parts) {
@@ -246,26 +248,20 @@ struct Staged {
 
   // ---- the result ----
 
-  // What belongs to the group's channels to where the block finds it.
-  __device__ void keep_parameters(uint32_t group) {
-    if (threadIdx.x >= p.job.channels) return;
+  // What belongs to a channel of the group: of thread c to channel c. Asked for a group ahead,
+  // since nothing else is done where it is waited for.
+  __device__ void ask_for_parameters(uint32_t group) {
+    if (group >= p.count || threadIdx.x >= p.job.channels) return;
     const Place of(p.job, group);
     const uint32_t channel = of.channel + threadIdx.x;
-    parts.parameters[uses & 1][threadIdx.x] = p.job.affine.quick_load(of.sample, channel);
-    if constexpr (kSum) {
-      parts.gates[uses & 1][threadIdx.x] = p.job.gate.quick_load(of.sample, channel, 1.0f);
-    }
+    asked = p.job.affine.quick_load(of.sample, channel);
+    if constexpr (kSum) asked_gate = p.job.gate.quick_load(of.sample, channel, 1.0f);
   }
-  // SiLU of two at a time: the reciprocal, one for both, is the slowest instruction. What 2^60
-  // swallows is 0 beside the result's rounding.
-  __device__ static void silu_pairs(float (&v)[kElements]) {
-    for (int j = 0; j < kElements; j += 2) {
-      const float a = 1.0f + quick_exp2(fminf(v[j] * -kLog2E, 60.0f));
-      const float c = 1.0f + quick_exp2(fminf(v[j + 1] * -kLog2E, 60.0f));
-      const float r = quick_reciprocal(a * c);
-      v[j] *= r * c;
-      v[j + 1] *= r * a;
-    }
+  // To where the block finds it.
+  __device__ void keep_parameters() {
+    if (threadIdx.x >= p.job.channels) return;
+    parts.parameters[uses & 1][threadIdx.x] = asked;
+    if constexpr (kSum) parts.gates[uses & 1][threadIdx.x] = asked_gate;
   }
   // `sound`: no infinity and no NaN can come out.
   template <bool kSilu>
@@ -275,7 +271,7 @@ struct Staged {
     const float w = wb.x * rstd;
     for (int j = 0; j < kElements; ++j) v[j] = __fmaf_rn(v[j] - mean, w, wb.y);
     if (sound && fabsf(wb.x) + fabsf(wb.y) < 1e18f) {
-      if constexpr (kSilu) silu_pairs(v);
+      if constexpr (kSilu) silu_pairs<kElements>(v);
       store_result<T>(p.job, to, round_numbers<T>(v));
     } else {
       for (int j = 0; j < kElements; ++j) v[j] = kSilu ? silu_of(v[j]) : v[j];
@@ -327,13 +323,14 @@ struct Staged {
     }
   }
   __device__ void group(uint32_t number) {
-    keep_parameters(number);
+    keep_parameters();
     if (kSum && p.job.gate.data != nullptr) __syncthreads();  // gates are there
     if (p.plan.ring == 2 * p.plan.turns)
       wait_for_copies<1>();
     else
       wait_for_copies<0>();
     const Moments m = exchange(moments());
+    ask_for_parameters(number + gridDim.x / p.plan.cluster);
     if (p.job.silu)
       apply<true>(number, m);
     else
@@ -352,6 +349,7 @@ __global__ void __launch_bounds__(kThreads, kStagedThreads / kThreads)
   Staged<T, kThreads, kSum> own(p, parts, memory);
   uint32_t place = own.get;
   for (int i = 0; i < p.plan.ring; ++i, place = own.after(place)) own.fetch(place);
+  own.ask_for_parameters(blockIdx.x / p.plan.cluster);
   if (p.plan.cluster > 1) {  // others' shared memory is theirs only once they have begun
     if (threadIdx.x < 2) begin_barrier(&parts.arrived[threadIdx.x]);
     cluster_arrive();
