@@ -63,13 +63,10 @@ install() {
   PESTLE_COMMIT=$(cat commit.txt)
   count=$(nvidia-smi -L | wc -l)
   export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-$(seq -s, 0 $((count - 1)))}
-  # A compiler that finds libstdc++ as an archive alone links that into AOTInductor's models, whose
-  # locales are then not the process's: std::regex crashes when the model is loaded.
-  if [ "$(c++ -print-file-name=libstdc++.so)" = libstdc++.so ]; then
-    mkdir -p build/libstdcxx
-    ln -sf "$(c++ -print-file-name=libstdc++.so.6)" build/libstdcxx/libstdc++.so
-    export LIBRARY_PATH=$PWD/build/libstdcxx:${LIBRARY_PATH:-}
-  fi
+  # AOTInductor compiles models by $CXX. One that brings a libstdc++ of its own along made models
+  # that crash when they are loaded, with or without our ops.
+  export CXX CC
+  CXX=$(command -v c++) CC=$(command -v cc)
   # As many processes as cores: none of them needs more threads.
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TORCHINDUCTOR_COMPILE_THREADS=1
 }

@@ -1,6 +1,7 @@
 """A model with our ops, compiled by AOTInductor and run by a C++ program without Python."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -99,22 +100,38 @@ class EveryForm(torch.nn.Module):
         return tuple(results)
 
 
+class Plain(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+def load_apart(model: torch.nn.Module, tensors: tuple, folder: Path) -> subprocess.CompletedProcess:
+    """Compiles a model, and holds it to itself in a process of its own."""
+    with torch.no_grad():
+        expected = model(*tensors)
+        exported = torch.export.export(model, tuple(tensors))
+        package = torch._inductor.aoti_compile_and_package(
+            exported, package_path=str(folder / "model.pt2")
+        )
+    torch.save((tensors, expected), folder / "values.pt")
+    command = [sys.executable, "-X", "faulthandler", "-W", "ignore", "-c", LOADS, package]
+    paths = os.pathsep.join(filter(None, sys.path))
+    return subprocess.run(
+        [*command, str(folder / "values.pt")], env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True, text=True,
+    )  # fmt: skip
+
+
 @pytest.mark.skipif(len(cases.DEVICES) == 1, reason="half a minute: where there is a GPU")
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("device", cases.DEVICES)
 def test_every_form_in_a_compiled_model(device, part, tmp_path):
     model = EveryForm(device, part)
-    with torch.no_grad():
-        expected = model(*model.tensors)
-        exported = torch.export.export(model, tuple(model.tensors))
-        package = torch._inductor.aoti_compile_and_package(
-            exported, package_path=str(tmp_path / "model.pt2")
-        )
-    torch.save((model.tensors, expected), tmp_path / "values.pt")
-    command = [sys.executable, "-X", "faulthandler", "-W", "ignore", "-c", LOADS, package]
-    paths = os.pathsep.join(filter(None, sys.path))
-    run = subprocess.run(
-        [*command, str(tmp_path / "values.pt")], env=os.environ | {"PYTHONPATH": paths},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr[-4000:]
+    done = load_apart(model, model.tensors, tmp_path)
+    if done.returncode == -signal.SIGSEGV:
+        plain = load_apart(Plain(), (torch.ones(8),), tmp_path)
+        if plain.returncode == done.returncode:
+            pytest.skip(
+                "not run: needs a C++ compiler whose models load, plain ones too"
+            )
+    assert done.returncode == 0, done.stderr[-4000:]
