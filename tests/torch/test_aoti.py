@@ -131,7 +131,5 @@ def test_every_form_in_a_compiled_model(device, part, tmp_path):
     if done.returncode == -signal.SIGSEGV:
         plain = load_apart(Plain(), (torch.ones(8),), tmp_path)
         if plain.returncode == done.returncode:
-            pytest.skip(
-                "not run: needs a C++ compiler whose models load, plain ones too"
-            )
+            pytest.skip("not run: needs a C++ compiler whose models load, plain ones too")
     assert done.returncode == 0, done.stderr[-4000:]
