@@ -11,10 +11,13 @@
 //          multiprocessor, past its L1.
 // Numerics bf16 and f16 in the tensor cores' f32; 8-bit floats 128 products at a time, those sums
 //          in f32 registers; 8-bit integers in s32. Epilogue in f32, one rounding.
-// Measured H200, us, bf16 / fp8 / int8: 16, 4096, 4096 11.5 / 8.1 / 7.4; 16, 14336, 4096 31.9 /
-//          18.3 / 18.1 (ops/matmul/matmul.md).
+//          A kernel's start overlaps the end of the one before; nothing is read before that has
+//          ended, for it may have made the weight.
+// Measured H200, us, bf16 / fp8 / int8: 16, 4096, 4096 11.1 / 7.1 / 6.8; 16, 14336, 4096 32.0 /
+//          17.8 / 17.8 (ops/matmul/matmul.md).
 #pragma once
 
+#include "backends/cuda/early_launch.h"
 #include "ops/common/matmul_launch.cuh"
 
 namespace pestle::ops {
@@ -242,7 +245,9 @@ struct FewWide {
       }
       hopper::publish_barriers();
     }
+    cuda::start_next_kernel();
     __syncthreads();
+    cuda::wait_previous_kernel();
     if (threadIdx.x < 128)
       consume(s, job);
     else if (threadIdx.x == 128)
@@ -268,10 +273,10 @@ Status start_wide_blocks(const Call& call, const char* name, const FewWideJob& j
   static std::atomic<uint64_t> done{0};
   PESTLE_TRY(
       allow_memory(reinterpret_cast<const void*>(kernel), device, sizeof(FewWideMemory), &done));
-  return cuda::launch(call, name,
-                      {std::min<int64_t>(job.tile.tiles, cuda::multiprocessors(device)), 160,
-                       sizeof(FewWideMemory)},
-                      kernel, job);
+  return cuda::launch_early(call, name,
+                            {std::min<int64_t>(job.tile.tiles, cuda::multiprocessors(device)), 160,
+                             sizeof(FewWideMemory)},
+                            kernel, job);
 }
 
 // `e` comes filled.
