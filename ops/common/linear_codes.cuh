@@ -5,6 +5,7 @@
 // Numerics the codes are those of the quantising op; then as the op that multiplies codes.
 #pragma once
 
+#include "ops/common/inner_call.h"
 #include "ops/common/linear_output.h"
 #include "ops/common/quantize_rotated.cuh"
 #include "ops/common/quantize_rows.cuh"
@@ -90,15 +91,16 @@ Status code_rows(const Call& call, const char* name, const TensorView& x, int64_
 }
 
 // x after input_act to codes: by that op's own quantised output, or, where it has none of these
-// codes or rotates on the way (which costs an activation more than a second pass: 200 us against
-// 71 unrotated for 4608 x 12288 pairs on an H200), by what it gives in the workspace.
+// codes or is an activation that would rotate on the way (200 us for 4608 x 12288 pairs on an H200,
+// 81 without codes), by what it gives in the workspace.
 template <class Code>
 Status code_input(const Call& call, const char* name, const TensorView& x, int64_t hadamard,
                   const CodedX& coded) {
   if (!has_input_act(call)) return code_rows<Code>(call, name, x, hadamard, coded);
   const int64_t k = row_length(coded.codes);
   if (numel(coded.codes) == 0) return {};
-  if (coded.codes.dtype != DType::kE5M2 && hadamard == 0) {
+  const bool turns = hadamard > 0 && label_of(call, "input_act") != "rms_norm";
+  if (coded.codes.dtype != DType::kE5M2 && !turns) {
     const char* format = coded.codes.dtype == DType::kI8 ? "int8_row" : "fp8_row";
     return run_input_codes(call, format, hadamard,
                            rows_like_x(call, coded.codes.data, coded.codes.dtype, k),
