@@ -76,6 +76,19 @@ struct OperandChunk<E, 4> {
   }
 };
 
+// Four neighbours of an operand's row, from a column that is a multiple of 4 on.
+__device__ inline float4 four_of(const Operand& o, const char* row, int column) {
+  const char* from = row + static_cast<int64_t>(column) * (o.dtype == DType::kF32 ? 4 : 2);
+  if (o.dtype == DType::kF32) return __ldg(reinterpret_cast<const float4*>(from));
+  const uint2 two = __ldg(reinterpret_cast<const uint2*>(from));
+  float v[8];
+  if (o.dtype == DType::kBF16)
+    unpack_piece<Bf16>(make_uint4(two.x, two.y, 0, 0), v);
+  else
+    unpack_piece<F16>(make_uint4(two.x, two.y, 0, 0), v);
+  return make_float4(v[0], v[1], v[2], v[3]);
+}
+
 #endif
 
 Status start_staged_norm(const Call& call, const char* name, NormJob& job, const NormRows& n);

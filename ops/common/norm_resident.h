@@ -1,0 +1,11 @@
+// Norms by blocks that stay, for norm_rows.cu.
+#pragma once
+
+#include "ops/common/norm_rows.h"
+
+namespace pestle::ops::norm_device {
+
+// taken: it has started one.
+Status start_resident_norm(const Call& call, const char* name, const NormRows& n, bool& taken);
+
+}  // namespace pestle::ops::norm_device
