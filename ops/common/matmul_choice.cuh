@@ -4,7 +4,6 @@
 
 #include "core/dispatch.h"
 #include "ops/common/matmul_cublas.h"
-#include "ops/common/scaled_product.cuh"
 
 namespace pestle::ops {
 
@@ -81,44 +80,10 @@ inline int algorithm_for(const Call& call, const ProductKey& key) {
   const int device = cuda::device_index(call);
   const ProductChoice* tuned =
       tuned_choice(key, cuda::compute_capability(device), cuda::multiprocessors(device));
-  const bool its =
-      tuned && tuned->way == ProductWay::kLibrary && tuned->version == cublas_version();
-  return its ? tuned->variant : 0;
-}
-
-// ---- products of 8-bit floats with decode scales ------------------------------------------------
-
-inline CublasEpilogue cublas_epilogue(const Call& call, const ScaledArgs& args, const Operands& o) {
-  CublasEpilogue e;
-  const int bias = args.alpha + 1, residual = args.alpha + 2;
-  if (call.has(bias)) e.bias = &call.tensor(bias);
-  if (call.has(residual)) e.residual = &o.residual;
-  e.scale_a = call.tensor(args.scale_a).as<float>();
-  e.scale_b = call.tensor(args.scale_b).as<float>();
-  e.scale_rows = granularity_of(call, args) == Granularity::kRow;
-  return e;
-}
-
-inline std::string refuse_cublas_scaled(const Call& call, const ScaledArgs& args) {
-  if (call.integer(args.alpha + 3) != 0) return "cuBLASLt has not the contract's activations";
-  if (call.has(args.alpha)) return "takes no alpha";
-  for (const int i : {args.scale_a, args.scale_b}) {
-    const TensorView& scale = call.tensor(i);
-    if (!is_contiguous(scale) || reinterpret_cast<uintptr_t>(scale.data) % 16 != 0)
-      return "scales must be dense and begin at multiples of 16 bytes";
-  }
-  Operands o;
-  read_scaled(call, args, &o);
-  return refuse_cublas(o, cublas_epilogue(call, args, o));
-}
-
-inline Status run_cublas_scaled(const Call& call, const char* name, const ScaledArgs& args,
-                                ProductSums sums) {
-  Operands o;
-  const std::string why = read_scaled(call, args, &o);
-  if (!why.empty()) return unsupported(why);
-  return run_cublas(call, name, o, cublas_epilogue(call, args, o),
-                    algorithm_for(call, key_of(o, sums)));
+  const int version = cublas_version();
+  if (tuned && tuned->way == ProductWay::kLibrary && tuned->version == version)
+    return tuned->variant;
+  return measured_algorithm(key, version, cuda::multiprocessors(device));
 }
 
 }  // namespace pestle::ops

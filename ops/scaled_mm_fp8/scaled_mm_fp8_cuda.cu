@@ -12,6 +12,7 @@
 //          (docs/formats/fp8.md)
 // Measured H200: fast 1070 to 1230 TFLOP/s, accurate 970 to 1130, blocks 800 to 930: 0.86 to 0.98
 //          of torch._scaled_mm by tensor, 0.78 to 0.90 by row (scaled_mm_fp8.md).
+#include "ops/common/matmul_choice.cuh"
 #include "ops/common/matmul_few_rows.cuh"
 #include "ops/common/scaled_product.cuh"
 #include "ops/scaled_mm_fp8/scaled_mm_fp8_spec.h"
@@ -100,6 +101,40 @@ Status run_few_rows(const Call& call) {
            : start_few_rows<FewKind::kE5m2>(call, name, o, job.epilogue, f32);
 }
 
+// ---- which of the ways a product goes -----------------------------------------------------------
+
+ProductSums sums_of_call(const Call& call) {
+  if (granularity_of(call, kArgs) == Granularity::kBlock) return ProductSums::kBlocks;
+  return accumulation_of(call) == Accumulation::kFast ? ProductSums::kFast : ProductSums::kAccurate;
+}
+
+constexpr ProductIds kIds{"cuda/scaled_mm_fp8_few_rows", "cuda/scaled_mm_fp8_hopper", nullptr};
+
+// False: the product is none of Hopper's.
+bool read_advised(const Call& call, const Machine& machine, AdvisedProduct* p) {
+  Operands o;
+  if (!refuses_hopper(call, machine).empty() || !read_scaled(call, kArgs, &o).empty()) return false;
+  p->key = key_of(o, sums_of_call(call));
+  p->means.few_rows = refuses_few_rows(call, machine).empty();
+  fill_machine(call, machine, p);
+  return true;
+}
+
+const char* prefer(const Call& call, const Machine& machine) {
+  AdvisedProduct p;
+  return read_advised(call, machine, &p) ? preferred(kIds, p) : nullptr;
+}
+
+std::string plan(const Call& call, const Machine& machine, std::string_view impl) {
+  AdvisedProduct p;
+  return read_advised(call, machine, &p) ? plan_of(kIds, p, impl) : "";
+}
+
+std::vector<TunedChoice> ways(const Call& call, const Machine& machine) {
+  AdvisedProduct p;
+  return read_advised(call, machine, &p) ? ways_of(p) : std::vector<TunedChoice>();
+}
+
 std::string refuses_portable(const Call& call, const Machine&) {
   return refuse_portable_scaled(call, kArgs);
 }
@@ -171,6 +206,8 @@ constexpr Impl kImpls[] = {
      .run = run_with_codes,
      .workspace = kScaledCodesOutWorkspace},
 };
+
+[[maybe_unused]] const bool kAdvised = advise({spec.name, prefer, plan, ways});
 
 }  // namespace
 
