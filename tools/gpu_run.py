@@ -280,7 +280,7 @@ def sanitizer_steps(pestle, ops, options):
              "--error-exitcode", "9", *check, "--launch", "default", op],
             sanitizer=tool,
         )
-        for tool in TOOLS
+        for tool in options.tools.split(",")
         for op in ops
     ]  # fmt: skip
 
@@ -308,6 +308,7 @@ def arguments():
     add("--peers", action="store_true", help="time other libraries, too, before and after ours")
     add("--done", help="a folder of earlier results: what is done there is not done again")
     add("--sanitizer", action="store_true", help="the small checks under compute-sanitizer instead")
+    add("--tools", default=",".join(TOOLS), help="of --sanitizer (" + ",".join(TOOLS) + ")")
     return parser.parse_args()
 
 
