@@ -56,8 +56,9 @@ Result<std::vector<std::string>> names_along(cudaGraph_t graph) {
     PESTLE_CUDA_TRY(cudaGraphNodeGetDependentNodes(node, nullptr, nullptr, &next));
     if (next == 0) break;
     cudaGraphNode_t after = nullptr;
+    cudaGraphEdgeData how{};  // an edge from a kernel that starts its successor early holds some
     count = 1;
-    PESTLE_CUDA_TRY(cudaGraphNodeGetDependentNodes(node, &after, nullptr, &count));
+    PESTLE_CUDA_TRY(cudaGraphNodeGetDependentNodes(node, &after, &how, &count));
     node = after;
   }
   return names;

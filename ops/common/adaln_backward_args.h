@@ -36,6 +36,7 @@ inline constexpr Case kAdalnBackwardCases[] = {
     {"M=3 K=0 scale=bf16 G=1", kEdge},
     {"M=1 K=1 x=f32 scale=f32 G=1", kEdge},
     {"M=9 K=64 scale=bf16 G=3", kEdge, Dist::kSpecial},
+    {"M=60 K=8 scale=bf16 G=3", kEdge, Dist::kSpecial},
     {"M=9 K=17 x=f32 scale=f32 G=9", kEdge, Dist::kSpecial},
     {"M=4608 K=3072 scale=bf16 G=1", kBar},
     {"M=32760 K=5120 scale=bf16 G=1", kBar},
