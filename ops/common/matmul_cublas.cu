@@ -6,7 +6,7 @@
 // Numerics f32 sums; no algorithm that adds slices of k in less, no atomics: the same call gives
 // the
 //          same bits. Bias, residual and scales in f32, then one rounding.
-// Measured H200, cuBLASLt 13.1: 1.00 to 1.10 of our kernels' speed on seven large shapes (matmul.md).
+// Measured H200, cuBLASLt 13.1: 1.00 to 1.10 of our kernels' speed, seven large shapes (matmul.md).
 #include "ops/common/matmul_cublas.h"
 
 #include <dlfcn.h>

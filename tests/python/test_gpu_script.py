@@ -87,7 +87,8 @@ def test_sanitizer_runs_say_what_they_found(tree, monkeypatch):
     """With a stand-in for compute-sanitizer that finds something in one op."""
     fake = tree / "compute-sanitizer"
     fake.write_text(
-        '#!/bin/sh\nwhile [ "${1#*/pestle}" = "$1" ]; do shift; done\n"$@"\ncase "$*" in *swap*) n=1 ;; *) n=0 ;; esac\n'
+        '#!/bin/sh\nwhile [ "${1#*/pestle}" = "$1" ]; do shift; done\n"$@"\n'
+        'case "$*" in *swap*) n=1 ;; *) n=0 ;; esac\n'
         'echo "========= ERROR SUMMARY: $n errors"\n[ $n = 0 ]\n'
     )
     fake.chmod(0o755)
