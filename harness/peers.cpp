@@ -47,11 +47,11 @@ Status Peers::ask(const nlohmann::ordered_json& request, std::map<std::string, P
   PESTLE_TRY(answer.status());
   const json parsed = json::parse(answer.value(), nullptr, false);
   // A line too many would give every later case the times of another one.
-  if (!parsed.is_object() || parsed.value("op", "") != request.at("op") ||
-      parsed.value("case", "") != request.at("case")) {
+  const auto op = request.at("op").get<std::string>();
+  const auto text = request.at("case").get<std::string>();
+  if (!parsed.is_object() || parsed.value("op", "") != op || parsed.value("case", "") != text) {
     return {Code::kIoError,
-            "the peers' program answered " + request.at("op").get<std::string>() + " '" +
-                request.at("case").get<std::string>() +
+            "the peers' program answered " + op + " '" + text +
                 "' with a line that is not of this case: " + answer.value().substr(0, 200)};
   }
   if (parsed.contains("error")) {
