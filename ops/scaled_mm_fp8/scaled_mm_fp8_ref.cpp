@@ -1,5 +1,6 @@
 // scaled_mm_fp8, reference: float64 sums of exact products.
 #include <cmath>
+#include <vector>
 
 #include "core/op.h"
 #include "formats/fp8.h"
@@ -39,12 +40,19 @@ Status run_values(const Call& call) {
   const TensorView& b = call.tensor(kB);
   const TensorView& out = call.tensor(kOut);
   const ReferenceEpilogue epilogue(call, kEpilogue, out);
+  std::vector<double> a_row(static_cast<size_t>(row_length(a)));
   for (int64_t m = 0; m < row_count(out); ++m) {
+    for (int64_t k = 0; k < row_length(a); ++k) a_row[static_cast<size_t>(k)] = decode(a, m, k);
     epilogue.store_row(out, m, [&](int64_t n) {
       ProductSum sum;
-      for (int64_t k = 0; k < row_length(a); ++k)
-        sum.add(decode(a, m, k) * decode(b, n, k) * scale(call, kScaleA, m, k) *
-                scale(call, kScaleB, n, k));
+      double scale_a = 0, scale_b = 0;
+      for (int64_t k = 0; k < row_length(a); ++k) {
+        if (k % formats::kFp8Block == 0) {
+          scale_a = scale(call, kScaleA, m, k);
+          scale_b = scale(call, kScaleB, n, k);
+        }
+        sum.add(a_row[static_cast<size_t>(k)] * decode(b, n, k) * scale_a * scale_b);
+      }
       return sum;
     });
   }

@@ -65,7 +65,7 @@ inline constexpr Case cases[] = {
     {"M=6 N=38 K=64 granularity=row out=f32 gated=act_last activation=gelu alpha=f32 residual=bf16",
      kEdge},
     {"M=2x4 N=40 K=64 granularity=row gate=bf16 G=2 residual=f32 beta=f32"},
-    {"M=140 N=272 K=640 granularity=row gated=act_first activation=silu bias=f32"},
+    {"M=140 N=272 K=144 granularity=row gated=act_first activation=silu bias=f32"},
     {"M=256 N=72 K=160 granularity=row gate=f32 G=2 residual=bf16 bias=bf16"},
     {"M=5 N=128 K=48 granularity=row gated=act_last activation=gelu out_format=int8_row", kEdge},
     {"M=0 N=8 K=16", kEdge},
