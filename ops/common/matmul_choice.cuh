@@ -75,6 +75,25 @@ inline std::vector<TunedChoice> ways_of(const AdvisedProduct& p) {
   return ways;
 }
 
+// The three answers of an op's Advice, from how it reads a call: `kRead` says false of a call that
+// is no such product.
+template <const ProductIds& kIds, bool (*kRead)(const Call&, const Machine&, AdvisedProduct*)>
+struct ProductAdvice {
+  static const char* prefer(const Call& call, const Machine& machine) {
+    AdvisedProduct p;
+    return kRead(call, machine, &p) ? preferred(kIds, p) : nullptr;
+  }
+  static std::string plan(const Call& call, const Machine& machine, std::string_view impl) {
+    AdvisedProduct p;
+    return kRead(call, machine, &p) ? plan_of(kIds, p, impl) : "";
+  }
+  static std::vector<TunedChoice> ways(const Call& call, const Machine& machine) {
+    AdvisedProduct p;
+    return kRead(call, machine, &p) ? ways_of(p) : std::vector<TunedChoice>();
+  }
+  static constexpr Advice of(const char* op) { return {op, prefer, plan, ways}; }
+};
+
 // Which of cuBLASLt's algorithms.
 inline int algorithm_for(const Call& call, const ProductKey& key) {
   const int device = cuda::device_index(call);

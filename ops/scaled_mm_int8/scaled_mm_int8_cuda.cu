@@ -69,21 +69,6 @@ bool read_advised(const Call& call, const Machine& machine, AdvisedProduct* p) {
   return true;
 }
 
-const char* prefer(const Call& call, const Machine& machine) {
-  AdvisedProduct p;
-  return read_advised(call, machine, &p) ? preferred(kIds, p) : nullptr;
-}
-
-std::string plan(const Call& call, const Machine& machine, std::string_view impl) {
-  AdvisedProduct p;
-  return read_advised(call, machine, &p) ? plan_of(kIds, p, impl) : "";
-}
-
-std::vector<TunedChoice> ways(const Call& call, const Machine& machine) {
-  AdvisedProduct p;
-  return read_advised(call, machine, &p) ? ways_of(p) : std::vector<TunedChoice>();
-}
-
 std::string refuses_portable(const Call& call, const Machine&) {
   if (row_length(call.tensor(kArgs.a)) > kLongestSum)
     return "sums of more than 131071 products could overflow an s32";
@@ -183,7 +168,7 @@ constexpr Impl kImpls[] = {
      .workspace = kScaledCodesOutWorkspace},
 };
 
-[[maybe_unused]] const bool kAdvised = advise({spec.name, prefer, plan, ways});
+[[maybe_unused]] const bool kAdvised = advise(ProductAdvice<kIds, read_advised>::of(spec.name));
 
 }  // namespace
 
