@@ -1,22 +1,10 @@
 #include "ops/common/inner_call.h"
 
+#include "core/call_text.h"
 #include "core/dispatch.h"
-#include "core/text.h"
+#include "core/expr.h"
 
 namespace pestle::ops {
-namespace {
-
-int64_t index_of_label(std::string_view choices, std::string_view label) {
-  int64_t index = 0;
-  for (std::string_view one : split(choices, '|')) {
-    if (one == label) return index;
-    ++index;
-  }
-  return 0;
-}
-
-}  // namespace
-
 std::string_view label_of(const Call& call, std::string_view choice) {
   const int at = find_arg(*call.spec, choice);
   return choice_label(call.spec->args[static_cast<size_t>(at)].choices, call.integer(at));
@@ -26,12 +14,7 @@ InnerCall::InnerCall(const Call& outer, std::string_view op)
     : outer_(outer), op_(find_op(op)), call_(outer) {
   if (op_ == nullptr) return;
   const OpSpec& spec = *op_->spec;
-  for (size_t i = 0; i < spec.args.size(); ++i) {
-    if (spec.args[i].role != Role::kAttribute) continue;
-    values_[i].present = true;
-    values_[i].i = static_cast<int64_t>(spec.args[i].default_value);
-    values_[i].f = spec.args[i].default_value;
-  }
+  set_default_attributes(spec, values_);
   call_.spec = &spec;
   call_.args = std::span<Value>(values_.data(), spec.args.size());
   call_.sum_magnitudes = false;
@@ -52,7 +35,7 @@ void InnerCall::set(std::string_view name, int64_t number) {
 void InnerCall::set(std::string_view name, std::string_view label) {
   if (op_ == nullptr) return;
   const Arg& arg = call_.spec->args[static_cast<size_t>(find_arg(*call_.spec, name))];
-  value(name).i = index_of_label(arg.choices, label);
+  value(name).i = choice_index(arg.choices, label);
 }
 
 void InnerCall::pass(std::string_view from, std::string_view to) {

@@ -116,11 +116,31 @@ struct LinearCodesArgs {
   int x, weight, scale, out, alpha, granularity, activations;
 };
 
-inline std::string refuse_float_activations(const Call& call, const LinearCodesArgs& args) {
-  if (call.integer(args.activations) == 0)
-    return "activations=float: products of floats with codes have no CUDA kernel yet";
-  return refuse_codes(call);
+inline std::string refuse_float(const Call& call, const LinearCodesArgs& args) {
+  return call.integer(args.activations) == 0
+             ? "activations=float: products of floats with codes have no CUDA kernel yet"
+             : "";
 }
+inline std::string refuse_float_activations(const Call& call, const LinearCodesArgs& args) {
+  const std::string why = refuse_float(call, args);
+  return why.empty() ? refuse_codes(call) : why;
+}
+
+// What the implementations beyond the first say, none of which knows activations=float.
+template <const LinearCodesArgs& kArgs>
+struct LinearCodesRefusals {
+  static std::string any(const Call& call, const Machine&) {
+    return wants_late(call) ? refuse_late(call) : refuse_float_activations(call, kArgs);
+  }
+  static std::string late(const Call& call, const Machine& machine) {
+    const std::string why = refuse_without_late(call, machine);
+    return why.empty() ? refuse_float_activations(call, kArgs) : why;
+  }
+  static std::string out_codes(const Call& call, const Machine& machine) {
+    const std::string why = refuse_plain(call, machine);
+    return why.empty() ? refuse_float(call, kArgs) : why;
+  }
+};
 
 inline std::string read_linear(const Call& call, const LinearCodesArgs& args, Operands* o) {
   const int residual = args.alpha + 2;

@@ -1,6 +1,10 @@
 // Quantised output of scaled_mm_* and linear_*, whose rows are *M: as matmul's (rule_codes.h).
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <iterator>
+
 #include "ops/common/input_rows.h"
 #include "ops/common/rule_codes.h"
 
@@ -50,6 +54,16 @@ constexpr Constraint only_matrices(const char* expression) {
   return {expression,
           "nvfp4 and mxfp8 are for one matrix: the tiles of their scales run over all "
           "rows"};
+}
+
+// Constraints of such a contract: its own, then those of the output. `one_matrix`: as above.
+template <size_t N>
+consteval auto with_rows_output(const Constraint (&own)[N], const char* one_matrix) {
+  std::array<Constraint, N + std::size(kProductConstraints)> all{};
+  std::copy(std::begin(own), std::end(own), all.begin());
+  std::copy(std::begin(kProductConstraints), std::end(kProductConstraints), all.begin() + N);
+  all[N + kProductOneMatrix] = only_matrices(one_matrix);
+  return all;
 }
 
 }  // namespace pestle::ops

@@ -2,6 +2,7 @@
 // row): the ops that do that, one after the other, in the workspace.
 #pragma once
 
+#include "ops/common/late_epilogue.h"
 #include "ops/common/linear_output.h"
 #include "ops/common/quant_matrices.h"
 
@@ -38,5 +39,19 @@ inline Status run_any_linear(const Call& call, const LinearArgs& args,
 
 // activations=row: `format` names the quantiser and the product of its codes: fp8 or int8.
 Status run_linear_rows(const Call& call, std::string_view format, DType codes, int64_t hadamard);
+
+// What that implementation says.
+inline std::string refuse_linear_rows(const Call& call, int activations,
+                                      std::initializer_list<int> tensors) {
+  if (call.integer(activations) == 0) return "activations=float: another implementation's";
+  if (wants_codes(call)) return refuse_codes(call);
+  if (std::string why = refuse_pairs(call); !why.empty()) return why;
+  return refuse_uneven_rows(call, tensors);
+}
+
+// What the second pass of pairs says where there are none, or codes, which are made after it.
+inline std::string refuse_without_plain_pairs(const Call& call, const Machine& machine) {
+  return wants_codes(call) ? refuse_codes(call) : refuse_without_pairs(call, machine);
+}
 
 }  // namespace pestle::ops

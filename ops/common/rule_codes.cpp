@@ -5,6 +5,7 @@
 #include <charconv>
 #include <vector>
 
+#include "core/call_text.h"
 #include "core/dispatch.h"
 #include "core/expr.h"
 #include "core/text.h"
@@ -30,31 +31,13 @@ std::string_view rule_of(const Call& call) {
   return "";
 }
 
-int64_t index_of_label(std::string_view choices, std::string_view label) {
-  int64_t index = 0;
-  for (std::string_view one : split(choices, '|')) {
-    if (one == label) return index;
-    ++index;
-  }
-  return 0;
-}
-
 // An attribute of the named op: a label or a number as text.
 void set_attribute(const Arg& arg, std::string_view text, Value& value) {
   value.present = true;
   if (arg.kind == Kind::kChoice)
-    value.i = index_of_label(arg.choices, text);
+    value.i = choice_index(arg.choices, text);
   else
     std::from_chars(text.data(), text.data() + text.size(), value.i);
-}
-
-void set_defaults(const OpSpec& spec, std::span<Value> values) {
-  for (size_t i = 0; i < spec.args.size(); ++i) {
-    if (spec.args[i].role != Role::kAttribute) continue;
-    values[i].present = true;
-    values[i].i = static_cast<int64_t>(spec.args[i].default_value);
-    values[i].f = spec.args[i].default_value;
-  }
 }
 
 // One "name=value" of the rule.
@@ -126,7 +109,7 @@ Status codes_by_rule(const Call& call, const TensorView& y, void* workspace, int
   const OpSpec& spec = *op->spec;
   std::array<Value, kMaxArgs> values{};
   const std::span<Value> all(values.data(), spec.args.size());
-  set_defaults(spec, all);
+  set_default_attributes(spec, all);
   for (std::string_view item : split(rule, ' ')) set_argument(call, y, spec, item, all);
   for (const char* name : {"q", "scale_out"}) {
     const int own = find(call, name), theirs = find_arg(spec, name);

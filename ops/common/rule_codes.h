@@ -61,6 +61,7 @@ inline constexpr Arg kProductScaleOutArg = codes_by(
                  "((out_format == fp8_row || out_format == int8_row) && !has(q_scale))"),
     kProductRule);
 
+inline constexpr size_t kProductOneMatrix = 4;  // its place among them
 inline constexpr Constraint kProductConstraints[8] = {
     {"has(q_scale) || out_format != fp8_tensor",
      "out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass"},

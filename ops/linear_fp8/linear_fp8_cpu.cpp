@@ -1,5 +1,4 @@
 // linear_fp8 on the CPU: decode the weight in registers or by tiles (quant_linear.cpp).
-#include "ops/common/late_epilogue.h"
 #include "ops/common/linear_rows.h"
 #include "ops/linear_fp8/linear_fp8_spec.h"
 
@@ -32,18 +31,11 @@ Status run(const Call& call) {
 }
 
 std::string refuses_rows(const Call& call, const Machine&) {
-  if (call.integer(kActivations) == 0) return "activations=float: another implementation's";
-  if (wants_codes(call)) return refuse_codes(call);
-  if (std::string why = refuse_pairs(call); !why.empty()) return why;
-  return refuse_uneven_rows(call, {kX, kWeight, kScale});
+  return refuse_linear_rows(call, kActivations, {kX, kWeight, kScale});
 }
 
 Status run_rows(const Call& call) {
   return run_linear_rows(call, "fp8", call.tensor(kWeight).dtype, 0);
-}
-
-std::string refuses_pairs(const Call& call, const Machine& machine) {
-  return wants_codes(call) ? refuse_codes(call) : refuse_without_pairs(call, machine);
 }
 
 constexpr Impl kImpls[] = {
@@ -52,7 +44,7 @@ constexpr Impl kImpls[] = {
      .run = run,
      .workspace = kLinearInputWorkspace},
     {.id = "cpu/linear_fp8_pairs",
-     .refuses = refuses_pairs,
+     .refuses = refuse_without_plain_pairs,
      .run = run_with_pairs,
      .workspace = kLinearPairsWorkspace},
     {.id = "cpu/linear_fp8_rows",

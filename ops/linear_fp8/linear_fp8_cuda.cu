@@ -83,20 +83,7 @@ Status run_any(const Call& call) {
   return run_any_linear<float>(call, "linear_fp8_any", kArgs, coded);
 }
 
-std::string refuses_any(const Call& call, const Machine&) {
-  return wants_late(call) ? refuse_late(call) : refuse_float_activations(call, kArgs);
-}
-
-std::string refuses_late(const Call& call, const Machine& machine) {
-  const std::string why = refuse_without_late(call, machine);
-  return why.empty() ? refuse_float_activations(call, kArgs) : why;
-}
-
-std::string refuses_out_codes(const Call& call, const Machine& machine) {
-  const std::string why = refuse_plain(call, machine);
-  if (!why.empty() || call.integer(kArgs.activations) != 0) return why;
-  return "activations=float: products of floats with codes have no CUDA kernel yet";
-}
+using Refusals = LinearCodesRefusals<kArgs>;
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/linear_fp8_hopper",
@@ -114,19 +101,19 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/linear_fp8_late",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = refuses_late,
+     .refuses = Refusals::late,
      .run = run_late_on_cuda,
      .workspace = kLateLinearWorkspace},
     {.id = "cuda/linear_fp8_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = refuses_any,
+     .refuses = Refusals::any,
      .run = run_any,
      .workspace = kLinearInputWorkspace},
     {.id = "cuda/linear_fp8_codes",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = refuses_out_codes,
+     .refuses = Refusals::out_codes,
      .run = run_with_codes,
      .workspace = kLinearCodesOutWorkspace},
 };

@@ -25,7 +25,7 @@ inline constexpr Arg own_args[] = {
 };
 inline constexpr auto args = joined(joined(with_epilogue(own_args), kInputArgs), kRowsOutputArgs);
 
-inline constexpr Constraint constraints[] = {
+inline constexpr Constraint own_constraints[] = {
     kInputConstraint,
     kEvenPairs,
     kGateRows,
@@ -34,15 +34,9 @@ inline constexpr Constraint constraints[] = {
     kHadamardRule,
     {"activations == float || granularity != group",
      "activations=row multiplies integers, so the weight's scales must be of rows or of all"},
-    kProductConstraints[0],
-    kProductConstraints[1],
-    kProductConstraints[2],
-    kProductConstraints[3],
-    only_matrices("rank(x) == 2 || (out_format != nvfp4 && out_format != mxfp8)"),
-    kProductConstraints[5],
-    kProductConstraints[6],
-    kProductConstraints[7],
 };
+inline constexpr auto constraints = with_rows_output(
+    own_constraints, "rank(x) == 2 || (out_format != nvfp4 && out_format != mxfp8)");
 
 inline constexpr Case cases[] = {
     {"M=1 N=64 K=256"},

@@ -13,6 +13,7 @@
 #include "backends/cuda/device/activations.cuh"
 #include "ops/common/matmul_any.cuh"
 #include "ops/common/matmul_dense.cuh"
+#include "ops/common/product_rows.cuh"
 #include "ops/common/split_product.cuh"
 #include "ops/matmul_backward/matmul_backward_spec.h"
 
@@ -36,36 +37,6 @@ constexpr int64_t kMostRuns = 64;
 constexpr int64_t kLeastRows = 128;
 
 // ---- element by element, and sums over rows -----------------------------------------------------
-
-// Eight neighbours of a row of evenly spaced matrices.
-struct EvenRows {
-  hopper::FloatMatrix t;
-  int64_t m = 1;  // rows of a matrix
-#ifdef __CUDACC__
-  __device__ int64_t offset(int64_t row, int64_t column) const {
-    const int64_t batch = row / m;
-    return batch * t.batch_stride + (row - batch * m) * t.row_stride + column * t.column_stride;
-  }
-  __device__ void load(int64_t row, int64_t column, int count, float (&v)[8]) const {
-    hopper::load_8(t, offset(row, column), count, v);
-  }
-  __device__ void store(int64_t row, int64_t column, int count, const float (&v)[8]) const {
-    hopper::store_8(t, offset(row, column), count, v);
-  }
-#endif
-};
-
-struct AnyRows {
-  AnyTensor t;
-#ifdef __CUDACC__
-  __device__ void load(int64_t row, int64_t column, int count, float (&v)[8]) const {
-    for (int i = 0; i < count; ++i) v[i] = t.load(t.at(row, column + i));
-  }
-  __device__ void store(int64_t row, int64_t column, int count, const float (&v)[8]) const {
-    for (int i = 0; i < count; ++i) t.store(t.at(row, column + i), v[i]);
-  }
-#endif
-};
 
 // to = from, or from * slope(pre).
 template <class Rows>

@@ -1,5 +1,4 @@
 // scaled_mm_fp8 on the CPU: decodes a to f32, then as linear_fp8 (quant_linear.cpp).
-#include "ops/common/late_epilogue.h"
 #include "ops/common/linear_rows.h"
 #include "ops/scaled_mm_fp8/scaled_mm_fp8_spec.h"
 
@@ -33,17 +32,13 @@ Status run(const Call& call) {
   return run_scaled_mm(call, kOut, kEpilogue, a, b);
 }
 
-std::string refuses_pairs(const Call& call, const Machine& machine) {
-  return wants_codes(call) ? refuse_codes(call) : refuse_without_pairs(call, machine);
-}
-
 constexpr Impl kImpls[] = {
     {.id = "cpu/scaled_mm_fp8_simd",
      .refuses = refuses,
      .run = run,
      .workspace = kQuantLinearWorkspace},
     {.id = "cpu/scaled_mm_fp8_pairs",
-     .refuses = refuses_pairs,
+     .refuses = refuse_without_plain_pairs,
      .run = run_with_pairs,
      .workspace = kPairsWorkspace},
     {.id = "cpu/scaled_mm_fp8_codes",

@@ -30,19 +30,13 @@ inline constexpr Arg own_args[] = {
 };
 inline constexpr auto args = joined(with_epilogue(own_args), kRowsOutputArgs);
 
-inline constexpr Constraint constraints[] = {
+inline constexpr Constraint own_constraints[] = {
     kEvenPairs,
     kGateRows,
     kBetaNeedsResidual,
-    kProductConstraints[0],
-    kProductConstraints[1],
-    kProductConstraints[2],
-    kProductConstraints[3],
-    only_matrices("rank(a) == 2 || (out_format != nvfp4 && out_format != mxfp8)"),
-    kProductConstraints[5],
-    kProductConstraints[6],
-    kProductConstraints[7],
 };
+inline constexpr auto constraints = with_rows_output(
+    own_constraints, "rank(a) == 2 || (out_format != nvfp4 && out_format != mxfp8)");
 
 inline constexpr Case cases[] = {
     {"M=16 N=32 K=64"},

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "backends/cpu/parallel.h"
-#include "ops/common/late_epilogue.h"
 #include "ops/common/linear_rows.h"
 #include "ops/scaled_mm_int8/scaled_mm_int8_host.h"
 #include "ops/scaled_mm_int8/scaled_mm_int8_spec.h"
@@ -219,17 +218,13 @@ Status run(const Call& call) {
   return {};
 }
 
-std::string refuses_pairs(const Call& call, const Machine& machine) {
-  return wants_codes(call) ? refuse_codes(call) : refuse_without_pairs(call, machine);
-}
-
 constexpr Impl kImpls[] = {
     {.id = "cpu/scaled_mm_int8_simd",
      .refuses = refuses,
      .run = run,
      .workspace = "(min(M,128) + 4) * round_up(K,64) * 2 + 64"},
     {.id = "cpu/scaled_mm_int8_pairs",
-     .refuses = refuses_pairs,
+     .refuses = refuse_without_plain_pairs,
      .run = run_with_pairs,
      .workspace = kPairsWorkspace},
     {.id = "cpu/scaled_mm_int8_host",
