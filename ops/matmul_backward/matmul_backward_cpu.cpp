@@ -20,17 +20,6 @@
 namespace pestle::ops::matmul_backward {
 namespace {
 
-constexpr int kDOut = arg_index(spec, "d_out");
-constexpr int kA = arg_index(spec, "a");
-constexpr int kB = arg_index(spec, "b");
-constexpr int kAlpha = arg_index(spec, "alpha");
-constexpr int kBias = arg_index(spec, "bias");
-constexpr int kDA = arg_index(spec, "d_a");
-constexpr int kDB = arg_index(spec, "d_b");
-constexpr int kDBias = arg_index(spec, "d_bias");
-constexpr int kDResidual = arg_index(spec, "d_residual");
-constexpr int kActivation = arg_index(spec, "activation");
-
 // The caller's memory: sums of d_bias, d_pre of one matrix, then what a product needs.
 constexpr const char* kWorkspace =
     "192 + 8*N + if(activation == none, 0, 4*M*N) + (min(max(M,K),128) + 3) * "

@@ -22,17 +22,6 @@ namespace {
 
 using namespace pestle::cuda;
 
-constexpr int kDOut = arg_index(spec, "d_out");
-constexpr int kA = arg_index(spec, "a");
-constexpr int kB = arg_index(spec, "b");
-constexpr int kAlpha = arg_index(spec, "alpha");
-constexpr int kBias = arg_index(spec, "bias");
-constexpr int kDA = arg_index(spec, "d_a");
-constexpr int kDB = arg_index(spec, "d_b");
-constexpr int kDBias = arg_index(spec, "d_bias");
-constexpr int kDResidual = arg_index(spec, "d_residual");
-constexpr int kActivation = arg_index(spec, "activation");
-
 constexpr int64_t kMostRuns = 64;
 constexpr int64_t kLeastRows = 128;
 

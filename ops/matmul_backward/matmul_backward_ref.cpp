@@ -10,17 +10,6 @@
 namespace pestle::ops::matmul_backward {
 namespace {
 
-constexpr int kDOut = arg_index(spec, "d_out");
-constexpr int kA = arg_index(spec, "a");
-constexpr int kB = arg_index(spec, "b");
-constexpr int kAlpha = arg_index(spec, "alpha");
-constexpr int kBias = arg_index(spec, "bias");
-constexpr int kDA = arg_index(spec, "d_a");
-constexpr int kDB = arg_index(spec, "d_b");
-constexpr int kDBias = arg_index(spec, "d_bias");
-constexpr int kDResidual = arg_index(spec, "d_residual");
-constexpr int kActivation = arg_index(spec, "activation");
-
 // rows x columns values, row-major.
 struct Matrix {
   int64_t rows = 0, columns = 0;

@@ -74,4 +74,16 @@ inline constexpr OpSpec spec{
     .backward = {.why_not = "gradients of gradients are not provided"},
 };
 
+// Places of the arguments.
+inline constexpr int kDOut = arg_index(spec, "d_out");
+inline constexpr int kA = arg_index(spec, "a");
+inline constexpr int kB = arg_index(spec, "b");
+inline constexpr int kAlpha = arg_index(spec, "alpha");
+inline constexpr int kBias = arg_index(spec, "bias");
+inline constexpr int kDA = arg_index(spec, "d_a");
+inline constexpr int kDB = arg_index(spec, "d_b");
+inline constexpr int kDBias = arg_index(spec, "d_bias");
+inline constexpr int kDResidual = arg_index(spec, "d_residual");
+inline constexpr int kActivation = arg_index(spec, "activation");
+
 }  // namespace pestle::ops::matmul_backward

@@ -520,135 +520,55 @@ def linear_int8(x, weight, scale, alpha, bias, residual, norm_weight, q_scale, g
     return _with_codes(make, out, out_dtype, q_scale, global_scale, **codes)
 
 
-@_implements("linear_nvfp4", after=1)
-def linear_nvfp4(
-    x,
-    weight,
-    scale,
-    global_scale,
-    alpha,
-    bias,
-    residual,
-    norm_weight,
-    *,
-    nibbles,
-    scale_layout,
-    activation,
-    input_act,
-    input_layout,
-    eps,
-    out_dtype,
-    out=None,
-):
-    x = _changed(x, norm_weight, input_act, input_layout, eps)
+def _implements_linear(op):
+    """Of a linear layer of floats: its function gets x after input_act, the weight's tensors and
+    the product's `end`, what _linear() takes last."""
+
+    def made(function):
+        def called(x, *tensors, activation, input_act, input_layout, eps, out_dtype, out=None,
+                   **options):  # fmt: skip
+            *weight, alpha, bias, residual, norm_weight = tensors
+            x = _changed(x, norm_weight, input_act, input_layout, eps)
+            end = (out_dtype, out, (alpha, bias, residual, activation))
+            return function(x, *weight, end, **options)
+
+        called.__name__ = op
+        return _implements(op, after=1)(called)
+
+    return made
+
+
+@_implements_linear("linear_nvfp4")
+def linear_nvfp4(x, weight, scale, global_scale, end, *, nibbles, scale_layout):
     w = _Operand(weight, E2M1.value, scale.contiguous(), NVFP4, global_scale)
-    return _linear(x, w, NVFP4, out_dtype, out, (alpha, bias, residual, activation),
-                   high_first=nibbles == "high_first",
+    return _linear(x, w, NVFP4, *end, high_first=nibbles == "high_first",
                    swizzled=scale_layout == "swizzled")  # fmt: skip
 
 
-@_implements("linear_mxfp8", after=1)
-def linear_mxfp8(
-    x,
-    weight,
-    scale,
-    alpha,
-    bias,
-    residual,
-    norm_weight,
-    *,
-    scale_layout,
-    activation,
-    input_act,
-    input_layout,
-    eps,
-    out_dtype,
-    out=None,
-):
-    x = _changed(x, norm_weight, input_act, input_layout, eps)
+@_implements_linear("linear_mxfp8")
+def linear_mxfp8(x, weight, scale, end, *, scale_layout):
     w = _Operand(weight, kind(weight.dtype), scale.contiguous(), MX)
-    return _linear(x, w, MX, out_dtype, out, (alpha, bias, residual, activation),
-                   swizzled=scale_layout == "swizzled")  # fmt: skip
+    return _linear(x, w, MX, *end, swizzled=scale_layout == "swizzled")
 
 
-@_implements("linear_mxfp4", after=1)
-def linear_mxfp4(
-    x,
-    weight,
-    scale,
-    alpha,
-    bias,
-    residual,
-    norm_weight,
-    *,
-    nibbles,
-    scale_layout,
-    activation,
-    input_act,
-    input_layout,
-    eps,
-    out_dtype,
-    out=None,
-):
-    x = _changed(x, norm_weight, input_act, input_layout, eps)
+@_implements_linear("linear_mxfp4")
+def linear_mxfp4(x, weight, scale, end, *, nibbles, scale_layout):
     w = _Operand(weight, E2M1.value, scale.contiguous(), MX)
-    return _linear(x, w, MX, out_dtype, out, (alpha, bias, residual, activation),
-                   high_first=nibbles == "high_first",
+    return _linear(x, w, MX, *end, high_first=nibbles == "high_first",
                    swizzled=scale_layout == "swizzled")  # fmt: skip
 
 
-@_implements("linear_int4", after=1)
-def linear_int4(
-    x,
-    weight,
-    scale,
-    zero,
-    alpha,
-    bias,
-    residual,
-    norm_weight,
-    *,
-    group_size,
-    mode,
-    hadamard,
-    activation,
-    input_act,
-    input_layout,
-    eps,
-    out_dtype,
-    out=None,
-):
-    x = _changed(x, norm_weight, input_act, input_layout, eps)
+@_implements_linear("linear_int4")
+def linear_int4(x, weight, scale, zero, end, *, group_size, mode, hadamard):
     whole = group_size >= 32 and power_of_2(group_size) == group_size
     how = ROW if group_size == 0 else CHUNK if whole else ELEMENT
     how = how if scale.numel() else NONE  # an empty row has no scale
     w = _Operand(weight, NIBBLE.value, scale, how, extra=zero)
-    return _linear(rotated_f32(x, hadamard), w, how, out_dtype, out,
-                   (alpha, bias, residual, activation), group=group_size or 1 << 30)  # fmt: skip
+    return _linear(rotated_f32(x, hadamard), w, how, *end, group=group_size or 1 << 30)
 
 
-@_implements("linear_w4a8", after=1)
-def linear_w4a8(
-    x,
-    weight,
-    scale_rel,
-    scale_channel,
-    codebook,
-    alpha,
-    bias,
-    residual,
-    norm_weight,
-    *,
-    hadamard,
-    activation,
-    input_act,
-    input_layout,
-    eps,
-    out_dtype,
-    out=None,
-):
-    x = _changed(x, norm_weight, input_act, input_layout, eps)
+@_implements_linear("linear_w4a8")
+def linear_w4a8(x, weight, scale_rel, scale_channel, codebook, end, *, hadamard):
     w = _Operand(weight, INDEX.value, scale_rel, RELATIVE, scale_channel.contiguous(),
                  levels(codebook, x))  # fmt: skip
-    return _linear(rotated_f32(x, hadamard), w, RELATIVE, out_dtype, out,
-                   (alpha, bias, residual, activation))  # fmt: skip
+    return _linear(rotated_f32(x, hadamard), w, RELATIVE, *end)
