@@ -12,7 +12,15 @@
 namespace pestle::harness {
 namespace {
 
-constexpr int64_t kEnough = int64_t{1} << 18;  // output elements that need no further cutting
+// What needs no further cutting: so few output elements, made with so little arithmetic.
+constexpr int64_t kEnough = int64_t{1} << 18;
+constexpr int64_t kEnoughFlops = int64_t{1} << 29;
+// Where cutting leaves more arithmetic than this, fewer rows are kept.
+constexpr int64_t kManyFlops = int64_t{1} << 30;
+constexpr int64_t kFewerRows = 4;
+// Independence is tried with the other symbols cut to this, where the contract lets them be: which
+// results depend on one another does not depend on how many there are.
+constexpr int64_t kOthersTried = 512;
 // What a symbol is cut to, and the sizes on which its rows' independence is tried; later ones where
 // the contract wants multiples.
 struct Cut {
@@ -188,12 +196,80 @@ bool rows_are_independent(const Op& op, const std::string& text, const Symbols& 
   }
 }
 
+// The text with every symbol but `kept` at most kOthersTried, as far as that is still a call.
+std::string with_small_others(const Op& op, std::string text, const Symbols& kept) {
+  for (const Symbols& other : symbols_of(text)) {
+    const bool is_kept =
+        std::find_first_of(other.names.begin(), other.names.end(), kept.names.begin(),
+                           kept.names.end()) != other.names.end();
+    if (is_kept || other.value <= kOthersTried) continue;
+    const std::string smaller = with_symbols(text, other.names, kOthersTried);
+    if (call_from_text(op, smaller, DeviceType::kCpu).ok()) text = smaller;
+  }
+  return text;
+}
+
 int64_t output_elements(const Op& op, const TextCall& call) {
   int64_t most = 0;
   for (size_t i = 0; i < op.spec->args.size(); ++i) {
     if (is_tensor(op, call, i, Role::kOutput)) most = std::max(most, numel(call.values[i].tensor));
   }
   return most;
+}
+
+bool is_enough(const Op& op, const TextCall& call) {
+  if (output_elements(op, call) > kEnough) return false;
+  const auto flops = op.contract.evaluate(op.spec->flops, call.scope);
+  return flops.ok() && flops.value() <= kEnoughFlops;
+}
+
+struct PlannedCut {
+  std::string text;  // after it
+  int64_t value, kept;
+};
+struct Plan {
+  std::vector<PlannedCut> cuts;
+  bool cheap = false;
+};
+
+bool cuts_again(const Step& step, std::vector<std::vector<bool>>& is_cut) {
+  for (size_t i = 0; i < step.dimension.size(); ++i) {
+    if (step.dimension[i] >= 0 && is_cut[i][static_cast<size_t>(step.dimension[i])]) return true;
+  }
+  for (size_t i = 0; i < step.dimension.size(); ++i) {
+    if (step.dimension[i] >= 0) is_cut[i][static_cast<size_t>(step.dimension[i])] = true;
+  }
+  return false;
+}
+
+// Which symbols are cut, one after the other, each to its kept rows over `fewer`.
+Result<Plan> plan_cuts(const Op& op, const std::string& text, int64_t fewer, uint64_t seed) {
+  Plan plan;
+  std::string now = text;
+  std::vector<std::vector<bool>> is_cut(op.spec->args.size(), std::vector<bool>(kMaxRank));
+  for (const Symbols& symbol : symbols_of(text)) {
+    auto call = call_from_text(op, now, DeviceType::kCpu);
+    PESTLE_TRY(call.status());
+    if (!plan.cuts.empty() && is_enough(op, call.value())) break;
+    const std::string tried = with_small_others(op, now, symbol);
+    for (const Cut& sizes : kCuts) {
+      const int64_t kept = sizes.kept / fewer;
+      if (symbol.value <= 2 * kept) break;
+      const std::string small = with_symbols(now, symbol.names, kept);
+      auto made = make_step(op, now, small, symbol.value, kept);
+      if (!made.ok() || !rows_are_independent(op, tried, symbol, sizes, seed)) continue;
+      if (cuts_again(made.value(), is_cut)) continue;
+      plan.cuts.push_back({small, symbol.value, kept});
+      now = small;
+      break;
+    }
+  }
+  auto call = call_from_text(op, now, DeviceType::kCpu);
+  PESTLE_TRY(call.status());
+  const auto flops = op.contract.evaluate(op.spec->flops, call.value().scope);
+  PESTLE_TRY(flops.status());
+  plan.cheap = flops.value() <= kManyFlops;
+  return plan;
 }
 
 }  // namespace
@@ -225,39 +301,29 @@ std::vector<uint8_t> take_rows(const void* elements, const std::vector<int64_t> 
 
 Result<SampledCall> sample_call(const Op& op, const std::string& text,
                                 std::vector<std::vector<uint8_t>> inputs, uint64_t seed) {
+  auto planned = plan_cuts(op, text, 1, seed);
+  PESTLE_TRY(planned.status());
+  if (!planned.value().cheap) {
+    planned = plan_cuts(op, text, kFewerRows, seed);
+    PESTLE_TRY(planned.status());
+  }
+  if (planned.value().cuts.empty()) return unsupported("no rows of it stand alone");
   SampledCall sampled{text, std::move(inputs), {}};
   sampled.rows.resize(op.spec->args.size());
-  bool any = false;
-  for (const Symbols& symbol : symbols_of(text)) {
-    auto now = call_from_text(op, sampled.text, DeviceType::kCpu);
-    PESTLE_TRY(now.status());
-    if (any && output_elements(op, now.value()) <= kEnough) break;
-    for (const Cut& sizes : kCuts) {
-      if (symbol.value <= 2 * sizes.kept) break;
-      const std::string small = with_symbols(sampled.text, symbol.names, sizes.kept);
-      auto made = make_step(op, sampled.text, small, symbol.value, sizes.kept);
-      if (!made.ok() || !rows_are_independent(op, sampled.text, symbol, sizes, seed)) continue;
-      const Step& step = made.value();
-      bool twice = false;
-      for (size_t i = 0; i < step.dimension.size(); ++i) {
-        const int d = step.dimension[i];
-        twice |= d >= 0 && !sampled.rows[i].of[d].empty();
+  for (const PlannedCut& cut_now : planned.value().cuts) {
+    auto made = make_step(op, sampled.text, cut_now.text, cut_now.value, cut_now.kept);
+    PESTLE_TRY(made.status());
+    const Step& step = made.value();
+    const std::vector<int64_t> rows = pick(cut_now.value, cut_now.kept, seed + 1);
+    for (size_t i = 0; i < step.dimension.size(); ++i) {
+      if (step.dimension[i] >= 0) sampled.rows[i].of[step.dimension[i]] = rows;
+      if (is_tensor(op, step.large, i, Role::kInput)) {
+        sampled.inputs[i] =
+            cut(sampled.inputs[i], step.large.values[i].tensor, step.dimension[i], rows);
       }
-      if (twice) continue;
-      const std::vector<int64_t> rows = pick(symbol.value, sizes.kept, seed + 1);
-      for (size_t i = 0; i < step.dimension.size(); ++i) {
-        if (step.dimension[i] >= 0) sampled.rows[i].of[step.dimension[i]] = rows;
-        if (is_tensor(op, step.large, i, Role::kInput)) {
-          sampled.inputs[i] =
-              cut(sampled.inputs[i], step.large.values[i].tensor, step.dimension[i], rows);
-        }
-      }
-      sampled.text = small;
-      any = true;
-      break;
     }
+    sampled.text = cut_now.text;
   }
-  if (!any) return unsupported("no rows of it stand alone");
   return sampled;
 }
 

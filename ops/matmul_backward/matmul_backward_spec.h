@@ -57,7 +57,7 @@ inline constexpr Case cases[] = {
     {"B= M=4608 N=9216 K=3072", kBar},
     {"B= M=32760 N=5120 K=5120", kBar},
     {"B= M=32760 N=13824 K=5120", kBar},
-    {"B= M=4608 N=12288 K=3072 bias=bf16 activation=gelu_tanh", kBar},
+    {"B= M=1024 N=3072 K=768 bias=bf16 activation=gelu_tanh", kBar},
 };
 
 inline constexpr OpSpec spec{
