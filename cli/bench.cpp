@@ -19,7 +19,7 @@
 namespace pestle::cli {
 namespace {
 
-struct Options {
+struct BenchArguments {
   std::vector<std::string> ops;
   std::string tags = "bar";
   std::string case_text;
@@ -47,7 +47,7 @@ struct Job {
 };
 
 // The file's cases that are not among `jobs`.
-Status add_cases_of_file(const Options& options, const std::vector<const Op*>& ops,
+Status add_cases_of_file(const BenchArguments& options, const std::vector<const Op*>& ops,
                          std::vector<Job>& jobs) {
   auto more = cases_of_file(options.cases_file, ops);
   PESTLE_TRY(more.status());
@@ -62,7 +62,7 @@ Status add_cases_of_file(const Options& options, const std::vector<const Op*>& o
   return {};
 }
 
-Result<std::vector<Job>> select_jobs(const Options& options) {
+Result<std::vector<Job>> select_jobs(const BenchArguments& options) {
   unsigned tags = 0;
   if (!harness::tags_from_text(options.tags, tags)) {
     return invalid_argument("--tags is '" + options.tags +
@@ -110,7 +110,7 @@ void print_result(const harness::BenchResult& r) {
 using BenchFunction = std::function<Result<harness::BenchResult>(const Job&)>;
 
 // With the peers, if wanted, before and after ours: in turn, as far as two processes can be.
-Result<BenchFunction> cuda_bench_function(const Options& options) {
+Result<BenchFunction> cuda_bench_function(const BenchArguments& options) {
   std::shared_ptr<harness::Peers> peers;
   if (options.with_peers) {
     peers = std::make_shared<harness::Peers>();
@@ -135,7 +135,7 @@ Result<BenchFunction> cuda_bench_function(const Options& options) {
   });
 }
 
-Result<BenchFunction> bench_function(const Options& options) {
+Result<BenchFunction> bench_function(const BenchArguments& options) {
   if (options.memory != nullptr) return cuda_bench_function(options);
   auto made = harness::CopyCeiling::make();
   PESTLE_TRY(made.status());
@@ -148,7 +148,7 @@ Result<BenchFunction> bench_function(const Options& options) {
   });
 }
 
-int bench_all(const Options& options) {
+int bench_all(const BenchArguments& options) {
   auto jobs = select_jobs(options);
   if (!jobs.ok()) return fail(jobs.status());
   if (jobs.value().empty()) {
@@ -194,7 +194,7 @@ int bench_all(const Options& options) {
   return failed;
 }
 
-int bench_dispatch(const Options& options) {
+int bench_dispatch(const BenchArguments& options) {
   for (const harness::DispatchCost& cost : harness::bench_dispatch()) {
     if (options.json) {
       const nlohmann::ordered_json json = {{"op", cost.op},
@@ -210,7 +210,7 @@ int bench_dispatch(const Options& options) {
   return 0;
 }
 
-int bench_host_cost(const Options& options) {
+int bench_host_cost(const BenchArguments& options) {
   if (options.memory == nullptr) return fail(invalid_argument("--host-cost needs --device cuda"));
   harness::ResultFile file;
   if (Status status = file.open(options.out); !status.ok()) return fail(status);
@@ -229,7 +229,7 @@ int bench_host_cost(const Options& options) {
   return 0;
 }
 
-Status open_device(Options& options) {
+Status open_device(BenchArguments& options) {
   Device device;
   if (!harness::device_from_text(options.device, device)) {
     return invalid_argument("--device is '" + options.device + "', expected cpu, cuda or cuda:N");
@@ -256,7 +256,7 @@ void print_verdict(const harness::Verdict& v) {
   std::fflush(stdout);
 }
 
-int bench_bars(const Options& options) {
+int bench_bars(const BenchArguments& options) {
   harness::ResultFile file;
   if (Status status = file.open(options.out); !status.ok()) return fail(status);
   int met = 0;
@@ -275,7 +275,7 @@ int bench_bars(const Options& options) {
   return missed == 0 ? 0 : kExitFailed;
 }
 
-int run(Options& options) {
+int run(BenchArguments& options) {
   options.bench.footprint_bytes = options.footprint_mib << 20;
   if (Status status = open_device(options); !status.ok()) return fail(status);
   if (options.bench.timing.spread <= 0) {
@@ -287,7 +287,7 @@ int run(Options& options) {
   return options.dispatch ? bench_dispatch(options) : bench_all(options);
 }
 
-void add_bars_options(CLI::App* command, Options& options) {
+void add_bars_options(CLI::App* command, BenchArguments& options) {
   command->add_flag("--bars", options.bars, "measure and judge every bar of --bars-file");
   command->add_option("--bars-file", options.bar_options.bars_file, "(bench/bars.json)");
   command->add_option("--only", options.bar_options.only, "bars whose name contains this");
@@ -304,7 +304,7 @@ void add_bars_options(CLI::App* command, Options& options) {
 void add_bench(CLI::App& app, int* exit_code) {
   auto* command = app.add_subcommand(
       "bench", "Time implementations, next to a copy of the same memory in the same run");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BenchArguments>();
   options->bench.timing.spread = 0;  // by device
   command->add_option("op", options->ops, "ops; all when none is named");
   command->add_option("--tags", options->tags, "cases: smoke, edge, bar, huge or all (bar)");

@@ -14,7 +14,7 @@
 namespace pestle::cli {
 namespace {
 
-struct Options {
+struct CheckArguments {
   std::vector<std::string> ops;
   std::string tags = "smoke,edge";
   std::string case_text;
@@ -32,7 +32,7 @@ struct Options {
 };
 
 // The memory that --device names; the host needs none.
-Status open_device(Options& options) {
+Status open_device(CheckArguments& options) {
   if (!harness::device_from_text(options.device, options.place)) {
     return invalid_argument("--device is '" + options.device + "', expected cpu, cuda or cuda:N");
   }
@@ -48,7 +48,7 @@ Status open_device(Options& options) {
   return {};
 }
 
-Status read_options(Options& options, std::vector<const Op*>& ops, Dist& dist) {
+Status read_options(CheckArguments& options, std::vector<const Op*>& ops, Dist& dist) {
   if (!harness::tags_from_text(options.tags, options.check.tags)) {
     return invalid_argument("--tags is '" + options.tags +
                             "', expected some of smoke, edge, bar, huge, or all");
@@ -78,7 +78,7 @@ Status read_options(Options& options, std::vector<const Op*>& ops, Dist& dist) {
   return options.file.open(options.out);
 }
 
-void write_line(Options& options, const Op& op, const nlohmann::ordered_json& result) {
+void write_line(CheckArguments& options, const Op& op, const nlohmann::ordered_json& result) {
   nlohmann::ordered_json line = {
       {"op", op.spec->name}, {"tags", options.tags}, {"device", options.device}};
   line.update(result);
@@ -88,14 +88,14 @@ void write_line(Options& options, const Op& op, const nlohmann::ordered_json& re
 }
 
 // As the contract's own huge cases.
-void check_file_cases(const Options& options, const Op& op, harness::CheckReport& report) {
+void check_file_cases(const CheckArguments& options, const Op& op, harness::CheckReport& report) {
   const auto cases = cases_of_file(options.cases_file, {&op});
   for (const FileCase& entry : cases.value()) {
     check_case(op, {entry.text.c_str(), kHuge}, options.check, report);
   }
 }
 
-void run_checks(Options& options, const std::vector<const Op*>& ops, Dist dist,
+void run_checks(CheckArguments& options, const std::vector<const Op*>& ops, Dist dist,
                 harness::CheckReport& total) {
   const bool on_host = options.check.memory == nullptr;
   for (const Op* op : ops) {
@@ -114,7 +114,7 @@ void run_checks(Options& options, const std::vector<const Op*>& ops, Dist dist,
   }
 }
 
-int run_mutants(Options& options, const std::vector<const Op*>& ops) {
+int run_mutants(CheckArguments& options, const std::vector<const Op*>& ops) {
   int64_t caught = 0;
   int64_t survived = 0;
   for (const Op* op : ops) {
@@ -173,7 +173,7 @@ void print_text(const harness::CheckReport& report, bool verbose) {
   std::printf("nearest to its bound: %.0f %%\n", report.worst_bound * 100);
 }
 
-int run(Options& options) {
+int run(CheckArguments& options) {
   std::vector<const Op*> ops;
   Dist dist = Dist::kNormal;
   if (Status status = read_options(options, ops, dist); !status.ok()) return fail(status);
@@ -198,7 +198,7 @@ int run(Options& options) {
 void add_check(CLI::App& app, int* exit_code) {
   auto* command = app.add_subcommand(
       "check", "Run implementations on the contracts' cases and compare with the reference");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckArguments>();
   command->add_option("op", options->ops, "ops; all when none is named");
   command->add_option("--tags", options->tags, "smoke, edge, bar, huge or all (smoke,edge)");
   command->add_option("--impl", options->check.impl, "only this implementation");
