@@ -16,7 +16,7 @@ function(pestle_add_test name)
 endfunction()
 
 # A sanitizer's slowest program, in parts that take a core each (GoogleTest's own sharding).
-set(pestle_shards_harness 4)
+set(pestle_shards_harness 8)
 
 function(pestle_add_sharded_test area shards)
   foreach(shard RANGE 1 ${shards})
