@@ -2,6 +2,7 @@
 
 #include <cfloat>
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "backends/cpu/simd/row_math.h"
@@ -118,7 +119,9 @@ struct ReferenceGradients {
     const Term m1 = n.subtract_mean ? mean_of(g2) : Term();
     const Term m2 = mean_of(products);
     const double count = static_cast<double>(k);
-    const double sums = std::max(mean_of(g2).m, m2.m) * count;
+    double on_the_way = 0;  // sums with what rstd has not scaled yet
+    for (size_t j = 0; j < k; ++j) on_the_way += g2[j].m * s[j].m;
+    const double sums = std::max(std::max(mean_of(g2).m, m2.m) * count, on_the_way);
     for (size_t j = 0; j < k; ++j) {
       Term d = rstd * (g2[j] - m1 - y[j] * m2);
       // Sums on the way that f32 can't hold leave nothing to compare with.
@@ -132,6 +135,16 @@ struct ReferenceGradients {
       d_shift[j] = d_shift[j] + g[j];
       if (gate.data) d = d * input(gate, j);
       store(d_x, j, d);
+    }
+  }
+  // Sums of other rows of the group.
+  void add(const ReferenceGradients& more) {
+    for (size_t j = 0; j < k; ++j) {
+      d_weight[j] = d_weight[j] + more.d_weight[j];
+      d_bias[j] = d_bias[j] + more.d_bias[j];
+      d_gate[j] = d_gate[j] + more.d_gate[j];
+      d_scale[j] = d_scale[j] + more.d_scale[j];
+      d_shift[j] = d_shift[j] + more.d_shift[j];
     }
   }
   void end_group(int64_t group) {
@@ -155,9 +168,21 @@ struct ReferenceGradients {
 Status norm_backward_reference(const Call& call, const NormBackward& b) {
   ReferenceGradients gradients{call, b};
   const int64_t groups = b.groups();
-  const int64_t rows = b.forward.rows();
+  const int64_t rows = groups == 0 ? 0 : b.forward.rows() / groups;
+  // Runs of rows over the threads, fewer where rows are long and sums of them large.
+  const int64_t most = (int64_t{1} << 20) / std::max<int64_t>(1, b.forward.columns());
+  const int64_t runs = std::clamp<int64_t>(std::min<int64_t>(rows / 8, most), 1, 32);
   for (int64_t group = 0; group < groups; ++group) {
-    for (int64_t i = 0; i < rows / groups; ++i) gradients.row(group * (rows / groups) + i);
+    std::vector<std::unique_ptr<ReferenceGradients>> parts(static_cast<size_t>(runs));
+    cpu::parallel_for(runs, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t run = begin; run < end; ++run) {
+        auto part = std::make_unique<ReferenceGradients>(call, b);
+        const int64_t last = rows * (run + 1) / runs;
+        for (int64_t i = rows * run / runs; i < last; ++i) part->row(group * rows + i);
+        parts[static_cast<size_t>(run)] = std::move(part);
+      }
+    });
+    for (const auto& part : parts) gradients.add(*part);
     gradients.end_group(group);
   }
   gradients.end();

@@ -1,17 +1,16 @@
 // group_norm on CUDA.
 // Map      staged (group_norm_staged.cuh): groups of 16 KiB to 3.5 MiB (half as long with a
-// residual
-//          or a gate) in the shared memory of a block or a cluster, where that is 227 KiB. held
-//          (group_norm_held.cuh): shorter ones in registers. long (group_norm_long.cuh): longer
-//          ones in two passes of one kernel. All three make codes of a given scale of the whole
-//          tensor, too. any: a block a group, any strides. codes: one of these, then the quantiser,
-//          out of the L2 as far as it fits (ops/common/rule_codes.h).
-// Traffic  staged, held: each tensor once. long: x and residual twice, once out of the L2.
-// Modulation is folded into
+//          residual or a gate) in the shared memory of a block or a cluster, where that is 227 KiB.
+//          held (group_norm_held.cuh): shorter ones in registers. long (group_norm_long.cuh):
+//          longer ones in two kernels. All three make codes of a given scale of the whole tensor,
+//          too. any: a block a group, any strides. codes: one of these, then the quantiser, out of
+//          the L2 as far as it fits (ops/common/rule_codes.h).
+// Traffic  staged, held: each tensor once. long: x and residual twice. Modulation is folded into
 //          weight and bias of a sample's channel. codes: out written and read again.
 // Numerics f32; means and squared differences from them, joined in a fixed order.
 // Measured H200, share of the copy: staged 131,072 elements with silu 78 %, with modulation 75 %,
-//          with a residual 72 %, 409,600 elements 82 %; long 71 % (x counted twice); codes 47 %.
+//          with a residual 72 %, 409,600 elements 82 %; long 87 %, with residual and gate 91 % (x
+//          and residual counted twice); codes 47 %.
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/row_ring.cuh"
 #include "backends/cuda/device/tiles.h"
@@ -30,8 +29,8 @@ namespace {
 
 using namespace pestle::cuda;
 
-// Of chunks 16 bytes, of groups 16; each group's last chunk may be a short one.
-constexpr const char* kLongWorkspace = "16*(M*K*bytes(x)/65536 + 2*size(x,0)*groups) + 64";
+// Of chunks 16 bytes; each group's last one may be short.
+constexpr const char* kLongWorkspace = "16*(M*K*bytes(x)/16384 + size(x,0)*groups)";
 
 constexpr int64_t kLeastStaged = 16 << 10;     // bytes of a group
 constexpr int64_t kLongestOfMany = 256 << 10;  // the same, held, of more than kStagedChannels
@@ -149,24 +148,21 @@ Status start_held(const Call& call, const Groups& g, Job& job) {
                 kernel, job);
 }
 
-int64_t chunks_of(const Groups& g) {
-  return ceil_div(g.size() * dtype_bytes(g.x.dtype), kChunkBytes);
-}
-
 template <class T, bool kSum>
 Status start_long(const Call& call, const Groups& g, const Job& job) {
-  const int64_t chunks = chunks_of(g), count = g.count();
+  constexpr int64_t kTileUnits = kThreads * kTile<T, kSum>;
+  const int64_t tiles = ceil_div(job.units, kTileUnits);
+  const int64_t tiles_each = ceil_div(tiles, kMostChunks), chunks = ceil_div(tiles, tiles_each);
   LongJob p{};
   p.job = job;
-  p.count = static_cast<uint32_t>(count);
-  p.chunks = static_cast<uint32_t>(chunks);
-  p.ahead = static_cast<uint32_t>(std::min(count, ceil_div(kAhead, chunks)));
-  p.chunk_units = kChunkBytes / (kUnit * T::kBytes);
+  p.chunks = FastDivisor(static_cast<uint32_t>(chunks));
+  p.tiles = FastDivisor(static_cast<uint32_t>(tiles));
+  p.chunk_units = tiles_each * kTileUnits;
   p.parts = static_cast<float4*>(call.workspace);
-  p.whole = reinterpret_cast<float2*>(p.parts + count * chunks);
-  p.numbers = reinterpret_cast<uint32_t*>(p.whole + count);
-  PESTLE_TRY(clear(call, p.numbers, 8 * count + 4));
-  return launch(call, "group_norm", {2 * count * chunks, kThreads}, long_kernel<T, kSum>, p);
+  PESTLE_TRY(launch(call, "group_norm", {g.count() * chunks, kThreads},
+                    long_statistics_kernel<T, kSum>, p));
+  return launch_early(call, "group_norm", {g.count() * tiles, kThreads},
+                      long_results_kernel<T, kSum>, p);
 }
 
 // Does the held kernel take groups that the staged one does not? Long ones of many channels are

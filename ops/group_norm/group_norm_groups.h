@@ -18,7 +18,7 @@ inline constexpr int kOutFormat = arg_index(spec, "out_format");
 inline constexpr const char* kCodesWorkspace =
     "if(keep_out && out_format != nvfp4 && out_format != mxfp8, 0, M*K*bytes(x)) + "
     "if(out_format == nvfp4 || out_format == mxfp8, M*K, 0) + "
-    "16*(M*K*bytes(x)/65536 + 2*size(x,0)*groups) + 4*M + 8192";
+    "16*(M*K*bytes(x)/16384 + size(x,0)*groups) + 4*M + 8192";
 
 struct Groups : ChannelGroups {
   TensorView out, residual_out;

@@ -116,23 +116,6 @@ __device__ inline void store_result(const Job& p, int64_t at, const uint4& piece
   if (p.out != nullptr) store16(p.out + at, piece);
   if (p.q != nullptr) put_codes<T>(p.q + at / T::kBytes, piece, p.q_scale);
 }
-
-// Count, mean and sum of squared differences of some elements.
-struct Part {
-  float n, mean, squares;
-
-  __device__ Part merged(const Part& b) const {
-    const float total = n + b.n;
-    if (total == 0) return *this;
-    const float apart = b.mean - mean;
-    const float share = b.n / total;
-    return {total, __fmaf_rn(apart, share, mean), squares + b.squares + apart * apart * n * share};
-  }
-  __device__ Part shifted(int distance) const {
-    return {__shfl_down_sync(~0u, n, distance), __shfl_down_sync(~0u, mean, distance),
-            __shfl_down_sync(~0u, squares, distance)};
-  }
-};
 #endif
 
 }  // namespace pestle::ops::group_norm

@@ -76,7 +76,8 @@ inline constexpr Case cases[] = {
      kBar},
 };
 
-// Groups beyond 3.5 MiB, more than the shared memory of a cluster, have to be read twice.
+// Groups beyond 3.5 MiB, with the residual's, are more than the shared memory of a cluster and have
+// to be read twice.
 inline constexpr OpSpec spec{
     .name = "group_norm",
     .doc =
@@ -91,7 +92,7 @@ inline constexpr OpSpec spec{
     .bytes =
         "M*K*bytes(x)*(1 + 2*has(residual) + (out_format == none || keep_out)) + "
         "if(out_format == none, 0, if(out_format == nvfp4, M*K*9/16, M*K)) + "
-        "if(M*K/max(1, size(x,0)*groups)*bytes(x) > 3670016, "
+        "if(M*K/max(1, size(x,0)*groups)*bytes(x)*(1 + has(residual)) > 3670016, "
         "M*K*bytes(x)*(1 + has(residual)), 0)",
     .backward = {.op = "group_norm_backward",
                  .call = "d_out=grad(out), x=x, weight=weight, bias=bias, residual=residual, "

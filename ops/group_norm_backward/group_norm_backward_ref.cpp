@@ -1,8 +1,9 @@
-// group_norm_backward, reference: float64, any strides.
+// group_norm_backward, reference: float64, any strides; groups of a sample over the threads.
 #include <cfloat>
 #include <cmath>
 #include <vector>
 
+#include "backends/cpu/parallel.h"
 #include "ops/group_norm_backward/group_norm_backward_groups.h"
 
 namespace pestle::ops::group_norm_backward {
@@ -108,7 +109,6 @@ struct Sums {
 struct Gradients {
   const Call& call;
   const Groups& g;
-  Reference reference{g};
   std::vector<Sums> sums = std::vector<Sums>(static_cast<size_t>(g.channels));
 
   void store(char* to, DType dtype, const Term& t) const {
@@ -122,6 +122,7 @@ struct Gradients {
   }
   void run_group(int64_t group) {
     const auto count = static_cast<double>(g.size());
+    Reference reference{g};
     reference.find_statistics(group);
     const auto modulation =
         static_cast<size_t>(group / g.groups / std::max<int64_t>(1, g.samples_each()));
@@ -156,7 +157,12 @@ struct Gradients {
   void run() {
     const auto rows = static_cast<size_t>(g.modulations());
     for (Sums& one : sums) one.gate = one.scale = one.shift = std::vector<Term>(rows);
-    for (int64_t group = 0; group < g.count(); ++group) run_group(group);
+    // A channel's sums belong to one thread.
+    cpu::parallel_for(g.groups, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t of_sample = begin; of_sample < end; ++of_sample) {
+        for (int64_t i = 0; i < g.samples(); ++i) run_group(i * g.groups + of_sample);
+      }
+    });
     for (int64_t c = 0; c < g.channels; ++c) {
       const Sums& of = sums[static_cast<size_t>(c)];
       if (g.d_weight.data) store(at(g.d_weight, c), g.d_weight.dtype, of.weight);

@@ -39,6 +39,7 @@ inline constexpr Case cases[] = {
     {"M=9 K=17 x=f32 weight=f32", kEdge, Dist::kSpecial},
     {"M=9 K=64 weight=f32 residual=bf16", kEdge, Dist::kSpecial},
     {"M=60 K=8 weight=f32", kEdge, Dist::kSpecial},
+    {"M=60 K=8", kEdge, Dist::kSpecial},
     {"M=5 K=40 x=f32 weight=f32", kEdge, Dist::kZeros},
     {"M=11264 K=4096 weight=f32", kBar},
     {"M=2816 K=16384 weight=f32", kBar},
