@@ -13,6 +13,7 @@ namespace {
 // Wide enough that four unrolled 64-byte stores past the end still land in it.
 constexpr int64_t kGuardBytes = 1024;
 constexpr int64_t kPadElements = 3;
+constexpr int64_t kMostPieces = 4096;  // of sampled rows, that are brought one by one
 constexpr int64_t kHashedHere = int64_t{1} << 20;
 constexpr int64_t kBytesPerTask = int64_t{1} << 20;
 
@@ -190,7 +191,35 @@ void TestTensor::upload() {
 
 void TestTensor::download() {
   memory_->synchronize();
+  partial_ = false;
   if (image_) memory_->to_host(image_.get(), device_.get(), bytes_);
+}
+
+void TestTensor::bring(int64_t from, int64_t bytes) {
+  memory_->to_host(host_bytes() + from, static_cast<uint8_t*>(device_.get()) + from, bytes);
+}
+
+void TestTensor::download_guards() {
+  if (!has_guards_only()) return download();
+  memory_->synchronize();
+  const int64_t begin = host_view_.as<uint8_t>() - host_bytes();
+  const int64_t end = begin + size_bytes(host_view_);
+  bring(0, begin);
+  bring(end, bytes_ - end);
+}
+
+void TestTensor::download_rows(const std::vector<int64_t> (&rows)[kMaxRank]) {
+  int d = 0;
+  int64_t outer = 1;
+  while (d < view_.rank && rows[d].empty()) outer *= view_.shape[d++];
+  const bool some = d < view_.rank && outer * std::ssize(rows[d]) <= kMostPieces;
+  if (!some || !has_guards_only() || bytes_ <= kHashedHere) return download();
+  download_guards();
+  partial_ = true;
+  const int64_t begin = host_view_.as<uint8_t>() - host_bytes();
+  const int64_t piece = host_view_.strides[d] * dtype_bytes(host_view_.dtype);
+  for (int64_t o = 0; o < outer; ++o)
+    for (const int64_t row : rows[d]) bring(begin + (o * view_.shape[d] + row) * piece, piece);
 }
 
 void TestTensor::poison(uint8_t byte) {
@@ -218,6 +247,7 @@ const void* TestTensor::read(std::vector<uint8_t>& scratch) const {
 }
 
 uint64_t TestTensor::hash_elements() const {
+  if (partial_) return memory_->hash(view_.data, size_bytes(view_));
   std::vector<uint8_t> scratch;
   const void* elements = read(scratch);
   return hash_bytes(elements, size_bytes(host_view_));

@@ -35,6 +35,11 @@ class TestTensor {
   const TensorView& host_view() const { return host_view_; }
   void upload();
   void download();
+  // The guards alone, where there are no gaps between the elements; else everything.
+  void download_guards();
+  // The guards, and the elements whose indices are among `rows` in every dimension (an empty list
+  // stands for all); else everything. What is hashed then lies where the op sees it.
+  void download_rows(const std::vector<int64_t> (&rows)[kMaxRank]);
   // The whole allocation where the op sees it.
   Region region() const { return {device_.get(), bytes_}; }
 
@@ -71,9 +76,12 @@ class TestTensor {
   std::unique_ptr<void, Release> image_{nullptr, {}};  // null when the device is host visible
   Memory* memory_ = nullptr;
   int64_t bytes_ = 0;
+  bool partial_ = false;  // the image holds no more than download_rows brought
   TensorView view_;
   TensorView host_view_;
 
+  bool has_guards_only() const { return image_ && is_contiguous(host_view_) && numel(view_) > 0; }
+  void bring(int64_t from, int64_t bytes);
   uint8_t* host_bytes() const {
     return static_cast<uint8_t*>(image_ ? image_.get() : device_.get());
   }

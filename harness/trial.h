@@ -83,6 +83,7 @@ class Trial {
   bool is_bounded_output(size_t arg) const;
   // Of an argument that is one tensor and there.
   const TestTensor& tensor_of(const Placed& placed, size_t arg) const;
+  void bring_results(Placed& placed) const;
   // Runs once; adds faults; returns the hash of the outputs.
   uint64_t run_once(Placed& placed, const Impl& impl, Launch launch, uint8_t poison,
                     Outcome& outcome);
