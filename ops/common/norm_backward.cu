@@ -141,16 +141,19 @@ __device__ void any_sums(const AnyGradients& p, bool of_groups, int64_t block) {
 
 __global__ void __launch_bounds__(kAnyRowThreads)
     any_rows_kernel(const __grid_constant__ AnyGradients p) {
+  wait_previous_kernel();
   any_row(p, blockIdx.x);
 }
 // Blocks of 32 columns, `groups` of them above one another.
 __global__ void __launch_bounds__(kAnyRowThreads)
     any_sums_kernel(const __grid_constant__ AnyGradients p, bool of_groups) {
+  wait_previous_kernel();
   any_sums(p, of_groups, blockIdx.x);
 }
 // All of it, by the one cluster that is the grid. sums, group_sums: blocks that these want.
 __global__ void __launch_bounds__(kAnyRowThreads)
     any_small_kernel(const __grid_constant__ AnyGradients p, int sums, int group_sums) {
+  wait_previous_kernel();
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) any_row(p, row);
   __syncthreads();
   cluster_arrive();
@@ -380,17 +383,19 @@ Status norm_backward_cuda_any(const Call& call, const char* name, const NormBack
   if ((sums || group_sums) && elements > 0 && elements <= kSmallElements) {
     const Machine machine = machine_for({DeviceType::kCuda, device_index(call)});
     const int blocks = std::min(8, largest_cluster(machine.compute_capability));
-    return launch(call, name, {blocks, kAnyRowThreads, 0, blocks}, any_small_kernel, job,
-                  static_cast<int>(sums ? tiles : 0),
-                  static_cast<int>(group_sums ? tiles * groups : 0));
+    return launch_early(call, name, {blocks, kAnyRowThreads, 0, blocks}, any_small_kernel, job,
+                        static_cast<int>(sums ? tiles : 0),
+                        static_cast<int>(group_sums ? tiles * groups : 0));
   }
-  PESTLE_TRY(launch(call, name, {n.rows(), kAnyRowThreads}, any_rows_kernel, job));
-  if (sums) PESTLE_TRY(launch(call, name, {tiles, kAnyRowThreads}, any_sums_kernel, job, false));
+  PESTLE_TRY(launch_early(call, name, {n.rows(), kAnyRowThreads}, any_rows_kernel, job));
+  if (sums)
+    PESTLE_TRY(launch_early(call, name, {tiles, kAnyRowThreads}, any_sums_kernel, job, false));
   if (!group_sums) return {};
   AnyGradients of_groups = job;
   of_groups.rows_of_group = groups == 0 ? 1 : n.rows() / groups;
   if (n.rows() == 0) of_groups.rows_of_group = 0;
-  return launch(call, name, {tiles * groups, kAnyRowThreads}, any_sums_kernel, of_groups, true);
+  return launch_early(call, name, {tiles * groups, kAnyRowThreads}, any_sums_kernel, of_groups,
+                      true);
 }
 
 std::string refuse_norm_backward_cuda(const NormBackward& b, const Machine& machine) {

@@ -81,27 +81,24 @@ struct NormBackward {
 
 template <const OpSpec& spec>
 NormBackward norm_backward(const Call& call, bool subtract_mean) {
-  const auto view = [&](int index) {
-    return index >= 0 && call.has(index) ? call.tensor(index) : TensorView();
-  };
   NormBackward b;
-  b.forward.x = view(norm_arg(spec, "x"));
-  b.forward.residual = view(norm_arg(spec, "residual"));
-  b.forward.gate = view(norm_arg(spec, "gate"));
-  b.forward.weight = view(norm_arg(spec, "weight"));
-  b.forward.bias = view(norm_arg(spec, "bias"));
-  b.forward.scale = view(norm_arg(spec, "scale"));
+  take_view(call, norm_arg(spec, "x"), b.forward.x);
+  take_view(call, norm_arg(spec, "residual"), b.forward.residual);
+  take_view(call, norm_arg(spec, "gate"), b.forward.gate);
+  take_view(call, norm_arg(spec, "weight"), b.forward.weight);
+  take_view(call, norm_arg(spec, "bias"), b.forward.bias);
+  take_view(call, norm_arg(spec, "scale"), b.forward.scale);
   b.forward.eps = call.number(norm_arg(spec, "eps"));
   b.forward.subtract_mean = subtract_mean;
-  b.d_out = view(norm_arg(spec, "d_out"));
-  b.d_residual_out = view(norm_arg(spec, "d_residual_out"));
-  b.d_x = view(norm_arg(spec, "d_x"));
-  b.d_residual = view(norm_arg(spec, "d_residual"));
-  b.d_weight = view(norm_arg(spec, "d_weight"));
-  b.d_bias = view(norm_arg(spec, "d_bias"));
-  b.d_gate = view(norm_arg(spec, "d_gate"));
-  b.d_scale = view(norm_arg(spec, "d_scale"));
-  b.d_shift = view(norm_arg(spec, "d_shift"));
+  take_view(call, norm_arg(spec, "d_out"), b.d_out);
+  take_view(call, norm_arg(spec, "d_residual_out"), b.d_residual_out);
+  take_view(call, norm_arg(spec, "d_x"), b.d_x);
+  take_view(call, norm_arg(spec, "d_residual"), b.d_residual);
+  take_view(call, norm_arg(spec, "d_weight"), b.d_weight);
+  take_view(call, norm_arg(spec, "d_bias"), b.d_bias);
+  take_view(call, norm_arg(spec, "d_gate"), b.d_gate);
+  take_view(call, norm_arg(spec, "d_scale"), b.d_scale);
+  take_view(call, norm_arg(spec, "d_shift"), b.d_shift);
   return b;
 }
 

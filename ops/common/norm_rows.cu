@@ -13,7 +13,7 @@
 //          93, adaln with gate and residual 94 %. norm_rows.md
 #include "backends/cuda/device/row_ring.cuh"
 #include "backends/cuda/device/tiles.h"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/early_launch.h"
 #include "backends/cuda/shared_memory.h"
 #include "ops/common/norm_job.cuh"
 #include "ops/common/norm_resident.h"
@@ -261,6 +261,7 @@ template <class T, int kThreads, bool kSum>
 __global__ void __launch_bounds__(kThreads)
     __maxnreg__(kThreads == kLargeBlock ? (kRegisters<T, NoCodes, kThreads, kSum>) : 80)
         row_kernel(const __grid_constant__ NormJob p) {
+  wait_previous_kernel();
   using Map = MapOf<T, NoCodes>;
   __shared__ TeamJoins<6> parts;
   Team team(p.shape);
@@ -399,6 +400,7 @@ struct AnyRows {
 };
 
 __global__ void __launch_bounds__(kAnyThreads) any_kernel(const __grid_constant__ AnyNorm p) {
+  wait_previous_kernel();
   __shared__ float v[kPiece];
   AnyRows rows(p, blockIdx.x);
   rows.find_statistics();
@@ -435,8 +437,8 @@ Status start_sums(const Call& call, const char* name, NormJob& job, const NormRo
   if constexpr (Kind::kCodes) {
     return start_walk<T, Kind, kThreads, kSum>(call, name, job, n);
   } else {
-    return launch(call, name, {s.blocks(), s.threads, 0, s.cluster}, row_kernel<T, kThreads, kSum>,
-                  job);
+    return launch_early(call, name, {s.blocks(), s.threads, 0, s.cluster},
+                        row_kernel<T, kThreads, kSum>, job);
   }
 }
 
@@ -550,7 +552,7 @@ Status norm_rows_cuda_any(const Call& call, const char* name, const NormRows& n)
                     n.rows() / groups_of(n),
                     n.eps,
                     n.subtract_mean};
-  return launch(call, name, {n.rows(), kAnyThreads}, any_kernel, job);
+  return launch_early(call, name, {n.rows(), kAnyThreads}, any_kernel, job);
 }
 
 std::string refuse_norm_rows_cuda(const NormRows& n, const Machine& machine) {

@@ -87,21 +87,23 @@ consteval int norm_arg(const OpSpec& spec, std::string_view name) {
   return -1;
 }
 
+// Into a view that is empty: copying empty ones would be most of a small call's cost.
+inline void take_view(const Call& call, int index, TensorView& to) {
+  if (index >= 0 && call.has(index)) to = call.tensor(index);
+}
+
 template <const OpSpec& spec>
 NormRows norm_rows(const Call& call, bool subtract_mean) {
-  const auto view = [&](int index) {
-    return index >= 0 && call.has(index) ? call.tensor(index) : TensorView();
-  };
   NormRows n;
-  n.x = view(norm_arg(spec, "x"));
-  n.residual = view(norm_arg(spec, "residual"));
-  n.gate = view(norm_arg(spec, "gate"));
-  n.weight = view(norm_arg(spec, "weight"));
-  n.bias = view(norm_arg(spec, "bias"));
-  n.scale = view(norm_arg(spec, "scale"));
-  n.shift = view(norm_arg(spec, "shift"));
-  n.out = view(norm_arg(spec, "out"));
-  n.residual_out = view(norm_arg(spec, "residual_out"));
+  take_view(call, norm_arg(spec, "x"), n.x);
+  take_view(call, norm_arg(spec, "residual"), n.residual);
+  take_view(call, norm_arg(spec, "gate"), n.gate);
+  take_view(call, norm_arg(spec, "weight"), n.weight);
+  take_view(call, norm_arg(spec, "bias"), n.bias);
+  take_view(call, norm_arg(spec, "scale"), n.scale);
+  take_view(call, norm_arg(spec, "shift"), n.shift);
+  take_view(call, norm_arg(spec, "out"), n.out);
+  take_view(call, norm_arg(spec, "residual_out"), n.residual_out);
   n.eps = call.number(norm_arg(spec, "eps"));
   n.subtract_mean = subtract_mean;
   n.quant = quantized_output<spec>(call);

@@ -64,6 +64,7 @@ constexpr int kBackwardBlocks = sizeof(typename Access::Raw) <= 16 ? 2 : 1;
 template <class Access, SoftmaxKind kKind>
 __global__ void __launch_bounds__(kRowThreads, kBackwardBlocks<Access>)
     held_backward_kernel(SoftmaxBackwardJob job) {
+  cuda::wait_previous_kernel();
   __shared__ RowParts shared;
   const RowPlace place = row_place(job.groups);
   begin_row(place);
@@ -118,6 +119,7 @@ __device__ void each_pair(const Access& d_out, const Access& out, int first, Bod
 
 template <class Access, SoftmaxKind kKind>
 __global__ void __launch_bounds__(kRowThreads, 2) long_backward_kernel(SoftmaxBackwardJob job) {
+  cuda::wait_previous_kernel();
   constexpr int kStep = Access::kNeighbours ? 2 : 1;
   __shared__ RowParts shared;
   const RowPlace place = row_place(job.groups);
@@ -407,8 +409,9 @@ Status start_softmax_backward(const Call& call, const char* name, SoftmaxBackwar
   const int64_t units = ceil_div(job.out.count, kUnit);
   const int most_blocks = units > kBackwardThreads<T> * kRowChunks ? cluster_blocks(call) : 1;
   const auto start = [&](auto* kernel) {
-    return launch(call, name, {job.groups.blocks(), job.groups.threads(), 0, job.groups.cluster},
-                  kernel, job);
+    return launch_early(call, name,
+                        {job.groups.blocks(), job.groups.threads(), 0, job.groups.cluster}, kernel,
+                        job);
   };
   if (any) {
     const bool apart = job.out.step != job.out.any.bytes && rows >= 1024;

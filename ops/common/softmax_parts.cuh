@@ -4,7 +4,7 @@
 
 #include "backends/cuda/device/exponential.cuh"
 #include "backends/cuda/device/row_access.cuh"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/early_launch.h"
 #include "backends/cuda/tensor_amax.h"
 
 namespace pestle::ops {

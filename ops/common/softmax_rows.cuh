@@ -23,6 +23,7 @@ namespace softmax_device {
 // Rows of one block: exponentials are kept, so that each element has one.
 template <class Access, SoftmaxKind kKind>
 __global__ void __launch_bounds__(kRowThreads, 2) short_kernel(SoftmaxJob job) {
+  cuda::wait_previous_kernel();
   __shared__ RowParts shared;
   const RowPlace place = row_place(job.groups);
   const Access x(job.x, place);
@@ -72,6 +73,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) short_kernel(SoftmaxJob job) {
 
 template <class Access, SoftmaxKind kKind>
 __global__ void __launch_bounds__(kRowThreads, 2) long_kernel(SoftmaxJob job) {
+  cuda::wait_previous_kernel();
   constexpr int kChunks = Access::kChunks;
   __shared__ RowParts shared;
   const RowPlace place = row_place(job.groups);
@@ -128,17 +130,18 @@ Status start_softmax(const Call& call, const char* name, SoftmaxJob& job) {
   const int64_t units = job.x.count / kUnit;
   const int64_t rows = job.groups.rows;
   const auto start = [&](auto* kernel) {
-    return launch(call, name, {job.groups.blocks(), job.groups.threads(), 0, job.groups.cluster},
-                  kernel, job);
+    return launch_early(call, name,
+                        {job.groups.blocks(), job.groups.threads(), 0, job.groups.cluster}, kernel,
+                        job);
   };
   const int most_blocks = units > kRowBlockUnits ? cluster_blocks(call) : 1;
   if constexpr (kKind == SoftmaxKind::kLoss) {
     // Without a second pass there is nothing to hold a row for.
     if (rows >= kManyRows || units <= kRowBlockUnits) {
       job.groups = RowGroups::block_a_row(rows, units, kStagedThreads);
-      return launch(call, name,
-                    {job.groups.blocks(), job.groups.threads(), ring_bytes(job.groups.threads())},
-                    streamed_kernel<T>, job);
+      return launch_early(
+          call, name, {job.groups.blocks(), job.groups.threads(), ring_bytes(job.groups.threads())},
+          streamed_kernel<T>, job);
     }
   } else {
     // Few rows of a block each are a matter of latency.
@@ -180,8 +183,9 @@ Status start_softmax_any(const Call& call, const char* name, SoftmaxJob& job) {
   const bool apart = job.x.step != job.x.any.bytes && job.groups.rows >= 1024;
   job.groups = apart ? RowGroups::one_thread(job.groups.rows, units)
                      : RowGroups::looping(job.groups.rows, units, most_blocks);
-  return launch(call, name, {job.groups.blocks(), job.groups.threads(), 0, job.groups.cluster},
-                long_kernel<Elements<T>, kKind>, job);
+  return launch_early(call, name,
+                      {job.groups.blocks(), job.groups.threads(), 0, job.groups.cluster},
+                      long_kernel<Elements<T>, kKind>, job);
 }
 
 template <SoftmaxKind kKind>

@@ -545,6 +545,7 @@ __device__ inline void stream_row(const StagedRow<T>& row, uint4* own, Take&& ta
 template <class T>
 __global__ void __launch_bounds__(kStagedThreads, 6)
     streamed_kernel(const __grid_constant__ SoftmaxJob job) {
+  cuda::wait_previous_kernel();
   extern __shared__ uint4 staged[];
   __shared__ RowParts shared[2];
   const RowPlace place = row_place(job.groups);
