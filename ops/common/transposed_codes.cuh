@@ -4,16 +4,18 @@
 //          inside sectors. A thread turns its 8 x 8 codes in registers; they cross the block
 //          through shared memory and leave a second time by columns, 16 bytes a lane. Tall tiles
 //          write q_t from whole sector to whole sector: a ninth warp makes the codes of the next
-//          tile's first 24 rows once more. Tiles go down 4 at a time (16: tall, or without q_t), so
+//          tile's first 24 rows once more. Tiles go down 4 at a time (16 without q_t), so
 //          that tiles that share sectors of q_t run together.
 // Traffic  x, q and q_t once. x twice for a computed scale of the tensor or of columns: an amax
 //          pass first, then tiles from the end, which the L2 still holds.
 // Numerics as ops/common/quantize_rows.cuh: codes bit for bit those of the CPU.
 // Measured on an H200, share of a copy of the same bytes, bf16: 32768 x 16384 with a scale for the
-//          tensor 90 % (89 % by 16 down, 88 % by 64), computed 92 %, squares 89 %, columns 86 %;
-//          32760 x 5120, where q_t's rows begin inside sectors: 87 % (82 % with sectors in parts),
-//          squares 75 %.
-// Tried    squares down a strip of 8 or 16, what fills no sector kept for the next: 72 and 73 %.
+//          tensor 91 % (89 % by 16 down, 88 % by 64), computed 92 %, squares 89 %, columns 90 % (86
+//          % by two blocks a multiprocessor, not three, which spill 100 bytes); 32760 x 5120, where
+//          q_t's rows begin inside sectors: fp8 89 % (87 % by 16 down, 84 % by 64; 82 % with
+//          sectors in parts), squares 74 %.
+// Tried    squares down a strip of 8 or 16, what fills no sector kept for the next: 72 and 73 %;
+//          four blocks a multiprocessor: squares 73 %; q by plain stores: the same.
 #pragma once
 
 #include "ops/common/quantize_rows.cuh"
@@ -240,7 +242,9 @@ __device__ void encode_tile(const TileCodes& t, const TileAt& tile, int unit, in
 }
 
 template <class T, class Code, bool kColumns, bool kTall>
-__global__ void __launch_bounds__(TileShape<kTall>::kThreads, kColumns&& kTall ? 1 : 2)
+__global__ void __launch_bounds__(TileShape<kTall>::kThreads, kColumns&& kTall           ? 1
+                                                              : kColumns&& T::kBytes < 4 ? 3
+                                                                                         : 2)
     quantize_tiles(const __grid_constant__ TileCodes t) {
   using Shape = TileShape<kTall>;
   __shared__ __align__(16) uint2 turned[Shape::kColumns * Shape::kPlaces];
@@ -348,7 +352,7 @@ Status start_shape(const Call& call, const char* name, TileCodes t) {
   using Shape = TileShape<kTall>;
   t.tiles_down = static_cast<unsigned>(cuda::ceil_div(t.m.rows, Shape::kRows));
   t.tiles_across = static_cast<unsigned>(cuda::ceil_div(t.m.units, Shape::kUnits));
-  t.down_each = t.q_t != nullptr && !kTall ? 4 : 16;
+  t.down_each = t.q_t != nullptr ? 4 : 16;
   t.group_tiles = cuda::FastDivisor(t.tiles_across * t.down_each);
   t.halo = kTall && t.store_bytes >= 8;
   const cuda::Grid grid{static_cast<int64_t>(t.tiles_down) * t.tiles_across, Shape::kThreads};
