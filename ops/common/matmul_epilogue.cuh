@@ -2,10 +2,11 @@
 // y = activation(acc * factor[row] * factor[column] * alpha + bias), of pairs of columns
 // activation(one) * the other, then residual * beta + gate * y, in f32, one rounding.
 //
-// Map      64 columns of a consumer's 64 rows at a time, a chunk. Where the copy engine takes out
-//          (16 bits) and residual (the same dtype): the mover warp has put the residual's chunk and
-//          the columns' factors and biases into shared memory; each thread adds its accumulators to
-//          the residual's elements in place; the mover stores the chunk. Two chunks take turns.
+// Map      Where the copy engine takes out (16 bits) and residual (the same dtype): a consumer's
+//          tile in chunks of 64 rows x 64 columns, each with a place of its own in shared memory
+//          (matmul_hopper.cuh), so that none waits for another's store. The mover has put the
+//          residual's chunk there, a warp of its own the factors and biases; each thread adds its
+//          accumulators to the residual's elements in place; the mover stores the chunk.
 //          Else accumulators go to shared memory as f32, and each thread takes 8 neighbouring
 //          columns of 4 rows, so that residual and result move in whole lines.
 //          Pairs (kPairs): a tile's first columns are those that the activation takes, its last
@@ -216,19 +217,7 @@ struct MatmulEpilogue {
   template <int kTileN>
   static constexpr int kOutColumns = kPairs ? kTileN / 2 : kTileN;
 
-  // ---- the mover: a warp of the producer's warpgroup for each consumer --------------------------
-  struct Walk {
-    int tile, chunk;
-    Tile at;
-  };
-  template <int kTileN>
-  __device__ static void advance(Walk& w, const MatmulTiles& t) {
-    if (++w.chunk < kTileN / 64) return;
-    w.chunk = 0;
-    w.tile += gridDim.x;
-    if (w.tile < t.total) w.at = tile_at(t, w.tile);
-  }
-
+  // ---- the movers: a warp of the producer's warpgroup for each consumer -------------------------
   // Columns' values of a chunk, two a lane.
   struct Pair {
     float2 factor, bias;
@@ -257,37 +246,14 @@ struct MatmulEpilogue {
     return p;
   }
 
-  template <int kTileN, class Memory>
-  __device__ void prepare(Memory& s, const Walk& w, int consumer, int buffer,
-                          const Pair& pair) const {
-    const int lane = threadIdx.x % 32;
-    ChunkColumns& columns = s.columns[consumer][buffer];
-    *reinterpret_cast<float2*>(&columns.factor[2 * lane]) = pair.factor;
-    *reinterpret_cast<float2*>(&columns.bias[2 * lane]) = pair.bias;
-    // Every lane arrives for what it wrote.
-    uint64_t* ready = &s.ready[consumer][buffer];
-    if (lane != 0 || !a.residual.data) {
-      arrive(ready);
-      return;
-    }
-    const int row = w.at.m * kTileM + consumer * 64;
-    const int column = w.at.n * kTileN + w.chunk * 64;
-    arrive_expecting(ready, kChunkBytes);
-    load_box(s.out[consumer].rows[buffer], &a.residual_map, ready, column, row, w.at.batch);
-    if (w.chunk == 0)
-      for (int c = 2; c < kTileN / 64; ++c)
-        prefetch_box(&a.residual_map, column + c * 64, row, w.at.batch);
+  // Are the sums scaled or moved? Else columns have no values.
+  __device__ bool has_columns() const {
+    return kScaled || kPairs || a.alpha || a.bias.data || a.gate.data;
   }
-
-  // Without a residual the consumers' warps store themselves: one mover hands them the factors and
-  // biases of a tile's columns.
-  __device__ bool direct() const { return a.by_boxes && !a.residual.data; }
-  template <class Memory>
-  __device__ static float* tile_columns(Memory& s) {
-    return reinterpret_cast<float*>(s.columns);
-  }
+  // By a warp of its own: the factors and biases of each tile's columns.
   template <int kTileN, class Memory>
   __device__ void hand_columns(Memory& s, const MatmulTiles& t) const {
+    if (!a.by_boxes || !has_columns()) return;
     const int lane = threadIdx.x % 32;
     uint32_t parity = 1;
     for (int i = blockIdx.x; i < t.total; i += gridDim.x, parity ^= 1) {
@@ -295,70 +261,90 @@ struct MatmulEpilogue {
       Pair pairs[kTileN / 64];
 #pragma unroll
       for (int c = 0; c < kTileN / 64; ++c) pairs[c] = load_pair<kTileN>(tile, 2 * lane + c * 64);
-      wait(&s.done[0][0], parity);
-      wait(&s.done[1][0], parity);
-      float* to = tile_columns(s) + 2 * lane;
+      wait(&s.chunks.columns_done, parity);
+      float* to = s.columns + 2 * lane;
 #pragma unroll
       for (int c = 0; c < kTileN / 64; ++c) {
         *reinterpret_cast<float2*>(to + c * 64) = pairs[c].factor;
         *reinterpret_cast<float2*>(to + kTileN + c * 64) = pairs[c].bias;
       }
-      arrive(&s.ready[0][0]);
+      arrive(&s.chunks.columns_ready);
     }
   }
 
-  template <int kTileN, class Memory>
-  __device__ void move_chunks(Memory& s, const MatmulTiles& t, int consumer) const {
-    if (!a.by_boxes || static_cast<int>(blockIdx.x) >= t.total) return;
-    if (kPairs || direct()) {
-      if (consumer == 0) hand_columns<kTileN>(s, t);
+  // Where chunk `chunk` of kChunks lies: in memory of its own, or in a's rows of one of the tile's
+  // last stages; `next`: the stage after them.
+  template <int kChunks, class Memory>
+  __device__ static int chunk_stage(int chunk, int next) {
+    const int stage = next - (kChunks - chunk);
+    return stage < 0 ? stage + Memory::kRing : stage;
+  }
+  template <int kChunks, class Memory>
+  __device__ static char* chunk_rows(Memory& s, int consumer, int chunk, int next) {
+    if (chunk < kOwnChunks) return s.out[consumer].rows[chunk];
+    return s.a[chunk_stage<kChunks, Memory>(chunk, next)] + consumer * kChunkBytes;
+  }
+
+  // Memory for a tile's chunks, with the residual in it where there is one.
+  template <int kChunks, class Memory>
+  __device__ void prepare_chunks(Memory& s, int consumer, int next, uint32_t parity, int column,
+                                 int row, int batch) const {
+    ChunkBarriers& b = s.chunks;
+    if (!a.residual.data) {
+      arrive(&b.ready[consumer][0]);
       return;
     }
-    const int lane = threadIdx.x % 32;
-    Walk ahead{static_cast<int>(blockIdx.x), 0, tile_at(t, blockIdx.x)};
-    Walk behind = ahead;
-    for (int buffer = 0; buffer < 2; ++buffer) {
-      prepare<kTileN>(s, ahead, consumer, buffer,
-                      load_pair<kTileN>(ahead.at, ahead.chunk * 64 + 2 * lane));
-      advance<kTileN>(ahead, t);
+    for (int c = kOwnChunks; c < kChunks; ++c)
+      prefetch_box(&a.residual_map, column + c * 64, row, batch);
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      if (c >= kOwnChunks) wait(&b.freed[consumer][c - kOwnChunks], parity);
+      arrive_expecting(&b.ready[consumer][c], kChunkBytes);
+      load_box(chunk_rows<kChunks>(s, consumer, c, next), &a.residual_map, &b.ready[consumer][c],
+               column + c * 64, row, batch);
     }
-    Ring<2> ring;
-    while (behind.tile < t.total) {
-      const bool more = ahead.tile < t.total;
-      Pair pair;
-      if (more) pair = load_pair<kTileN>(ahead.at, ahead.chunk * 64 + 2 * lane);
-      wait(&s.done[consumer][ring.stage], ring.parity);
-      if (lane == 0) {
-        store_box(&a.out_map, s.out[consumer].rows[ring.stage],
-                  behind.at.n * kTileN + behind.chunk * 64, behind.at.m * kTileM + consumer * 64,
-                  behind.at.batch);
+  }
+  template <int kTileN, class Memory>
+  __device__ void move_chunks(Memory& s, const MatmulTiles& t, int consumer) const {
+    if (!a.by_boxes || threadIdx.x % 32 != 0) return;
+    constexpr int kChunks = kOutColumns<kTileN> / 64;
+    const int around = t.k_steps % Memory::kRing;
+    int next = 0;
+    uint32_t parity = 0;
+    for (int i = blockIdx.x; i < t.total; i += gridDim.x, parity ^= 1) {
+      const Tile tile = tile_at(t, i);
+      const int column = tile.n * kOutColumns<kTileN>, row = tile.m * kTileM + consumer * 64;
+      next = next + around < Memory::kRing ? next + around : next + around - Memory::kRing;
+      prepare_chunks<kChunks>(s, consumer, next, parity, column, row, tile.batch);
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        wait(&s.chunks.filled[consumer][c], parity);
+        store_box(&a.out_map, chunk_rows<kChunks>(s, consumer, c, next), column + c * 64, row,
+                  tile.batch);
         commit_stores();
-        wait_stores_read<0>();
       }
-      __syncwarp();
-      if (more) prepare<kTileN>(s, ahead, consumer, ring.stage, pair);
-      advance<kTileN>(behind, t);
-      advance<kTileN>(ahead, t);
-      ring.advance();
+      wait_stores_read<0>();
+#pragma unroll
+      for (int c = kOwnChunks; c < kChunks; ++c)
+        arrive(&s.empty[chunk_stage<kChunks, Memory>(c, next)]);
     }
   }
 
   // ---- the consumer -----------------------------------------------------------------------------
-  template <bool kBf16>
-  __device__ void add_and_store(const float (&v)[32], uint32_t to, int matrix,
-                                float beta = 1) const {
+  template <bool kBf16, bool kAdded>
+  __device__ void put_values(const float (&v)[32], uint32_t to, float beta) const {
     constexpr Float kOut = kBf16 ? Float::kBf16 : Float::kF16;
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {  // 16 columns
-      const uint32_t at = to + ((2 * j + (matrix >> 1)) ^ (lane % 8)) * 16;
+      const uint32_t at = to + ((2 * j + lane / 16) ^ (lane % 8)) * 16;
       uint32_t old[4] = {};
-      if (a.residual.data) load_matrices(at, old);
+      if constexpr (kAdded) load_matrices(at, old);
       uint32_t words[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float low = v[8 * j + 2 * i], high = v[8 * j + 2 * i + 1];
-        if (a.residual.data) {
+        if constexpr (kAdded) {
           low = fmaf(half_of(old[i] & 0xFFFF, kOut), beta, low);
           high = fmaf(half_of(old[i] >> 16, kOut), beta, high);
         }
@@ -367,10 +353,32 @@ struct MatmulEpilogue {
       store_matrices(at, words[0], words[1], words[2], words[3]);
     }
   }
+  // Where this thread's stores of a chunk begin.
+  __device__ static uint32_t fragment_place(const char* rows) {
+    const int lane = threadIdx.x % 32;
+    const int row = threadIdx.x % 128 / 32 * 16 + (lane / 8 & 1) * 8 + lane % 8;
+    return shared_address(rows) + row * kRowBytes;
+  }
+  // A chunk's results, on the residual where there is one, and on to the mover.
+  template <bool kAdded>
+  __device__ void put_chunk(const float (&v)[32], const char* rows, float beta,
+                            uint64_t* filled) const {
+    const uint32_t to = fragment_place(rows);
+    if (a.out.dtype == Float::kBf16)
+      put_values<true, kAdded>(v, to, beta);
+    else
+      put_values<false, kAdded>(v, to, beta);
+    fence_async_proxy();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(filled);
+  }
 
-  // y = acc * factor[row] * factor[column] * alpha + bias of 64 columns.
+  // y = acc * factor[row] * factor[column] * alpha + bias of 64 columns; kMoved: there is an alpha
+  // or a bias.
+  template <bool kMoved = true>
   __device__ void scale_chunk(const float* factors, const float* biases, const RowFactors& f,
                               float (&v)[32]) const {
+    if constexpr (!kMoved && !kScaled) return;
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {  // 8 columns
@@ -381,7 +389,7 @@ struct MatmulEpilogue {
       for (int i = 0; i < 4; ++i) {
         float& y = v[4 * j + i];
         if constexpr (kScaled) y = y * (i < 2 ? f.low : f.high) * (i % 2 ? factor.y : factor.x);
-        y = fmaf(y, f.alpha, i % 2 ? bias.y : bias.x);
+        if constexpr (kMoved) y = fmaf(y, f.alpha, i % 2 ? bias.y : bias.x);
       }
     }
   }
@@ -397,90 +405,65 @@ struct MatmulEpilogue {
       }
     }
   }
-  // Where this thread's stores of a chunk begin.
-  __device__ static uint32_t fragment_place(const char* rows) {
-    const int lane = threadIdx.x % 32;
-    const int row = threadIdx.x % 128 / 32 * 16 + (lane / 8 & 1) * 8 + lane % 8;
-    return shared_address(rows) + row * kRowBytes;
-  }
 
-  // 64 columns of a tile in v; each warp stores its 16 rows.
-  template <int kTileN, class Memory>
-  __device__ void finish_direct(Memory& s, Ring<2>& chunks, const Tile& tile, int chunk,
-                                int consumer, const RowFactors& f, float (&v)[32]) const {
-    if (chunk == 0) wait(&s.ready[0][0], chunks.parity);
-    const float* columns = tile_columns(s) + chunk * 64;
-    scale_chunk(columns, columns + kTileN, f, v);
-    activate_all(a.activation, v);
-    gate_chunk(columns, v);
-    store_direct<kTileN>(s, chunks, tile, chunk, consumer, v);
-  }
-  // The chunk's 64 columns of out; with the tile's last one its columns' values are done with.
-  template <int kTileN, class Memory>
-  __device__ void store_direct(Memory& s, Ring<2>& chunks, const Tile& tile, int chunk,
-                               int consumer, const float (&v)[32]) const {
-    constexpr int kColumns = kOutColumns<kTileN>;
-    const int lane = threadIdx.x % 32;
-    char* rows = s.out[consumer].rows[chunks.stage];
-    chunks.stage ^= 1;
-    if (lane == 0) wait_stores_read<1>();
-    __syncwarp();
-    const uint32_t to = fragment_place(rows);
-    if (a.out.dtype == Float::kBf16)
-      add_and_store<true>(v, to, lane / 8);
-    else
-      add_and_store<false>(v, to, lane / 8);
-    fence_async_proxy();
-    __syncwarp();
-    if (lane == 0) {
-      const int first = threadIdx.x % 128 / 32 * 16;
-      store_box(&a.out_map, rows + first * kRowBytes, tile.n * kColumns + chunk * 64,
-                tile.m * kTileM + consumer * 64 + first, tile.batch);
-      commit_stores();
-    }
-    if (chunk + 1 < kColumns / 64) return;
-    arrive(&s.done[consumer][0]);
-    chunks.parity ^= 1;
-  }
-  // 64 columns for the activation in u, their partners in v.
-  template <int kTileN, class Memory>
-  __device__ void finish_pairs(Memory& s, Ring<2>& chunks, const Tile& tile, int chunk,
-                               int consumer, const RowFactors& f, float (&u)[32],
-                               float (&v)[32]) const {
-    if (chunk == 0) wait(&s.ready[0][0], chunks.parity);
-    const float* columns = tile_columns(s) + chunk * 64;
-    scale_chunk(columns, columns + kTileN, f, u);
-    activate_all(a.activation, u);
-    scale_chunk(columns + kTileN / 2, columns + kTileN + kTileN / 2, f, v);
+  // A tile of the scaled sums alone, in straight code.
+  template <bool kMoved, class Memory, class T, int kCount>
+  __device__ void finish_plain(Memory& s, int next, int consumer, const RowFactors& f,
+                               const T (&d)[kCount]) const {
+    constexpr int kTileN = kCount * 2, kChunks = kTileN / 64;
 #pragma unroll
-    for (int i = 0; i < 32; ++i) u[i] *= v[i];
-    store_direct<kTileN>(s, chunks, tile, chunk, consumer, u);
+    for (int c = 0; c < kChunks; ++c) {
+      float v[32];
+#pragma unroll
+      for (int j = 0; j < 32; ++j) v[j] = static_cast<float>(d[c * 32 + j]);
+      const float* columns = s.columns + c * 64;
+      scale_chunk<kMoved>(columns, columns + kTileN, f, v);
+      put_chunk<false>(v, chunk_rows<kChunks>(s, consumer, c, next), 1,
+                       &s.chunks.filled[consumer][c]);
+    }
   }
-
-  // Shared memory must outlive the last stores' reads.
-  __device__ void finish_all() const {
-    if ((kPairs || direct()) && threadIdx.x % 32 == 0) wait_stores_read<0>();
+  // A tile with an activation, a gate or a residual: one copy of the code for all chunks.
+  template <class Memory, class T, int kCount>
+  __device__ void finish_chunks(Memory& s, int next, uint32_t turn, int consumer,
+                                const RowFactors& f, const T (&d)[kCount]) const {
+    constexpr int kTileN = kCount * 2, kChunks = kTileN / 64;
+#pragma unroll 1
+    for (int c = 0; c < kChunks; ++c) {
+      float v[32];
+      take_chunk(d, c, v);
+      const float* columns = s.columns + c * 64;
+      if (has_columns()) scale_chunk(columns, columns + kTileN, f, v);
+      activate_all(a.activation, v);
+      gate_chunk(columns, v);
+      char* rows = chunk_rows<kChunks>(s, consumer, c, next);
+      uint64_t* filled = &s.chunks.filled[consumer][c];
+      if (a.residual.data) {
+        wait(&s.chunks.ready[consumer][c], turn);
+        put_chunk<true>(v, rows, f.beta, filled);
+      } else {
+        put_chunk<false>(v, rows, 1, filled);
+      }
+    }
   }
-
-  // 64 columns of a tile in v, through the mover's memory.
-  template <class Memory>
-  __device__ void finish_box(Memory& s, Ring<2>& chunks, int consumer, const RowFactors& f,
-                             float (&v)[32]) const {
-    const int lane = threadIdx.x % 32;
-    wait(&s.ready[consumer][chunks.stage], chunks.parity);
-    const ChunkColumns& columns = s.columns[consumer][chunks.stage];
-    scale_chunk(columns.factor, columns.bias, f, v);
-    activate_all(a.activation, v);
-    gate_chunk(columns.factor, v);
-    const int matrix = lane / 8;
-    const uint32_t to = fragment_place(s.out[consumer].rows[chunks.stage]);
-    if (a.out.dtype == Float::kBf16)
-      add_and_store<true>(v, to, matrix, f.beta);
-    else
-      add_and_store<false>(v, to, matrix, f.beta);
-    fence_async_proxy();
-    arrive(&s.done[consumer][chunks.stage]);
-    chunks.advance();
+  // Chunk c for the activation, and its partner.
+  template <class Memory, class T, int kCount>
+  __device__ void finish_pairs(Memory& s, int next, int consumer, const RowFactors& f,
+                               const T (&d)[kCount]) const {
+    constexpr int kTileN = kCount * 2, kChunks = kTileN / 128;
+#pragma unroll 1
+    for (int c = 0; c < kChunks; ++c) {
+      float u[32], v[32];
+      take_chunk(d, c, u);
+      take_chunk(d, c + kChunks, v);
+      const float* columns = s.columns + c * 64;
+      scale_chunk(columns, columns + kTileN, f, u);
+      activate_all(a.activation, u);
+      scale_chunk(columns + kTileN / 2, columns + kTileN + kTileN / 2, f, v);
+#pragma unroll
+      for (int i = 0; i < 32; ++i) u[i] *= v[i];
+      put_chunk<false>(u, chunk_rows<kChunks>(s, consumer, c, next), 1,
+                       &s.chunks.filled[consumer][c]);
+    }
   }
 
   __device__ static void stage(const float (&v)[32], char* staging) {
@@ -578,36 +561,42 @@ struct MatmulEpilogue {
     for (int j = 0; j < 32; ++j) v[j] = static_cast<float>(chunk[j]);
   }
 
-  template <class Memory, class T, int kCount>
-  __device__ void finish_tile(Memory& s, Ring<2>& chunks, const Tile& tile, int consumer,
-                              const RowFactors& f, const T (&d)[kCount]) const {
+  // Any out: 64 columns at a time through 16 KiB of f32.
+  template <class T, int kCount>
+  __device__ void finish_by_rows(char* staging, const Tile& tile, int consumer, const RowFactors& f,
+                                 const T (&d)[kCount]) const {
     constexpr int kTileN = kCount * 2;
-    if constexpr (kPairs) {
-#pragma unroll 1
-      for (int c = 0; c < kTileN / 128; ++c) {
-        float u[32], v[32];
-        take_chunk(d, c, u);
-        take_chunk(d, c + kTileN / 128, v);
-        finish_pairs<kTileN>(s, chunks, tile, c, consumer, f, u, v);
-      }
-      return;
-    }
-    char* staging = s.out[consumer].rows[0];
 #pragma unroll 1
     for (int c = 0; c < kTileN / 64; ++c) {
       float v[32];
       take_chunk(d, c, v);
-      if (direct()) {
-        finish_direct<kTileN>(s, chunks, tile, c, consumer, f, v);
-      } else if (a.by_boxes) {
-        finish_box(s, chunks, consumer, f, v);
-      } else {
-        sync_threads(1 + consumer, 128);
-        stage(v, staging);
-        sync_threads(1 + consumer, 128);
-        finish_rows(staging, tile, tile.m * kTileM + consumer * 64, tile.n * kTileN + c * 64, f);
-      }
+      sync_threads(1 + consumer, 128);
+      stage(v, staging);
+      sync_threads(1 + consumer, 128);
+      finish_rows(staging, tile, tile.m * kTileM + consumer * 64, tile.n * kTileN + c * 64, f);
     }
+  }
+
+  // `next`: the stage after the tile's last; `turn`: the parity of the tile's barriers.
+  template <class Memory, class T, int kCount>
+  __device__ void finish_tile(Memory& s, int next, uint32_t turn, const Tile& tile, int consumer,
+                              const RowFactors& f, const T (&d)[kCount]) const {
+    if (!kPairs && !a.by_boxes) {
+      finish_by_rows(s.out[consumer].rows[0], tile, consumer, f, d);
+      return;
+    }
+    if (has_columns()) wait(&s.chunks.columns_ready, turn);
+    if (!a.residual.data) wait(&s.chunks.ready[consumer][0], turn);
+    if constexpr (kPairs)
+      finish_pairs(s, next, consumer, f, d);
+    else if (a.activation != 0 || a.gate.data || a.residual.data)
+      finish_chunks(s, next, turn, consumer, f, d);
+    else if (a.alpha || a.bias.data)
+      finish_plain<true>(s, next, consumer, f, d);
+    else
+      finish_plain<false>(s, next, consumer, f, d);
+    __syncwarp();
+    if (has_columns() && threadIdx.x % 32 == 0) arrive(&s.chunks.columns_done);
   }
 };
 

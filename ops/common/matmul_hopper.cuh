@@ -4,8 +4,10 @@
 // Map      A persistent grid, one block a multiprocessor: a producer warp (TMA into a ring of
 //          kStages), two consumer warpgroups, each 64 rows x kTileN columns of accumulators in
 //          registers (wgmma from shared memory), and for each consumer a mover warp that brings
-//          what its epilogue needs and takes its results away. A consumer may be ahead of the other
-//          by the ring's length, so that one's epilogue runs under the other's products.
+//          what its epilogue needs and takes its results away, while the next tile's sums are
+//          made. A consumer's whole tile of out lies in shared memory at one time: two chunks of 64
+//          columns in memory of their own, the others where its rows of a lay in the tile's last
+//          stages, which go back to the ring when they have been stored.
 // Order    Groups of 16 tiles along m sweep n, so that both operands of what runs at one time fit
 //          the L2. Sums run along k in one order: two runs give the same bits.
 // Numerics Sum::kDirect adds all of k in the tensor cores' accumulator. Those of 8-bit floats keep
@@ -14,10 +16,13 @@
 // Traffic  Per tile and 128 bytes of k: 16 KiB of A, kTileN * 128 bytes of B through L2.
 #pragma once
 
+#include <algorithm>
+#include <climits>
 #include <cmath>
 #include <type_traits>
 
 #include "backends/cuda/device/hopper.cuh"
+#include "backends/cuda/device/tiles.h"
 #include "backends/cuda/device/wgmma.cuh"
 
 namespace pestle::cuda::hopper {
@@ -53,13 +58,28 @@ struct MatmulTiles {
   CUtensorMap a;
   CUtensorMap b;
   BlockScales scales;  // Sum::kBlocks
-  int m_tiles;
-  int n_tiles;
-  int k_steps;  // of kRowBytes
-  int total;    // m_tiles * n_tiles * batches
-  int lead;     // steps of k that the first consumer is ahead of the second; 0: as it comes
+  int m_tiles = 0;
+  int n_tiles = 0;
+  int k_steps = 0;  // of kRowBytes
+  int total = 0;    // m_tiles * n_tiles * batches
+  int lead = 0;     // steps of k that the first consumer is ahead of the second; 0: as it comes
+  int kept = 0;     // last stages of a tile that chunks of out lie in
   // Pairs: the columns of b where the two halves of a tile begin.
   int first_of_pairs = 0, last_of_pairs = 0;
+  FastDivisor batch, group, last_group;  // tiles of a matrix, of kGroup rows of tiles; the rest
+
+  // False where there are too many tiles.
+  bool cover(int64_t m, int64_t n, int64_t batches, int tile_n) {
+    const int64_t down = (m + kTileM - 1) / kTileM, across = (n + tile_n - 1) / tile_n;
+    if (batches * down * across > INT_MAX || kGroup * across > INT_MAX) return false;
+    m_tiles = static_cast<int>(down);
+    n_tiles = static_cast<int>(across);
+    total = static_cast<int>(batches * down * across);
+    batch = FastDivisor(static_cast<uint32_t>(down * across));
+    group = FastDivisor(static_cast<uint32_t>(kGroup * across));
+    last_group = FastDivisor(static_cast<uint32_t>(std::max<int64_t>(1, down % kGroup)));
+    return true;
+  }
 };
 
 template <Product kOf, int kN, int kStagesOf, bool kA_AlongK, bool kB_AlongK,
@@ -77,27 +97,31 @@ struct MatmulConfig {
   using Accumulator = std::conditional_t<kOf == Product::kInt8, int, float>;
 };
 
-// What passes between a consumer and its mover: two chunks of 64 rows x 64 columns of 16 bits.
+// What passes between a consumer and its mover: chunks of 64 rows x 64 columns of 16 bits.
+constexpr int kOwnChunks = 2;
+constexpr int kMostChunks = 4;
 struct Chunks {
-  char rows[2][kChunkBytes];
+  char rows[kOwnChunks][kChunkBytes];
 };
-struct ChunkColumns {
-  float factor[64];
-  float bias[64];
+struct ChunkBarriers {
+  uint64_t ready[2][kMostChunks];               // of each consumer: free, or the residual is there
+  uint64_t filled[2][kMostChunks];              // with results
+  uint64_t freed[2][kMostChunks - kOwnChunks];  // the products that read its place are done
+  uint64_t columns_ready, columns_done;         // factors and biases of the tile's columns
 };
 
 template <int kTileN, int kStages>
 struct MatmulMemory {
+  static constexpr int kRing = kStages;
   static constexpr int kABytes = kTileM * kRowBytes;
   static constexpr int kBBytes = kTileN * kRowBytes;
   char a[kStages][kABytes];
   char b[kStages][kBBytes];
-  Chunks out[2];  // of each consumer
-  ChunkColumns columns[2][2];
+  Chunks out[2];              // of each consumer
+  float columns[2 * kTileN];  // factors, biases
   uint64_t full[kStages];
   uint64_t empty[kStages];
-  uint64_t ready[2][2];  // the mover has prepared a chunk
-  uint64_t done[2][2];   // the consumer has filled it
+  ChunkBarriers chunks;
 };
 
 #if PESTLE_HOPPER
@@ -107,16 +131,15 @@ struct Tile {
 };
 
 __device__ inline Tile tile_at(const MatmulTiles& t, int index) {
-  const int per_batch = t.m_tiles * t.n_tiles;
-  const int batch = index / per_batch;
-  const int i = index - batch * per_batch;
-  const int width = kGroup * t.n_tiles;
-  const int group = i / width;
-  const int first = group * kGroup;
-  const int rows = min(t.m_tiles - first, kGroup);
-  const int j = i - group * width;
-  const int n = j / rows;
-  return {first + j - n * rows, n, batch};
+  const uint32_t batch = t.batch.divide(index);
+  const uint32_t i = index - batch * t.batch.divisor;
+  const uint32_t group = t.group.divide(i);
+  const uint32_t j = i - group * t.group.divisor;
+  const int first = static_cast<int>(group) * kGroup;
+  const bool whole = t.m_tiles - first >= kGroup;
+  const uint32_t n = whole ? j / kGroup : t.last_group.divide(j);
+  const uint32_t m = j - n * (whole ? kGroup : t.last_group.divisor);
+  return {first + static_cast<int>(m), static_cast<int>(n), static_cast<int>(batch)};
 }
 
 // The place in the ring of stages, and how often it went round.
@@ -132,13 +155,17 @@ struct Ring {
   }
 };
 
-// Between the consumers and their movers.
-template <class Memory>
-__device__ inline void init_chunk_barriers(Memory& s) {
-  for (int i = 0; i < 4; ++i) {
-    init_barrier(&s.ready[i / 2][i % 2], 32);
-    init_barrier(&s.done[i / 2][i % 2], 128);
+// Between the consumers, of four warps each, and their movers.
+__device__ inline void init_chunk_barriers(ChunkBarriers& b) {
+  for (int consumer = 0; consumer < 2; ++consumer) {
+    for (int i = 0; i < kMostChunks; ++i) {
+      init_barrier(&b.ready[consumer][i], 1);
+      init_barrier(&b.filled[consumer][i], 4);
+    }
+    for (uint64_t& freed : b.freed[consumer]) init_barrier(&freed, 1);
   }
+  init_barrier(&b.columns_ready, 32);
+  init_barrier(&b.columns_done, 8);
 }
 
 template <class Config>
@@ -203,8 +230,12 @@ struct HopperMatmul {
     }
   }
 
-  __device__ static void release(Memory& s, int stage) {
-    if (threadIdx.x % 128 == 0) arrive(&s.empty[stage]);
+  // The tile's last stages go to the mover.
+  __device__ static void release(Memory& s, const MatmulTiles& t, int stage, int step,
+                                 int consumer) {
+    if (threadIdx.x % 128 != 0) return;
+    const int kept = step - (t.k_steps - t.kept);
+    arrive(kept < 0 ? &s.empty[stage] : &s.chunks.freed[consumer][kept]);
   }
 
   // The second consumer begins a tile when the first has a lead: else both would come to their
@@ -231,25 +262,26 @@ struct HopperMatmul {
       commit_products();
       if (before >= 0) {
         wait_products<1>();
-        release(s, before);
+        release(s, t, before, step - 1, consumer);
       }
       if (consumer == 0 && step + 1 == t.lead) let_other_begin();
       before = ring.stage;
       ring.advance();
     }
     wait_products<0>();
-    release(s, before);
+    release(s, t, before, t.k_steps - 1, consumer);
   }
 
-  // The factors of one stage: of this thread's two rows, and of 128 columns each.
-  struct StageFactors {
-    float low = 1, high = 1;
-    float columns[kTileN / 128 > 0 ? kTileN / 128 : 1];
+  // Scales of blocks: those of four stages at a time lie in the four lanes that share rows.
+  struct BlockFactors {
+    float low = 1, high = 1;                             // of this thread's two rows
+    float columns[kTileN / 128 > 0 ? kTileN / 128 : 1];  // of 128 columns each
   };
-  __device__ static StageFactors factors_of(const MatmulTiles& t, const Tile& tile, int consumer,
-                                            int step) {
-    StageFactors f;
+  __device__ static BlockFactors ask_factors(const MatmulTiles& t, const Tile& tile, int consumer,
+                                             int first) {
+    BlockFactors f;
     const BlockScales& s = t.scales;
+    const int step = min(first + static_cast<int>(threadIdx.x % 4), t.k_steps - 1);
     const int row =
         tile.m * kTileM + consumer * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     if (row < s.m) f.low = factor_of_terms(s.a + row * s.a_row + step * s.a_step);
@@ -261,6 +293,38 @@ struct HopperMatmul {
     }
     return f;
   }
+  // What sums of one stage are multiplied by.
+  struct StageFactors {
+    float low[kTileN / 128 > 0 ? kTileN / 128 : 1];
+    float high[kTileN / 128 > 0 ? kTileN / 128 : 1];
+  };
+  __device__ static StageFactors factors_of(const BlockFactors& four, int step) {
+    StageFactors f;
+    const float low = __shfl_sync(~0u, four.low, step % 4, 4);
+    const float high = __shfl_sync(~0u, four.high, step % 4, 4);
+#pragma unroll
+    for (int h = 0; h < kTileN / 128; ++h) {
+      const float column = __shfl_sync(~0u, four.columns[h], step % 4, 4);
+      f.low[h] = low * column;
+      f.high[h] = high * column;
+    }
+    return f;
+  }
+  // The factors of the steps in turn; asks for the next four's when the last of four is handed out.
+  struct FactorsAhead {
+    BlockFactors four;
+    __device__ void begin(const MatmulTiles& t, const Tile& tile, int consumer) {
+      if constexpr (kSum == Sum::kBlocks) four = ask_factors(t, tile, consumer, 0);
+    }
+    __device__ StageFactors at(const MatmulTiles& t, const Tile& tile, int consumer, int step) {
+      StageFactors f = {};
+      if constexpr (kSum == Sum::kBlocks) {
+        f = factors_of(four, step);
+        if (step % 4 == 3) four = ask_factors(t, tile, consumer, step + 1);
+      }
+      return f;
+    }
+  };
 
   // The same sums, begun anew each stage and added in f32 registers, 128 columns at a time.
   __device__ static void accumulate_halves(Memory& s, const MatmulTiles& t, Ring<kStages>& ring,
@@ -270,12 +334,10 @@ struct HopperMatmul {
     constexpr bool kBlocks = kSum == Sum::kBlocks;
 #pragma unroll
     for (int i = 0; i < kAccumulators; ++i) d[i] = 0;
-    StageFactors next;
-    if constexpr (kBlocks) next = factors_of(t, tile, consumer, 0);
+    FactorsAhead factors;
+    factors.begin(t, tile, consumer);
     for (int step = 0; step < t.k_steps; ++step) {
-      const StageFactors f = next;
-      if constexpr (kBlocks)
-        if (step + 1 < t.k_steps) next = factors_of(t, tile, consumer, step + 1);
+      const StageFactors f = factors.at(t, tile, consumer, step);
       wait(&s.full[ring.stage], ring.parity);
       const uint64_t a = describe<true>(s.a[ring.stage] + consumer * kChunkBytes, kChunkBytes);
 #pragma unroll
@@ -288,14 +350,12 @@ struct HopperMatmul {
           multiply<kProduct, 128, true, true>(part, a + i * 2, b + i * 2, i > 0);
         commit_products();
         wait_products<0>();
-        if (h + 1 == kTileN / 128) release(s, ring.stage);
+        if (h + 1 == kTileN / 128) release(s, t, ring.stage, step, consumer);
         if (h == 0 && consumer == 0 && step + 1 == t.lead) let_other_begin();
-        const float low = kBlocks ? f.low * f.columns[h] : 1.0f;
-        const float high = kBlocks ? f.high * f.columns[h] : 1.0f;
 #pragma unroll
         for (int i = 0; i < 64; ++i) {
           float& sum = d[h * 64 + i];
-          sum = kBlocks ? fmaf(part[i], i % 4 < 2 ? low : high, sum) : sum + part[i];
+          sum = kBlocks ? fmaf(part[i], i % 4 < 2 ? f.low[h] : f.high[h], sum) : sum + part[i];
         }
       }
       ring.advance();
@@ -323,28 +383,24 @@ struct HopperMatmul {
   __device__ static void add_part(const StageFactors& f, const Part& part,
                                   float (&d)[kAccumulators]) {
     constexpr bool kBlocks = kSum == Sum::kBlocks;
-    const float low = kBlocks ? f.low * f.columns[kPart / 2] : 1.0f;
-    const float high = kBlocks ? f.high * f.columns[kPart / 2] : 1.0f;
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       float& sum = d[kPart * 32 + i];
-      sum = kBlocks ? fmaf(part[i], i % 4 < 2 ? low : high, sum) : sum + part[i];
+      sum = kBlocks ? fmaf(part[i], i % 4 < 2 ? f.low[kPart / 2] : f.high[kPart / 2], sum)
+                    : sum + part[i];
     }
   }
   __device__ static void accumulate_parts(Memory& s, const MatmulTiles& t, Ring<kStages>& ring,
                                           const Tile& tile, int consumer,
                                           float (&d)[kAccumulators]) {
     static_assert(kTileN == 256);
-    constexpr bool kBlocks = kSum == Sum::kBlocks;
     constexpr int kNext = (64 * kRowBytes) >> 4;  // of a descriptor, the next part's columns
 #pragma unroll
     for (int i = 0; i < kAccumulators; ++i) d[i] = 0;
-    StageFactors next;
-    if constexpr (kBlocks) next = factors_of(t, tile, consumer, 0);
+    FactorsAhead factors;
+    factors.begin(t, tile, consumer);
     for (int step = 0; step < t.k_steps; ++step) {
-      const StageFactors f = next;
-      if constexpr (kBlocks)
-        if (step + 1 < t.k_steps) next = factors_of(t, tile, consumer, step + 1);
+      const StageFactors f = factors.at(t, tile, consumer, step);
       wait(&s.full[ring.stage], ring.parity);
       uint32_t a[4][4];
       load_fragments(s.a[ring.stage] + consumer * kChunkBytes, a);
@@ -361,7 +417,7 @@ struct HopperMatmul {
       wait_products<1>();
       add_part<2>(f, one, d);
       wait_products<0>();
-      release(s, ring.stage);
+      release(s, t, ring.stage, step, consumer);
       ring.advance();
       if (consumer == 0 && step + 1 == t.lead) let_other_begin();
       add_part<3>(f, two, d);
@@ -373,7 +429,7 @@ struct HopperMatmul {
       init_barrier(&s.full[i], 1);
       init_barrier(&s.empty[i], 2);
     }
-    init_chunk_barriers(s);
+    init_chunk_barriers(s.chunks);
     publish_barriers();
   }
 
@@ -381,8 +437,8 @@ struct HopperMatmul {
   __device__ static void consume(Memory& s, const MatmulTiles& t, const Epilogue& epilogue,
                                  int consumer) {
     Ring<kStages> ring;
-    Ring<2> chunks;
-    for (int i = blockIdx.x; i < t.total; i += gridDim.x) {
+    uint32_t turn = 0;
+    for (int i = blockIdx.x; i < t.total; i += gridDim.x, turn ^= 1) {
       Accumulator d[kAccumulators];
       const Tile tile = tile_at(t, i);
       const auto factors = epilogue.row_factors(tile, consumer);
@@ -393,9 +449,8 @@ struct HopperMatmul {
         accumulate_halves(s, t, ring, tile, consumer, d);
       else
         accumulate_parts(s, t, ring, tile, consumer, d);
-      epilogue.finish_tile(s, chunks, tile, consumer, factors, d);
+      epilogue.finish_tile(s, ring.stage, turn, tile, consumer, factors, d);
     }
-    epilogue.finish_all();
   }
 
   template <class Epilogue>
@@ -414,6 +469,8 @@ struct HopperMatmul {
         produce(s, t);
       } else if (warp == 1 || warp == 2) {
         epilogue.template move_chunks<kTileN>(s, t, warp - 1);
+      } else if (warp == 3) {
+        epilogue.template hand_columns<kTileN>(s, t);
       }
     } else {
       take_registers<232>();

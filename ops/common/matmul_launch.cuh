@@ -188,9 +188,7 @@ inline Status fill_output(const Operands& o, hopper::EpilogueArguments* e) {
   fill_output_values(o, e);
   e->by_boxes = moves_by_boxes(o);
   if (!e->by_boxes) return {};
-  BoxedTensor out = boxes_of(o.out, true, true);
-  if (!o.residual.data) out.box[1] = 16;  // a warp's rows
-  PESTLE_TRY(cuda::make_tensor_map(out, &e->out_map));
+  PESTLE_TRY(cuda::make_tensor_map(boxes_of(o.out, true, true), &e->out_map));
   return o.residual.data ? cuda::make_tensor_map(boxes_of(o.residual, true, true), &e->residual_map)
                          : Status();
 }
@@ -266,16 +264,20 @@ Status start_hopper(const Call& call, const char* name, const Operands& o, Hoppe
   if (C::kAlongK_B) b.box[1] = kColumns;
   PESTLE_TRY(cuda::make_tensor_map(a, &job.tiles.a));
   PESTLE_TRY(cuda::make_tensor_map(b, &job.tiles.b));
-  job.tiles.m_tiles = static_cast<int>(cuda::ceil_div(o.out.rows, hopper::kTileM));
-  job.tiles.n_tiles = static_cast<int>(cuda::ceil_div(o.out.columns, kColumns));
   job.tiles.first_of_pairs = job.epilogue.first_of_pairs;
   job.tiles.last_of_pairs = job.epilogue.last_of_pairs;
   job.tiles.k_steps =
       static_cast<int>(cuda::ceil_div(o.a.columns, hopper::kRowBytes / kElementBytes));
   job.tiles.lead = job.tiles.k_steps > 2 * hopper::kLead ? hopper::kLead : 0;
-  const int64_t total = o.out.batches * job.tiles.m_tiles * job.tiles.n_tiles;
-  if (total > INT_MAX) return unsupported(std::string(name) + ": more than 2^31 tiles");
-  job.tiles.total = static_cast<int>(total);
+  // Chunks of out lie in the last stages, where there are as many.
+  job.tiles.kept = std::max(0, kColumns / 64 - hopper::kOwnChunks);
+  if (!job.epilogue.by_boxes || job.tiles.kept > job.tiles.k_steps) {
+    job.epilogue.by_boxes = false;
+    job.tiles.kept = 0;
+  }
+  if (!job.tiles.cover(o.out.rows, o.out.columns, o.out.batches, kColumns))
+    return unsupported(std::string(name) + ": more than 2^31 tiles");
+  const int64_t total = job.tiles.total;
   const size_t bytes = sizeof(hopper::MatmulMemory<C::kTileN, C::kStages>);
   static_assert(sizeof(hopper::MatmulMemory<C::kTileN, C::kStages>) <= 227 * 1024);
   const int device = cuda::device_index(call);

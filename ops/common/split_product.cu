@@ -21,7 +21,6 @@ struct SplitConfig {
 namespace {
 
 using namespace pestle::cuda;
-using hopper::ChunkColumns;
 using hopper::Chunks;
 using hopper::kChunkBytes;
 using hopper::kRowBytes;
@@ -35,11 +34,8 @@ struct SplitMemory {
   char a[Config::kStages][Config::kParts][kABytes];
   char b[Config::kStages][Config::kParts][kBBytes];
   Chunks out[2];
-  ChunkColumns columns[2][2];
   uint64_t full[Config::kStages][Config::kParts];
   uint64_t empty[Config::kStages][Config::kParts];
-  uint64_t ready[2][2];
-  uint64_t done[2][2];
 };
 
 struct SplitLaunch {
@@ -232,7 +228,6 @@ struct SplitProduct {
       hopper::init_barrier(&s.full[i / kParts][i % kParts], 1);
       hopper::init_barrier(&s.empty[i / kParts][i % kParts], 2);
     }
-    hopper::init_chunk_barriers(s);
     hopper::publish_barriers();
   }
 
@@ -240,7 +235,6 @@ struct SplitProduct {
   __device__ static void consume(Memory& s, const MatmulTiles& t, const Epilogue& epilogue,
                                  int consumer) {
     Stages ring;
-    Ring<2> chunks;
     for (int i = blockIdx.x; i < t.total; i += gridDim.x) {
       float sum[kSums];
       const Tile tile = hopper::tile_at(t, i);
@@ -249,9 +243,8 @@ struct SplitProduct {
         accumulate_one(s, t, ring, consumer, sum);
       else
         accumulate(s, t, ring, consumer, sum);
-      epilogue.finish_tile(s, chunks, tile, consumer, factors, sum);
+      epilogue.finish_by_rows(s.out[consumer].rows[0], tile, consumer, factors, sum);
     }
-    epilogue.finish_all();
   }
 
   template <class Epilogue>
@@ -263,11 +256,7 @@ struct SplitProduct {
     const int warpgroup = threadIdx.x / 128;
     if (warpgroup == 0) {
       hopper::give_registers<40>();
-      const int warp = threadIdx.x / 32;
-      if (threadIdx.x == 0)
-        produce(s, t);
-      else if (warp == 1 || warp == 2)
-        epilogue.template move_chunks<kTileN>(s, t, warp - 1);
+      if (threadIdx.x == 0) produce(s, t);
     } else {
       hopper::take_registers<232>();
       consume(s, t, epilogue, warpgroup - 1);
@@ -394,16 +383,13 @@ Status start_route(const Call& call, const char* name, SplitJob job) {
   MatmulTiles& t = job.launch.tiles;
   PESTLE_TRY(make_tensor_map(parts_of(job.a, C::kAlongK_A, C::kParts, kTileM), &t.a));
   PESTLE_TRY(make_tensor_map(parts_of(job.b, C::kAlongK_B, C::kParts, C::kTileN), &t.b));
-  t.m_tiles = static_cast<int>(ceil_div(job.o.out.rows, kTileM));
-  t.n_tiles = static_cast<int>(ceil_div(job.o.out.columns, C::kTileN));
   t.k_steps = static_cast<int>(ceil_div(job.launch.k, 64));
-  const int64_t total = int64_t{t.m_tiles} * t.n_tiles;
-  if (total > INT_MAX) return unsupported(std::string(name) + ": more than 2^31 tiles");
-  t.total = static_cast<int>(total);
+  if (!t.cover(job.o.out.rows, job.o.out.columns, 1, C::kTileN))
+    return unsupported(std::string(name) + ": more than 2^31 tiles");
   const int device = device_index(call);
   PESTLE_TRY(allow_split_memory<C>(device));
   return cuda::launch(call, name,
-                      {std::min<int64_t>(total, multiprocessors(device)), hopper::kMatmulThreads,
+                      {std::min<int64_t>(t.total, multiprocessors(device)), hopper::kMatmulThreads,
                        sizeof(SplitMemory<C>)},
                       split_product_kernel<C>, job.launch);
 }
