@@ -7,6 +7,7 @@
 
 #include "ops/common/inner_call.h"
 #include "ops/common/linear_output.h"
+#include "ops/common/matmul_cublas.h"
 #include "ops/common/quantize_rotated.cuh"
 #include "ops/common/quantize_rows.cuh"
 #include "ops/common/scaled_product.cuh"
@@ -18,6 +19,10 @@ namespace pestle::ops {
 inline constexpr const char* kLinearInputWorkspace =
     "if(activations == row, 256 + round_up(M*K,256) + 2*round_up(4*M,256) + "
     "if(input_act == none, 0, bytes(x)*M*K), 0)";
+// The same, and what cuBLASLt needs.
+inline constexpr const char* kLibraryLinearWorkspace =
+    "256 + round_up(M*K,256) + 2*round_up(4*M,256) + " PESTLE_CUBLAS_SCALED_BYTES
+    " + if(input_act == none, 0, bytes(x)*M*K)";
 // Beneath quantised output: the product as bf16, then what the product and its quantiser need.
 inline constexpr const char* kLinearCodesOutWorkspace =
     "if(keep_out, 0, 2*M*N) + 512 + 256 + round_up(M*K,256) + 2*round_up(4*M,256) + "

@@ -50,6 +50,7 @@ inline const char* preferred(const ProductIds& ids, const AdvisedProduct& p) {
 inline std::string plan_of(const ProductIds& ids, const AdvisedProduct& p, std::string_view impl) {
   for (const ProductWay way : {ProductWay::kFewRows, ProductWay::kTile, ProductWay::kLibrary}) {
     if (ids.of(way) == nullptr || impl != ids.of(way)) continue;
+    if (way == ProductWay::kFewRows && !p.means.few_rows) continue;
     ProductMeans only = p.means;
     only.few_rows &= way == ProductWay::kFewRows;
     only.library &= way == ProductWay::kLibrary;
@@ -71,7 +72,7 @@ inline std::vector<TunedChoice> ways_of(const AdvisedProduct& p) {
   for (const int columns : {256, 192, 128}) {
     if (!needs_halves(p.key.sums) || columns % 128 == 0) add(ProductWay::kTile, columns);
   }
-  for (int i = 0; p.means.library && i < kCublasAlgorithms; ++i) add(ProductWay::kLibrary, i);
+  for (int i = 0; p.means.library && i < p.means.algorithms; ++i) add(ProductWay::kLibrary, i);
   return ways;
 }
 
@@ -101,7 +102,7 @@ inline int algorithm_for(const Call& call, const ProductKey& key) {
       tuned_choice(key, cuda::compute_capability(device), cuda::multiprocessors(device));
   const int version = cublas_version();
   if (tuned && tuned->way == ProductWay::kLibrary && tuned->version == version)
-    return tuned->variant;
+    return tuned->variant;  // the last that there is where there are fewer
   return measured_algorithm(key, version, cuda::multiprocessors(device));
 }
 

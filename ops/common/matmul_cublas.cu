@@ -15,6 +15,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "backends/cuda/early_launch.h"
+
 namespace pestle::ops {
 namespace {
 
@@ -27,9 +29,10 @@ enum : int { kReal32F = 0, kReal16F = 2, kReal16BF = 14, kRealE4M3 = 28, kRealE5
 enum : int { kDescTransA = 3, kDescTransB = 4, kDescEpilogue = 7, kDescBias = 8 };
 enum : int { kDescScaleA = 17, kDescScaleB = 18, kDescFast = 25, kDescModeA = 31, kDescModeB = 32 };
 enum : int { kLayoutBatches = 5, kLayoutBatchStride = 6, kEpilogueBias = 4, kScaleOfRows = 3 };
+enum : int { kScaleOf128 = 4, kScaleOf128x128 = 5 };
 enum : int { kPreferWorkspace = 1, kPreferReduction = 3, kPreferAlignment = 5 };  // of a, b, c, d
-constexpr uint32_t kReduceInF32 = 2;  // slices of k, if any, meet in the type of the sums
-constexpr int kVersionWithRowScales = 120900;
+constexpr uint32_t kReduceInF32 = 2;           // slices of k, if any, meet in the type of the sums
+constexpr int kVersionWithRowScales = 120900;  // and with those of blocks
 
 struct Algorithm {
   uint64_t data[8];
@@ -136,7 +139,7 @@ struct Shape {
   int64_t a_stride, b_stride, out_stride, residual_stride;  // between rows, as they lie in memory
   int64_t a_batch, b_batch, out_batch, residual_batch;
   int64_t aligned_a, aligned_b, aligned_out, aligned_residual;
-  int64_t a_along_k, b_along_k, has_bias, has_residual, has_scales, scale_rows;
+  int64_t a_along_k, b_along_k, has_bias, has_residual, scales, fast;
   int64_t a_dtype, b_dtype, out_dtype, device, algorithm;
   bool operator==(const Shape& other) const = default;
 };
@@ -178,8 +181,8 @@ Shape shape_of(const Operands& o, const CublasEpilogue& e) {
     s.aligned_residual = alignment_of(*e.residual);
   }
   s.has_bias = e.bias != nullptr;
-  s.has_scales = e.scale_a != nullptr;
-  s.scale_rows = e.scale_rows;
+  s.scales = static_cast<int64_t>(e.scales);
+  s.fast = e.fast;
   s.a_dtype = static_cast<int64_t>(o.a.dtype);
   s.b_dtype = static_cast<int64_t>(o.b.dtype);
   s.out_dtype = static_cast<int64_t>(o.out.dtype);
@@ -191,7 +194,7 @@ uint64_t hash_of(const Shape& s) {
   for (const int64_t word :
        {s.m, s.n, s.k, s.batches, s.a_stride, s.b_stride,
         s.a_along_k | s.b_along_k << 1 | s.has_bias << 2 | s.has_residual << 3 | s.a_dtype << 8 |
-            s.out_dtype << 16 | s.device << 24 | s.algorithm << 32})
+            s.out_dtype << 16 | s.device << 24 | s.algorithm << 32 | s.scales << 40 | s.fast << 44})
     hash = (hash ^ static_cast<uint64_t>(word)) * 0x9E3779B97F4A7C15u;
   return hash >> 32;
 }
@@ -215,30 +218,34 @@ class Plan {
   Plan& operator=(const Plan&) = delete;
 
   bool is_of(const Shape& shape) const { return ready_ && shape_ == shape; }
-  bool make(void* handle, const Shape& shape) {
+  // Algorithms are named for pointers that are there: scales of rows have none without.
+  bool make(void* handle, const Shape& shape, const CublasEpilogue& e) {
     clear();
     shape_ = shape;
-    ready_ = make_desc() && make_layouts() && find_algorithm(handle);
+    ready_ = make_desc() && set_pointers(e) == kSuccess && make_layouts() && find_algorithm(handle);
     return ready_;
   }
   int run(void* handle, const Operands& o, const CublasEpilogue& e, void* workspace,
           void* stream) const {
-    const Library& l = library();
-    const void* const pointers[] = {e.bias ? e.bias->data : nullptr, e.scale_b, e.scale_a};
-    const int attributes[] = {kDescBias, kDescScaleA, kDescScaleB};
-    for (int i = 0; i < 3; ++i) {
-      if (!pointers[i]) continue;
-      const int status = l.desc_set(desc_, attributes[i], &pointers[i], sizeof pointers[i]);
-      if (status != kSuccess) return status;
-    }
+    if (const int status = set_pointers(e); status != kSuccess) return status;
     const float one = 1, factor = e.residual ? 1.0f : 0.0f;
-    return l.matmul(handle, desc_, &one, o.b.data, b_, o.a.data, a_, &factor,
-                    e.residual ? e.residual->data : o.out.data, e.residual ? c_ : out_,
-                    const_cast<void*>(o.out.data), out_, &algorithm_, workspace, kMostWorkspace,
-                    stream);
+    return library().matmul(handle, desc_, &one, o.b.data, b_, o.a.data, a_, &factor,
+                            e.residual ? e.residual->data : o.out.data, e.residual ? c_ : out_,
+                            const_cast<void*>(o.out.data), out_, &algorithm_, workspace,
+                            kMostWorkspace, stream);
   }
 
  private:
+  int set_pointers(const CublasEpilogue& e) const {
+    const void* const pointers[] = {e.bias ? e.bias->data : nullptr, e.b.data, e.a.data};
+    const int attributes[] = {kDescBias, kDescScaleA, kDescScaleB};
+    for (int i = 0; i < 3; ++i) {
+      if (!pointers[i]) continue;
+      const int status = library().desc_set(desc_, attributes[i], &pointers[i], sizeof pointers[i]);
+      if (status != kSuccess) return status;
+    }
+    return kSuccess;
+  }
   template <class T>
   bool set(int attribute, T value) {
     return library().desc_set(desc_, attribute, &value, sizeof value) == kSuccess;
@@ -249,11 +256,14 @@ class Plan {
               set<int32_t>(kDescTransA, s.b_along_k ? 1 : 0) &&
               set<int32_t>(kDescTransB, s.a_along_k ? 0 : 1);
     if (s.has_bias) ok = ok && set<uint32_t>(kDescEpilogue, kEpilogueBias);
-    if (s.has_scales) ok = ok && set<int8_t>(kDescFast, 1);
-    if (s.scale_rows)
-      ok = ok && set<int32_t>(kDescModeA, kScaleOfRows) && set<int32_t>(kDescModeB, kScaleOfRows);
+    if (s.fast) ok = ok && set<int8_t>(kDescFast, 1);
+    const auto scales = static_cast<CublasScales>(s.scales);
+    if (scales == CublasScales::kRow) ok = ok && set_modes(kScaleOfRows, kScaleOfRows);
+    if (scales == CublasScales::kBlock) ok = ok && set_modes(kScaleOf128x128, kScaleOf128);
     return ok;
   }
+  // Of our b and a: its first operand is our second.
+  bool set_modes(int32_t b, int32_t a) { return set(kDescModeA, b) && set(kDescModeB, a); }
   bool make_layout(void** layout, int64_t dtype, bool dense, int64_t inner, int64_t outer,
                    int64_t stride, int64_t batch_stride) {
     const Library& l = library();
@@ -298,9 +308,12 @@ class Plan {
     const int wanted = static_cast<int>(shape_.algorithm) + 1;
     int count = 0;
     void* c = shape_.has_residual ? c_ : out_;
+    // Of 8-bit floats always for all, as the table of matmul_algorithms.cpp counts them.
+    const bool codes = shape_.scales != static_cast<int64_t>(CublasScales::kNone);
     const bool ok =
-        set_preference(preference) && l.heuristic(handle, desc_, b_, a_, c, out_, preference,
-                                                  wanted, found.data(), &count) == kSuccess;
+        set_preference(preference) &&
+        l.heuristic(handle, desc_, b_, a_, c, out_, preference, codes ? kCublasAlgorithms : wanted,
+                    found.data(), &count) == kSuccess;
     l.preference_destroy(preference);
     if (!ok || count < 1) return false;
     const Heuristic& best = found[static_cast<size_t>(std::min(wanted, count) - 1)];
@@ -322,6 +335,79 @@ class Plan {
   Algorithm algorithm_{};
   bool ready_ = false;
 };
+
+// ---- decode scales ------------------------------------------------------------------------------
+
+struct ScaleCopy {
+  ScalesAt from;
+  float* to = nullptr;
+  int64_t to_row = 1, to_step = 0;
+  int rows = 0, steps = 1;
+};
+struct ScaleCopies {
+  ScaleCopy a, b;
+  int blocks_of_a;
+};
+constexpr int kCopyThreads = 256;
+
+// As cuBLASLt wants them, and NaN for an infinite one, as a factor of terms has it.
+__global__ void __launch_bounds__(kCopyThreads)
+    copy_scales_kernel(const __grid_constant__ ScaleCopies job) {
+  cuda::wait_previous_kernel();
+  const int block = static_cast<int>(blockIdx.x);
+  const bool of_a = block < job.blocks_of_a;
+  const ScaleCopy& copy = of_a ? job.a : job.b;
+  const int i =
+      (of_a ? block : block - job.blocks_of_a) * kCopyThreads + static_cast<int>(threadIdx.x);
+  const int row = i / copy.steps, step = i - row * copy.steps;
+  if (row >= copy.rows) return;
+  copy.to[row * copy.to_row + step * copy.to_step] =
+      hopper::factor_of_terms(copy.from.data + row * copy.from.row + step * copy.from.step);
+}
+
+char* aligned_up(void* p) {
+  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + kAligned - 1) / kAligned *
+                                 kAligned);
+}
+
+// Room for one operand's scales, from `memory` on; they are read there.
+ScaleCopy place_scales(const CublasEpilogue& e, bool of_a, const Operands& o, char** memory,
+                       ScalesAt* at) {
+  ScaleCopy copy;
+  if (at->ready) return copy;
+  const auto k_blocks = static_cast<int>(cuda::ceil_div(o.a.columns, 128));
+  const int64_t rows = of_a ? o.out.rows : o.out.columns;
+  copy.from = *at;
+  copy.rows = 1;
+  if (e.scales == CublasScales::kRow) copy.rows = static_cast<int>(rows);
+  int64_t floats = copy.rows;
+  if (e.scales == CublasScales::kBlock) {
+    // a's: rows beside one another; b's: 128 of k, in fours.
+    copy.rows = static_cast<int>(of_a ? rows : cuda::ceil_div(rows, 128));
+    copy.steps = k_blocks;
+    copy.to_row = of_a ? 1 : cuda::ceil_div(k_blocks, 4) * 4;
+    copy.to_step = of_a ? copy.rows : 1;
+    floats = of_a ? int64_t{copy.rows} * k_blocks : copy.rows * copy.to_row;
+  }
+  copy.to = reinterpret_cast<float*>(*memory);
+  at->data = copy.to;
+  *memory = aligned_up(*memory + 4 * floats);
+  return copy;
+}
+
+// Into the workspace; `e` names them there.
+Status copy_scales(const Call& call, const char* name, const Operands& o, char** memory,
+                   CublasEpilogue* e) {
+  ScaleCopies job;
+  job.a = place_scales(*e, true, o, memory, &e->a);
+  job.b = place_scales(*e, false, o, memory, &e->b);
+  const auto blocks = [](const ScaleCopy& c) {
+    return cuda::ceil_div(int64_t{c.rows} * c.steps, kCopyThreads);
+  };
+  job.blocks_of_a = static_cast<int>(blocks(job.a));
+  return cuda::launch_early(call, name, {job.blocks_of_a + blocks(job.b), kCopyThreads},
+                            copy_scales_kernel, job);
+}
 
 std::string refuse_result(const char* name, const Stack& s, DType dtype) {
   if (s.dtype != dtype) return std::string(name) + " must have out's dtype";
@@ -348,15 +434,23 @@ std::string refuse_codes_of_8_bits(const Operands& o, const CublasEpilogue& e) {
   if (!o.a_along_k || !o.b_along_k) return "needs 8-bit operands along k";
   if (o.a.dtype == DType::kE5M2 && o.b.dtype == DType::kE5M2)
     return "cuBLASLt has no product of e5m2 and e5m2";
+  if (!e.fast && !cublas_is_accurate(cublas_version()))
+    return "is for accumulation=fast: how often this cuBLASLt adds in f32 was not measured";
   if (o.a.columns % 16 != 0 || o.out.columns % 16 != 0)
     return "needs K and N to be multiples of 16 for 8-bit floats";
-  if (e.scale_rows && cublas_version() < kVersionWithRowScales)
-    return "cuBLASLt has scales of rows from 12.9 on";
   if (e.residual) return "takes no residual after 8-bit floats";
+  if (e.scales != CublasScales::kTensor && cublas_version() < kVersionWithRowScales)
+    return "cuBLASLt has scales of rows and blocks from 12.9 on";
+  if (e.scales != CublasScales::kBlock) return "";
+  if (e.bias) return "takes no bias after scales of blocks";
+  if (o.out.rows % 4 != 0) return "needs M to be a multiple of 4 for scales of blocks";
   return "";
 }
 
 }  // namespace
+
+// Seen at 13.1 (ops/scaled_mm_fp8/scaled_mm_fp8.md).
+bool cublas_is_accurate(int version) { return version == 130100; }
 
 int cublas_version() { return library().found ? static_cast<int>(library().version()) : 0; }
 
@@ -376,7 +470,7 @@ std::string refuse_cublas(const Operands& o, const CublasEpilogue& e) {
   return "";
 }
 
-Status run_cublas(const Call& call, const char* name, const Operands& o, const CublasEpilogue& e,
+Status run_cublas(const Call& call, const char* name, const Operands& o, CublasEpilogue e,
                   int algorithm) {
   constexpr size_t kPlans = 64;
   thread_local std::array<Plan, kPlans> plans;
@@ -388,14 +482,14 @@ Status run_cublas(const Call& call, const char* name, const Operands& o, const C
   s.device = device;
   s.algorithm = std::min(algorithm, kCublasAlgorithms - 1);
   Plan& plan = plans[hash_of(s) % kPlans];
-  auto* memory = reinterpret_cast<void*>(
-      (reinterpret_cast<uintptr_t>(call.workspace) + kAligned - 1) / kAligned * kAligned);
+  char* memory = aligned_up(call.workspace);
+  if (e.scales != CublasScales::kNone) PESTLE_TRY(copy_scales(call, name, o, &memory, &e));
   int status = kSuccess;
   if (plan.is_of(s)) {
     status = plan.run(handle, o, e, memory, call.stream);
   } else {
     const WhileCapturing relaxed;
-    if (!plan.make(handle, s))
+    if (!plan.make(handle, s, e))
       return {Code::kDeviceError, std::string(name) + ": cuBLASLt " +
                                       std::to_string(cublas_version()) +
                                       " names no algorithm for the shape; force another "

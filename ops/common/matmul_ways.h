@@ -2,6 +2,7 @@
 // tested on a CPU. What `pestle tune` measured on a machine comes first (matmul_tuned.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -20,14 +21,16 @@ struct ProductChoice {
 };
 
 inline constexpr int kMultiprocessorsOfH200 = 132;
+inline constexpr int kCublasAlgorithms = 8;  // that cuBLASLt is asked for
 
 // What the machine and the call leave to choose from.
 struct ProductMeans {
   int compute_capability = 90;
   int multiprocessors = kMultiprocessorsOfH200;
-  bool few_rows = false;  // its kernel takes the call
-  bool library = false;   // cuBLASLt was found and takes the call
-  int version = 0;        // cuBLASLt's
+  bool few_rows = false;               // its kernel takes the call
+  bool library = false;                // cuBLASLt was found and takes the call
+  int version = 0;                     // cuBLASLt's
+  int algorithms = kCublasAlgorithms;  // that it names at most
 };
 
 // Terms from which on cuBLASLt is faster than our kernels, measured on an H200: of 16-bit floats
@@ -45,15 +48,16 @@ inline bool needs_halves(ProductSums sums) {
 inline bool is_open(const ProductChoice& choice, const ProductKey& p, const ProductMeans& means) {
   switch (choice.way) {
     case ProductWay::kFewRows: return means.few_rows;
-    case ProductWay::kLibrary: return means.library && choice.version == means.version;
+    case ProductWay::kLibrary:
+      return means.library && choice.version == means.version && choice.variant < means.algorithms;
     default: return !needs_halves(p.sums) || choice.variant % 128 == 0;
   }
 }
 
 inline bool library_gains(const ProductKey& p) {
   const int64_t terms = p.m * p.n * p.batches * p.k;
-  return (p.sums == ProductSums::kF32 && terms >= kManyTerms) ||
-         (p.sums == ProductSums::kFast && terms >= kManyTermsOf8Bits);
+  if (p.sums == ProductSums::kF32) return terms >= kManyTerms;
+  return p.sums != ProductSums::kInteger && terms >= kManyTermsOf8Bits;
 }
 
 // `tuned`: what a tuner measured, or null.
@@ -62,7 +66,9 @@ inline ProductChoice choose_way(const ProductKey& p, const ProductMeans& means,
   if (tuned != nullptr && is_open(*tuned, p, means)) return *tuned;
   if (means.few_rows) return {ProductWay::kFewRows};
   if (means.library && means.compute_capability == 90 && library_gains(p))
-    return {ProductWay::kLibrary, measured_algorithm(p, means.version, means.multiprocessors)};
+    return {ProductWay::kLibrary,
+            std::min(measured_algorithm(p, means.version, means.multiprocessors),
+                     means.algorithms - 1)};
   return {ProductWay::kTile,
           choose_matmul_tile(p.m, p.n, p.batches, means.multiprocessors, needs_halves(p.sums)).n};
 }

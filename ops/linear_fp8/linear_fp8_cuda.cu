@@ -2,6 +2,7 @@
 // Map      the kernels of quantize_fp8, then those of scaled_mm_fp8
 //          (ops/common/linear_codes.cuh). With input_act the codes are those of activation,
 //          gated_activation or rms_norm. codes: the product, then the quantising op over it.
+//          cublaslt: the product by cuBLASLt, where it is large and scaled_mm_fp8's would be.
 // Traffic  x once, its codes once written and read, the weight and out once.
 // Numerics the tensor cores add 128 products, f32 registers the rest (scaled_mm_fp8's accurate);
 //          accumulation=fast: the tensor cores add all.
@@ -9,6 +10,7 @@
 #include "formats/fp8.h"
 #include "ops/common/fp8_scale_grid.h"
 #include "ops/common/linear_codes.cuh"
+#include "ops/common/matmul_choice.cuh"
 #include "ops/linear_fp8/linear_fp8_spec.h"
 
 namespace pestle::ops::linear_fp8 {
@@ -66,6 +68,68 @@ Status run_hopper(const Call& call) {
               : start_product<hopper::Product::kE5m2>(call, o, job);
 }
 
+// ---- cuBLASLt, and which of the ways the product goes -------------------------------------------
+
+ProductSums sums_of_call(const Call& call) {
+  return call.integer(kAccumulation) == 1 ? ProductSums::kFast : ProductSums::kAccurate;
+}
+
+// Scales of x's rows lie in the workspace, at 256 bytes, and are none of them infinite where a
+// row's codes are not NaN; the weight's are the caller's, one for all or one a row.
+CublasEpilogue cublas_epilogue(const Call& call, const CodedX* coded) {
+  CublasEpilogue e;
+  if (call.has(kArgs.alpha + 1)) e.bias = &call.tensor(kArgs.alpha + 1);
+  const TensorView& scale = call.tensor(kArgs.scale);
+  e.scales = CublasScales::kRow;
+  e.b.data = scale.as<float>();
+  if (call.integer(kArgs.granularity) == 1) even_rows(scale, e.b.row);
+  if (coded) e.a = {coded->scale.as<float>(), 1, 0, true};
+  e.fast = sums_of_call(call) == ProductSums::kFast;
+  return e;
+}
+
+std::string refuses_cublas(const Call& call, const Machine& machine) {
+  if (wants_late(call)) return refuse_late(call);
+  const std::string why = refuses_hopper(call, machine);
+  if (!why.empty()) return why;
+  if (call.integer(kArgs.alpha + 3) != 0) return "cuBLASLt has not the contract's activations";
+  if (call.has(kArgs.alpha)) return "takes no alpha";
+  if (call.has(kArgs.alpha + 2)) return "takes no residual after 8-bit floats";
+  Operands o;
+  read_linear(call, kArgs, &o);
+  return refuse_cublas(o, cublas_epilogue(call, nullptr));
+}
+
+Status run_by_cublas(const Call& call) {
+  CodedX coded;
+  PESTLE_TRY(make_codes(call, &coded));
+  Operands o;
+  PESTLE_TRY(read_coded(call, kArgs, coded, &o));
+  Call inner = call;
+  inner.workspace = coded.rest;  // what input_act gave is done with
+  return run_cublas(inner, "linear_fp8_cublaslt", o, cublas_epilogue(call, &coded),
+                    algorithm_for(call, key_of(o, sums_of_call(call))));
+}
+
+// Few rows are taken by the same implementation as many.
+constexpr ProductIds kIds{"cuda/linear_fp8_hopper", "cuda/linear_fp8_hopper",
+                          "cuda/linear_fp8_cublaslt"};
+
+// False: the product is none of Hopper's.
+bool read_advised(const Call& call, const Machine& machine, AdvisedProduct* p) {
+  Operands o;
+  if (wants_pairs(call) || !refuses_hopper(call, machine).empty() ||
+      !read_linear(call, kArgs, &o).empty())
+    return false;
+  p->key = key_of(o, sums_of_call(call));
+  p->means.few_rows = !wants_late(call) && refuse_few_rows(o).empty();
+  p->means.library = refuses_cublas(call, machine).empty();
+  if (p->means.library)
+    p->means.algorithms = cublas_algorithms(cublas_epilogue(call, nullptr).scales);
+  fill_machine(call, machine, p);
+  return true;
+}
+
 std::string refuses_portable(const Call& call, const Machine&) {
   return refuse_portable_linear(call, kArgs, call.tensor(kArgs.weight).dtype);
 }
@@ -92,6 +156,12 @@ constexpr Impl kImpls[] = {
      .refuses = refuses_hopper,
      .run = run_hopper,
      .workspace = kLinearInputWorkspace},
+    {.id = "cuda/linear_fp8_cublaslt",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_cublas,
+     .run = run_by_cublas,
+     .workspace = kLibraryLinearWorkspace},
     {.id = "cuda/linear_fp8_portable",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
@@ -117,6 +187,8 @@ constexpr Impl kImpls[] = {
      .run = run_with_codes,
      .workspace = kLinearCodesOutWorkspace},
 };
+
+[[maybe_unused]] const bool kAdvised = advise(ProductAdvice<kIds, read_advised>::of(spec.name));
 
 }  // namespace
 

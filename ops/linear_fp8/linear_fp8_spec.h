@@ -54,6 +54,8 @@ inline constexpr Case cases[] = {
     {"M=5 N=96 K=320 x=f32 granularity=row activations=row out=f32"},
     {"M=140 N=264 K=640 granularity=row activations=row accumulation=fast input_act=silu"},
     {"M=70 N=200 K=512 x=f16 weight=e5m2 activations=row accumulation=fast out=f32 bias=f32"},
+    {"M=75 N=144 K=528 granularity=row activations=row accumulation=fast bias=bf16"},
+    {"M=40 N=144 K=400 activations=row accumulation=fast out=f32 input_act=silu"},
     {"M=5 N=13 K=33 granularity=row activations=row", kEdge, Dist::kOutliers},
     {"M=3 N=8 K=0 activations=row", kEdge},
     {"M=9 N=34 K=64 granularity=row gated=act_first activation=silu bias=f32"},

@@ -4,12 +4,14 @@
 //          of blocks on the sums of each 128 of k. packed: codes that lie across k or off 16 bytes,
 //          copied first. portable: mma.sync of codes as f16, from sm_80 on, and accumulation=f32
 //          (ops/common/matmul_portable.cuh). _any: a thread a result (ops/common/matmul_any.cuh).
-//          codes: the product, then the quantising op over it (ops/common/rule_codes.h).
+//          codes: the product, then the quantising op over it (ops/common/rule_codes.h). cublaslt:
+//          large products without an epilogue but a bias, where cuBLASLt is found
+//          (ops/common/matmul_cublas.h).
 // Traffic  a and b once from memory where a group of tiles fits the L2; out and residual once.
 // Numerics accumulation=accurate: the tensor cores add 128 products, with 13 bits behind the
 // largest
-//          term, f32 registers the rest. fast: the tensor cores add all. f32: _any alone.
-//          (docs/formats/fp8.md)
+//          term, f32 registers the rest (cuBLASLt 13.1, too: measured). fast: the tensor cores add
+//          all. f32: _any alone. (docs/formats/fp8.md)
 // Measured H200: fast 1070 to 1230 TFLOP/s, accurate 970 to 1130, blocks 800 to 930: 0.86 to 0.98
 //          of torch._scaled_mm by tensor, 0.78 to 0.90 by row (scaled_mm_fp8.md).
 #include "ops/common/matmul_choice.cuh"
@@ -101,14 +103,54 @@ Status run_few_rows(const Call& call) {
            : start_few_rows<FewKind::kE5m2>(call, name, o, job.epilogue, f32);
 }
 
-// ---- which of the ways a product goes -----------------------------------------------------------
+// ---- cuBLASLt, and which of the ways a product goes ---------------------------------------------
 
 ProductSums sums_of_call(const Call& call) {
   if (granularity_of(call, kArgs) == Granularity::kBlock) return ProductSums::kBlocks;
   return accumulation_of(call) == Accumulation::kFast ? ProductSums::kFast : ProductSums::kAccurate;
 }
 
-constexpr ProductIds kIds{"cuda/scaled_mm_fp8_few_rows", "cuda/scaled_mm_fp8_hopper", nullptr};
+CublasEpilogue cublas_epilogue(const Call& call) {
+  CublasEpilogue e;
+  if (call.has(kArgs.alpha + 1)) e.bias = &call.tensor(kArgs.alpha + 1);
+  const TensorView& a = call.tensor(kArgs.scale_a);
+  const TensorView& b = call.tensor(kArgs.scale_b);
+  const Granularity granularity = granularity_of(call, kArgs);
+  e.scales = granularity == Granularity::kTensor ? CublasScales::kTensor
+             : granularity == Granularity::kRow  ? CublasScales::kRow
+                                                 : CublasScales::kBlock;
+  e.a = {a.as<float>(), 0, 1};
+  e.b = {b.as<float>(), 0, 1};
+  if (granularity != Granularity::kTensor) {
+    even_rows(a, e.a.row);
+    even_rows(b, e.b.row);
+  }
+  e.fast = sums_of_call(call) == ProductSums::kFast;
+  return e;
+}
+
+std::string refuses_cublas(const Call& call, const Machine& machine) {
+  if (wants_late(call)) return refuse_late(call);
+  const std::string why = refuses_hopper(call, machine);
+  if (!why.empty()) return why;
+  if (call.integer(kArgs.alpha + 3) != 0) return "cuBLASLt has not the contract's activations";
+  if (call.has(kArgs.alpha)) return "takes no alpha";
+  if (call.has(kArgs.alpha + 2)) return "takes no residual after 8-bit floats";
+  Operands o;
+  read_scaled(call, kArgs, &o);
+  return refuse_cublas(o, cublas_epilogue(call));
+}
+
+Status run_by_cublas(const Call& call) {
+  Operands o;
+  const std::string why = read_scaled(call, kArgs, &o);
+  if (!why.empty()) return unsupported(why);
+  return run_cublas(call, "scaled_mm_fp8_cublaslt", o, cublas_epilogue(call),
+                    algorithm_for(call, key_of(o, sums_of_call(call))));
+}
+
+constexpr ProductIds kIds{"cuda/scaled_mm_fp8_few_rows", "cuda/scaled_mm_fp8_hopper",
+                          "cuda/scaled_mm_fp8_cublaslt"};
 
 // False: the product is none of Hopper's.
 bool read_advised(const Call& call, const Machine& machine, AdvisedProduct* p) {
@@ -116,6 +158,8 @@ bool read_advised(const Call& call, const Machine& machine, AdvisedProduct* p) {
   if (!refuses_hopper(call, machine).empty() || !read_scaled(call, kArgs, &o).empty()) return false;
   p->key = key_of(o, sums_of_call(call));
   p->means.few_rows = refuses_few_rows(call, machine).empty();
+  p->means.library = refuses_cublas(call, machine).empty();
+  if (p->means.library) p->means.algorithms = cublas_algorithms(cublas_epilogue(call).scales);
   fill_machine(call, machine, p);
   return true;
 }
@@ -162,6 +206,12 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 90,
      .refuses = refuses_hopper,
      .run = run_hopper},
+    {.id = "cuda/scaled_mm_fp8_cublaslt",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_cublas,
+     .run = run_by_cublas,
+     .workspace = kCublasScaledWorkspace},
     {.id = "cuda/scaled_mm_fp8_packed",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

@@ -61,13 +61,30 @@ TEST(MatmulWays, TheLibraryServesNoSmallProductAndNoOtherMachine) {
   fp8.sums = ProductSums::kFast;
   EXPECT_EQ(choose_way(fp8, kAll).way, ProductWay::kTile);
   fp8.m = 4096;
-  EXPECT_EQ(choose_way(fp8, kAll).way, ProductWay::kLibrary);
-  // Sums whose rule cuBLASLt does not say are never its.
-  fp8.sums = ProductSums::kAccurate;
+  for (const ProductSums sums :
+       {ProductSums::kFast, ProductSums::kAccurate, ProductSums::kBlocks}) {
+    fp8.sums = sums;
+    EXPECT_EQ(choose_way(fp8, kAll).way, ProductWay::kLibrary);
+  }
+  // It has no exact sums of integers with their scales.
+  fp8.sums = ProductSums::kInteger;
   EXPECT_EQ(choose_way(fp8, kAll).way, ProductWay::kTile);
   ProductMeans other = kAll;
   other.compute_capability = 80;
   EXPECT_EQ(choose_way(bf16(8192, 4096, 4096), other).way, ProductWay::kTile);
+}
+
+TEST(MatmulWays, TheLibrarysAlgorithmIsOneThatItNames) {
+  ProductKey key = bf16(4608, 9216, 3072);
+  key.a = key.b = DType::kE4M3;
+  key.sums = ProductSums::kFast;
+  EXPECT_EQ(described(key, kAll), "cuBLASLt's algorithm 4");
+  ProductMeans one = kAll;
+  one.algorithms = 1;  // under scales of rows
+  EXPECT_EQ(described(key, one), "cuBLASLt's algorithm 0");
+  const ProductChoice third{ProductWay::kLibrary, 3, true, 130100};
+  EXPECT_EQ(described(key, kAll, &third), "cuBLASLt's algorithm 3 (tuned)");
+  EXPECT_EQ(described(key, one, &third), "cuBLASLt's algorithm 0");
 }
 
 TEST(MatmulWays, ATunedWayComesFirstWhereItIsOpen) {
