@@ -34,8 +34,9 @@ struct ProductMeans {
 };
 
 // Terms from which on cuBLASLt is faster than our kernels, measured on an H200: of 16-bit floats
-// (slices of k in products of few rows), of 8-bit ones.
-inline constexpr int64_t kManyTerms = int64_t{1} << 28;
+// (slices of k where tiles do not fill the GPU: half the time at 512^3 and 64 x 1024 x 1024), of
+// 8-bit ones.
+inline constexpr int64_t kManyTerms = int64_t{1} << 26;
 inline constexpr int64_t kManyTermsOf8Bits = int64_t{1} << 33;
 
 // Sums begun anew in f32 need tiles of whole halves.

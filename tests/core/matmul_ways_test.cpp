@@ -55,7 +55,8 @@ TEST(MatmulWays, FewRowsHaveTheirKernel) {
 }
 
 TEST(MatmulWays, TheLibraryServesNoSmallProductAndNoOtherMachine) {
-  EXPECT_EQ(choose_way(bf16(512, 512, 512), kAll).way, ProductWay::kTile);
+  EXPECT_EQ(choose_way(bf16(256, 256, 512), kAll).way, ProductWay::kTile);
+  EXPECT_EQ(choose_way(bf16(64, 1024, 1024), kAll).way, ProductWay::kLibrary);
   EXPECT_EQ(choose_way(bf16(64, 4096, 4096), kAll).way, ProductWay::kLibrary);
   ProductKey fp8 = bf16(64, 4096, 4096);
   fp8.sums = ProductSums::kFast;
