@@ -119,8 +119,10 @@ struct ReferenceGradients {
     const Term m1 = n.subtract_mean ? mean_of(g2) : Term();
     const Term m2 = mean_of(products);
     const double count = static_cast<double>(k);
-    double on_the_way = 0;  // sums with what rstd has not scaled yet
-    for (size_t j = 0; j < k; ++j) on_the_way += g2[j].m * s[j].m;
+    // Sums of products with what rstd has not scaled yet, distances from any element of the row.
+    double on_the_way = 0, largest = 0;
+    for (size_t j = 0; j < k; ++j) largest = std::max(largest, s[j].m);
+    for (size_t j = 0; j < k; ++j) on_the_way += g2[j].m * (s[j].m + largest);
     const double sums = std::max(std::max(mean_of(g2).m, m2.m) * count, on_the_way);
     for (size_t j = 0; j < k; ++j) {
       Term d = rstd * (g2[j] - m1 - y[j] * m2);

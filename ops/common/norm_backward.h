@@ -3,7 +3,9 @@
 //   d_s = rstd * (g2 - mean(g2) - y * mean(g2 * y)) + d_residual_out    rms: mean(g2) is left out
 //   d_x = d_s * gate, d_residual = d_s; over all rows: d_weight = sum(g1 * y), d_bias = sum(g1);
 //   over the rows of a group: d_gate = sum(d_s * x), d_scale = sum(d_out * h), d_shift = sum(d_out)
-// Sums over rows are made of fixed runs of rows, added up in a fixed order.
+// Sums over rows are made of fixed runs of rows, added up in a fixed order. Kernels make a row's
+// mean(g2 * y) in one pass, out of f32 sums of g2 and its products with distances from one of the
+// row's elements: where those overflow, so does d_x, and the reference leaves it out.
 #pragma once
 
 #include "formats/host_device.h"
