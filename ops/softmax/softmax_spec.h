@@ -31,6 +31,7 @@ inline constexpr Case cases[] = {
     {"S=70x96 x=bf16 mask=f16 B=70x1", kEdge, Dist::kSpecial},
     {"S=70x40 x=f32", kEdge, Dist::kSpecial},
     {"S=9x2048 x=f16", kEdge, Dist::kOutliers},
+    {"S=5x3000 x=f16", kEdge, Dist::kSpecial},
     {"S=3x72 x=f32", kEdge, Dist::kSubnormal},
     {"S=4x40 x=bf16", kEdge, Dist::kZeros},
     {"S=1 x=f32", kEdge},
