@@ -63,6 +63,7 @@ inline constexpr Case cases[] = {
     {"M=256 N=72 K=160 granularity=row gate=f32 G=2 residual=bf16 bias=bf16"},
     {"M=5 N=128 K=48 granularity=row gated=act_last activation=gelu out_format=int8_row", kEdge},
     {"M=0 N=8 K=16", kEdge},
+    {"M=13 N=40 K=10368 granularity=row", kEdge},
     {"M=3 N=0 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
     {"M=1 N=1 K=1", kEdge},
