@@ -64,7 +64,7 @@ inline constexpr Case cases[] = {
     {"B= M=16 N=40 K=4096 a=f16 b=f16 out=f32 alpha=f32"},
     {"B= M=1 N=72 K=4104 bias=bf16"},
     {"B= M=13 N=40 K=9280 b=bf16.mT bias=f32"},
-    {"B= M=2 N=8712 K=448 a=f16 b=f16.mT out=f16 residual=f16 activation=silu"},
+    {"B= M=2 N=8456 K=64 a=f16 b=f16.mT out=f16 residual=f16 activation=silu"},
     {"B= M=9 N=77 K=1160 b=bf16.mT out=f32", kEdge},
     {"B= M=1 N=77 K=1160 a=f16 b=f16 out=f32 residual=f16", kEdge},
     {"B= M=9 N=77 K=1160", kEdge},

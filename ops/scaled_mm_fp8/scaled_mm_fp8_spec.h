@@ -71,7 +71,7 @@ inline constexpr Case cases[] = {
     {"M=140 N=272 K=144 gated=act_last activation=gelu_tanh accumulation=fast b=e5m2"},
     {"M=70 N=72 K=256 granularity=block gated=act_first gate=f32 G=70"},
     {"M=13 N=40 K=10368 granularity=row b=e5m2", kEdge},
-    {"M=2 N=8712 K=640 granularity=row", kEdge},
+    {"M=2 N=8456 K=128 granularity=row", kEdge},
     {"M=0 N=8 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
     {"M=1 N=1 K=1", kEdge},
