@@ -10,10 +10,11 @@
 //          pass first, then tiles from the end, which the L2 still holds.
 // Numerics as ops/common/quantize_rows.cuh: codes bit for bit those of the CPU.
 // Measured on an H200, share of a copy of the same bytes, bf16: 32768 x 16384 with a scale for the
-//          tensor 91 % (89 % by 16 down, 88 % by 64), computed 92 %, squares 89 %, columns 90 % (86
-//          % by two blocks a multiprocessor, not three, which spill 100 bytes); 32760 x 5120, where
-//          q_t's rows begin inside sectors: fp8 89 % (87 % by 16 down, 84 % by 64; 82 % with
-//          sectors in parts), squares 74 %.
+//          tensor 91 % (89 % by 16 down, 88 % by 64), computed 92 %, squares 89 %, columns 90 %
+//          (86 % by two blocks a multiprocessor, not three, which spill 100 bytes), computed and
+//          without q_t 93 % (85 %); 32760 x 5120, where
+//          q_t's rows begin inside sectors: fp8 89 %, int8 87 % (87 and 86 % by 16 down, 84 % by
+//          64; 82 % with sectors in parts), squares 74 %.
 // Tried    squares down a strip of 8 or 16, what fills no sector kept for the next: 72 and 73 %;
 //          four blocks a multiprocessor: squares 73 %; q by plain stores: the same.
 #pragma once
