@@ -12,7 +12,7 @@
 #include "backends/cuda/device/e2m1.cuh"
 #include "backends/cuda/device/fp8.cuh"
 #include "backends/cuda/device/tiles.h"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/early_launch.h"
 #include "backends/cuda/tensor_amax.h"
 #include "ops/common/decode_unit.cuh"
 
@@ -77,6 +77,7 @@ __device__ void dequantize_tile(const CodeMatrix& m, const Format& format,
 
 template <class T, class Format, int kRows>
 __global__ void __launch_bounds__(384) dequantize_tiles(CodeMatrix m, Format format) {
+  cuda::wait_previous_kernel();
   const cuda::TilePlace place = cuda::tile_place(m.column_blocks, kRows, blockIdx.x);
   format.start();
   if (cuda::is_whole(place, m.rows, m.units, kRows))
@@ -127,14 +128,14 @@ Status run_dequantize_tiles(const Call& call, const char* name, const Dequantize
   const cuda::Grid grid{tiles.blocks(kRows), tiles.threads};
   switch (b.out.dtype) {
     case DType::kBF16:
-      return cuda::launch(call, name, grid, dequantize_tiles<cuda::Bf16, Format, kRows>, matrix,
-                          format);
+      return cuda::launch_early(call, name, grid, dequantize_tiles<cuda::Bf16, Format, kRows>,
+                                matrix, format);
     case DType::kF16:
-      return cuda::launch(call, name, grid, dequantize_tiles<cuda::F16, Format, kRows>, matrix,
-                          format);
+      return cuda::launch_early(call, name, grid, dequantize_tiles<cuda::F16, Format, kRows>,
+                                matrix, format);
     default:
-      return cuda::launch(call, name, grid, dequantize_tiles<cuda::F32, Format, kRows>, matrix,
-                          format);
+      return cuda::launch_early(call, name, grid, dequantize_tiles<cuda::F32, Format, kRows>,
+                                matrix, format);
   }
 }
 

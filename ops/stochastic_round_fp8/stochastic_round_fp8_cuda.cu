@@ -9,7 +9,7 @@
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/elements.cuh"
 #include "backends/cuda/device/tiles.h"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/early_launch.h"
 #include "backends/cuda/tensor_amax.h"
 #include "formats/stochastic.h"
 #include "ops/common/element.h"
@@ -113,6 +113,7 @@ __device__ uint2 unit_codes(const typename T::Raw& raw, uint2 random) {
 
 template <class T, class F>
 __global__ void __launch_bounds__(384) units_kernel(Job job) {
+  wait_previous_kernel();
   const TilePlace place = tile_place(job.column_blocks, kRows, blockIdx.x);
   if (place.unit >= job.units) return;
   const int rows = rows_left(job.rows, place.row, kRows);
@@ -152,9 +153,9 @@ template <class F>
 Status start(const Call& call, const Job& job, const Tiles& tiles) {
   const Grid grid{tiles.blocks(kRows), tiles.threads};
   switch (call.tensor(kX).dtype) {
-    case DType::kBF16: return launch(call, spec.name, grid, units_kernel<Bf16, F>, job);
-    case DType::kF16: return launch(call, spec.name, grid, units_kernel<F16, F>, job);
-    default: return launch(call, spec.name, grid, units_kernel<F32, F>, job);
+    case DType::kBF16: return launch_early(call, spec.name, grid, units_kernel<Bf16, F>, job);
+    case DType::kF16: return launch_early(call, spec.name, grid, units_kernel<F16, F>, job);
+    default: return launch_early(call, spec.name, grid, units_kernel<F32, F>, job);
   }
 }
 
