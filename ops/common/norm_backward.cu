@@ -4,10 +4,12 @@
 //          sums; small tensors: a cluster does both.
 // Traffic  x and d_out (and residuals) once, d_x once; 4 bytes of sums a column, array and run.
 // Numerics f32; statistics from x again. docs: norm_backward.h
-// Measured H200, share of the copy: bf16 32760 x 5120 95-96 % (3.8 TB/s), with residual and gate
-//          82-88 %; rms 4096 to 262144 86-89 %, f32 92 %; 4608 x 3072 60-68 %. norm_backward.md
+// Measured H200, share of the copy: 32760 x 5120 88 to 91 % (3.8 to 3.9 TB/s), with residual and
+//          gate 77 to 82; rms 4096 to 262144 at 277 MB 80 to 83, layer_norm 71 to 80, f32 81 to 86;
+//          4608 x 3072 57 to 65. norm_backward.md
 #include <atomic>
 
+#include "backends/cuda/device/block_sums.cuh"
 #include "backends/cuda/device/cluster.cuh"
 #include "backends/cuda/early_launch.h"
 #include "backends/cuda/launch.h"
@@ -57,19 +59,6 @@ struct AnyGradients {
 
 constexpr int kAnyRowThreads = 256;
 
-__device__ float any_sum(float v) {
-  __shared__ float warps[32];
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = v;
-  __syncthreads();
-  v = threadIdx.x % 32 < blockDim.x / 32 ? warps[threadIdx.x % 32] : 0;
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
-  return v;
-}
-
 // d_x of a row, and its statistics. By all threads of a block.
 __device__ void any_row(const AnyGradients& p, int64_t row) {
   const auto count = static_cast<float>(p.columns);
@@ -77,7 +66,7 @@ __device__ void any_row(const AnyGradients& p, int64_t row) {
   const auto sum = [&](auto term) {
     float own = 0;
     for (int64_t j = threadIdx.x; j < p.columns; j += kAnyRowThreads) own += term(j);
-    return any_sum(own);
+    return block_sum<kAnyRowThreads>(own);
   };
   if (p.subtract_mean) {
     of.x = sum([&](int64_t j) { return p.s(row, j); }) / count;
@@ -187,24 +176,28 @@ int64_t ring_bytes(int compute_capability) {
 }
 
 // What a kernel has of a row; no lanes: it does not fit.
-TeamPlan plan_for(int64_t units, int units_of_thread, int thread_bytes, int most_threads,
-                  const Machine& machine) {
+template <class T, int kKind>
+TeamPlan plan_of(const NormBackward& b, const Machine& machine) {
+  using Limit = Limits<T, kKind>;
+  constexpr int kUnits = Limit::kUnits;
+  // Two teams a block if small clusters allow it: one works while the other waits for its sums.
+  constexpr int kMostOfTwo = kKind == kProducts ? 8 : 2;
   TeamPlan plan;
   const int64_t memory = ring_bytes(machine.compute_capability);
   const int most_blocks = largest_cluster(machine.compute_capability);
-  plan.units = static_cast<int>(units);
-  // Two teams a block if small clusters allow it: one works while the other waits for its sums.
+  plan.units = static_cast<int>(b.forward.columns() / Limit::kWide);
   for (int teams = 2; teams > 0; --teams) {
     for (plan.cluster = 1; plan.cluster <= most_blocks; plan.cluster *= 2) {
-      const int64_t each = int64_t{plan.cluster} * units_of_thread;
-      const int64_t lanes = ceil_div(ceil_div(plan.units, each), 32) * 32;
-      const int64_t most = std::min(most_threads / lanes, memory / (3 * lanes * thread_bytes));
-      if (most < teams || (teams > 1 && plan.cluster > 2)) continue;
+      const int64_t lanes = ceil_div(ceil_div(plan.units, int64_t{plan.cluster} * kUnits), 32) * 32;
+      const int64_t ring = memory - lanes * Limit::kSharedBytes;
+      const int64_t most =
+          std::min(Limit::kThreads / lanes, ring / (3 * lanes * Limit::kThreadBytes));
+      if (most < teams || (teams > 1 && plan.cluster > kMostOfTwo)) continue;
       plan.lanes = static_cast<int>(lanes);
       plan.teams = static_cast<int>(most);
       plan.stages = static_cast<int>(
-          std::min<int64_t>(kMostStages, memory / (int64_t{plan.threads()} * thread_bytes)));
-      plan.whole = plan.units == plan.cluster * plan.lanes * units_of_thread;
+          std::min<int64_t>(kMostStages, ring / (int64_t{plan.threads()} * Limit::kThreadBytes)));
+      plan.whole = plan.units == plan.cluster * plan.lanes * kUnits;
       return plan;
     }
   }
@@ -212,22 +205,27 @@ TeamPlan plan_for(int64_t units, int units_of_thread, int thread_bytes, int most
   return plan;
 }
 
-template <class T, int kKind>
-TeamPlan plan_of(const NormBackward& b, const Machine& machine) {
-  using Limit = Limits<T, kKind>;
-  return plan_for(b.forward.columns() / Limit::kWide, Limit::kUnits, Limit::kThreadBytes,
-                  Limit::kThreads, machine);
-}
+// How a call is run.
+struct Way {
+  int kind;
+  TeamPlan plan;
+};
 template <class T>
-TeamPlan plan_of(const NormBackward& b, const Machine& machine) {
+Way way_of(const NormBackward& b, const Machine& machine) {
   switch (kind_of(b)) {
-    case kProducts: return plan_of<T, kProducts>(b, machine);
-    case kSums: return plan_of<T, kSums>(b, machine);
-    default: return plan_of<T, kResiduals>(b, machine);
+    case kProducts: return {kProducts, plan_of<T, kProducts>(b, machine)};
+    case kResiduals: return {kResiduals, plan_of<T, kResiduals>(b, machine)};
+    default: break;
   }
+  const Way own{kSums, plan_of<T, kSums>(b, machine)};
+  if (T::kBytes == 4 || own.plan.lanes == 0 || own.plan.threads() > 320) return own;
+  // 10 warps or fewer: is there place for 14 or more?
+  const Way shared{kSharedSums, plan_of<T, kSharedSums>(b, machine)};
+  const bool more = shared.plan.lanes > 0 && shared.plan.threads() >= 448;
+  return more && shared.plan.cluster == 1 ? shared : own;
 }
-TeamPlan plan_of(const NormBackward& b, const Machine& machine) {
-  return b.forward.x.dtype == DType::kF32 ? plan_of<F32>(b, machine) : plan_of<Bf16>(b, machine);
+Way way_of(const NormBackward& b, const Machine& machine) {
+  return b.forward.x.dtype == DType::kF32 ? way_of<F32>(b, machine) : way_of<Bf16>(b, machine);
 }
 
 // Shared memory beyond 48 KB must be asked for, once a kernel and device.
@@ -243,20 +241,25 @@ Status start_runs(const Call& call, const char* name, const GradientJob& job, in
                                          static_cast<int>(memory)));
     done.fetch_or(bit, std::memory_order_relaxed);
   }
-  const auto bytes = static_cast<size_t>(plan.stages) * static_cast<size_t>(plan.threads()) *
-                     Limits<T, kKind>::kThreadBytes;
+  using Limit = Limits<T, kKind>;
+  const auto bytes = static_cast<size_t>(plan.stages * plan.threads() * Limit::kThreadBytes +
+                                         plan.lanes * Limit::kSharedBytes);
   return launch(call, name, {job.runs.runs * plan.cluster, plan.threads(), bytes, plan.cluster},
                 kernel, job);
 }
 
 template <class T>
-Status start_kind(const Call& call, const char* name, const NormBackward& b, const GradientJob& job,
+Status start_kind(const Call& call, const char* name, int kind, const GradientJob& job,
                   int64_t memory) {
-  switch (kind_of(b)) {
+  switch (kind) {
     case kProducts: return start_runs<T, kProducts>(call, name, job, memory);
-    case kSums: return start_runs<T, kSums>(call, name, job, memory);
-    default: return start_runs<T, kResiduals>(call, name, job, memory);
+    case kResiduals: return start_runs<T, kResiduals>(call, name, job, memory);
+    default: break;
   }
+  if constexpr (T::kBytes == 2) {
+    if (kind == kSharedSums) return start_runs<T, kSharedSums>(call, name, job, memory);
+  }
+  return start_runs<T, kSums>(call, name, job, memory);
 }
 
 // The second kernel as the first one's multiprocessors are set up: all memory shared, no L1.
@@ -321,7 +324,8 @@ Status norm_backward_cuda(const Call& call, const char* name, const NormBackward
   const NormRows& n = b.forward;
   const Machine machine = machine_for({DeviceType::kCuda, device_index(call)});
   GradientJob job;
-  job.plan = plan_of(b, machine);
+  const Way way = way_of(b, machine);
+  job.plan = way.plan;
   job.runs = RowRuns::over(n.rows(), b.groups(), runs_of_wave(job.plan.cluster), job.plan.teams);
   // The rows of a single group are dealt out in turns, so that what runs together reads neighbours.
   job.row_step = job.plan.teams * (job.runs.groups == 1 ? job.runs.runs : 1);
@@ -346,9 +350,9 @@ Status norm_backward_cuda(const Call& call, const char* name, const NormBackward
   job.keeps_weight = b.d_weight.data != nullptr;
   const int64_t memory = ring_bytes(machine.compute_capability);
   switch (n.x.dtype) {
-    case DType::kBF16: PESTLE_TRY(start_kind<Bf16>(call, name, b, job, memory)); break;
-    case DType::kF16: PESTLE_TRY(start_kind<F16>(call, name, b, job, memory)); break;
-    default: PESTLE_TRY(start_kind<F32>(call, name, b, job, memory)); break;
+    case DType::kBF16: PESTLE_TRY(start_kind<Bf16>(call, name, way.kind, job, memory)); break;
+    case DType::kF16: PESTLE_TRY(start_kind<F16>(call, name, way.kind, job, memory)); break;
+    default: PESTLE_TRY(start_kind<F32>(call, name, way.kind, job, memory)); break;
   }
   return add_up_runs(call, name, b, job);
 }
@@ -404,7 +408,7 @@ std::string refuse_norm_backward_cuda(const NormBackward& b, const Machine& mach
   if (n.columns() % kUnit != 0) return "K is no multiple of 8";
   if (n.rows() >= int64_t{1} << 31) return "2^31 rows or more";
   if (n.scale.data != nullptr && b.d_bias.data != nullptr) return "scale and bias together";
-  if (plan_of(b, machine).lanes == 0) return "rows of more elements than the kernel holds";
+  if (way_of(b, machine).plan.lanes == 0) return "rows of more elements than the kernel holds";
   const struct {
     const char* name;
     const TensorView& tensor;

@@ -19,7 +19,9 @@ using namespace pestle::cuda;
 enum Array { kWeightSum, kBiasSum, kGateSum, kScaleSum, kArrays };
 
 // What a kernel keeps: products with y; and sums; and (residuals, gate) products with x.
-enum Kind { kProducts, kSums, kResiduals };
+// kSharedSums: as kSums, what rows share, (1 + scale) * weight, as f32 in shared memory, which lets
+// 16 warps run where registers let 8 to 12.
+enum Kind { kProducts, kSums, kResiduals, kSharedSums };
 
 template <class T, int kKind>
 struct Limits {
@@ -27,9 +29,10 @@ struct Limits {
   static constexpr int kOperands = kKind == kResiduals ? 4 : 2;
   static constexpr int kUnits = kKind == kResiduals ? 2 : 4;
   static constexpr int kThreads =
-      kKind == kProducts || (kKind == kSums && T::kBytes == 4) ? 512 : 384;  // of a block
-  static constexpr int kThreadBytes = kUnits * kOperands * 16;               // of a row
+      kKind == kResiduals || (kKind == kSums && T::kBytes == 2) ? 384 : 512;  // of a block
+  static constexpr int kThreadBytes = kUnits * kOperands * 16;                // of a row
   static constexpr int kNumbers = kKind == kProducts ? 2 : 4;  // that a row's threads add up
+  static constexpr int kSharedBytes = kKind == kSharedSums ? kUnits * kWide * 4 : 0;  // of a lane
 };
 inline constexpr int kMostWarps = 16;   // of a block
 inline constexpr int kMostBlocks = 16;  // of a cluster
@@ -59,7 +62,7 @@ struct TeamPlan {
   int lanes = 32;      // threads of a team, whole warps
   int teams = 1;       // of a block; 1 if there are clusters
   int cluster = 1;     // blocks that share a row
-  int stages = 3;      // rows of a team in shared memory
+  int stages = 3;      // rows of a team in shared memory, before what rows share
   int join = 32;       // lanes that join the warps' parts: a power of two
   bool whole = false;  // every thread's every unit exists
 

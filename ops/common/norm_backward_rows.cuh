@@ -45,7 +45,8 @@ struct Gradients {
 
   const GradientJob& p;
   Parts& parts;
-  int team, lane;  // lane: of the team
+  float4* shared_factor;  // this lane's first, of kSharedSums
+  int team, lane;         // lane: of the team
   int rank, unit0;
   int unit_step;    // bytes of a row
   uint32_t shared;  // this thread's first 16 bytes of the first stage
@@ -54,7 +55,7 @@ struct Gradients {
   int parity = 0;       // of rows: whose parts lie where
   uint32_t phases = 0;  // bit: of each parity's barrier
   float one_by_count;
-  float factor[kUnits][kWide];  // (1 + scale) * weight
+  float factor[kKind == kSharedSums ? 1 : kUnits][kWide];  // (1 + scale) * weight
   float gate[kGeneral ? kUnits : 1][kWide];
   float products[kUnits][kWide];                       // d_out * y, over rows
   float sums[kKind == kProducts ? 1 : kUnits][kWide];  // d_out
@@ -71,6 +72,7 @@ struct Gradients {
     shared = static_cast<uint32_t>(__cvta_generic_to_shared(ring + threadIdx.x));
     stage_step = blockDim.x * Limit::kThreadBytes;
     one_by_count = 1.0f / p.count;
+    shared_factor = reinterpret_cast<float4*>(ring) + plan.stages * (stage_step / 16) + lane;
   }
 
   // ---- places ----
@@ -84,6 +86,35 @@ struct Gradients {
   __device__ int near_unit(int i) const { return min(unit(i), p.plan.units - 1); }
   __device__ uint32_t piece(int i, int operand) const {
     return (i * Limit::kOperands + operand) * blockDim.x * 16;
+  }
+
+  // ---- what rows share ----
+
+  // The same for all teams: one writes it where it is shared, and they meet afterwards.
+  __device__ void keep_factor(int i, const float (&v)[kWide]) {
+    if constexpr (kKind == kSharedSums) {
+      for (int k = 0; k < kWide / 4 && team == 0; ++k) {
+        shared_factor[(i * (kWide / 4) + k) * p.plan.lanes] =
+            make_float4(v[4 * k], v[4 * k + 1], v[4 * k + 2], v[4 * k + 3]);
+      }
+    } else {
+      for (int j = 0; j < kWide; ++j) factor[i][j] = v[j];
+    }
+  }
+  // g becomes the gradient behind weight and scale.
+  __device__ void times_factor(int i, float (&g)[kWide]) const {
+    if constexpr (kKind == kSharedSums) {
+#pragma unroll
+      for (int k = 0; k < kWide / 4; ++k) {
+        const float4 f = shared_factor[(i * (kWide / 4) + k) * p.plan.lanes];
+        g[4 * k] *= f.x;
+        g[4 * k + 1] *= f.y;
+        g[4 * k + 2] *= f.z;
+        g[4 * k + 3] *= f.w;
+      }
+    } else {
+      for (int j = 0; j < kWide; ++j) g[j] *= factor[i][j];
+    }
   }
 
   // ---- the ring ----
@@ -147,12 +178,11 @@ struct Gradients {
   __device__ void sum_of(const uint4 (&raw)[Limit::kOperands], int i, float (&s)[kWide]) const {
     values_of<T>(raw[kX], s);
     if constexpr (kGeneral) {
+      float more[kWide] = {};
+      if (p.residual.data != nullptr) values_of<T>(raw[kResidual], more);
       if (p.gate.data != nullptr) {
-        for (int j = 0; j < kWide; ++j) s[j] *= gate[i][j];
-      }
-      if (p.residual.data != nullptr) {
-        float more[kWide];
-        values_of<T>(raw[kResidual], more);
+        for (int j = 0; j < kWide; ++j) s[j] = __fmaf_rn(s[j], gate[i][j], more[j]);
+      } else {
         for (int j = 0; j < kWide; ++j) s[j] += more[j];
       }
     }
@@ -246,8 +276,8 @@ struct Gradients {
       float s[kWide], g[kWide];
       sum_of(raw, i, s);
       values_of<T>(raw[kG], g);
+      times_factor(i, g);
       for (int j = 0; j < kWide; ++j) {
-        g[j] *= factor[i][j];
         if constexpr (kKind != kProducts) {
           s[j] -= shift;
           own.distances += s[j];
@@ -329,6 +359,7 @@ struct Gradients {
     const Sources sources = sources_of(next);
     char* d_x = p.d_x.row(row) + unit0 * 16;
     const float by_m1 = -of.rstd * of.m1, by_m2 = -of.rstd * of.m2;
+    const float by_mean = -of.rstd * of.mean;
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       if (!has<kWhole>(i)) continue;
@@ -341,13 +372,16 @@ struct Gradients {
       float y[kWide], g[kWide], d[kWide];
       sum_of(raw, i, y);
       values_of<T>(raw[kG], g);
+      for (int j = 0; j < kWide; ++j) d[j] = g[j];
+      times_factor(i, d);
       for (int j = 0; j < kWide; ++j) {
-        if constexpr (kKind != kProducts) y[j] -= of.mean;
-        y[j] *= of.rstd;
-        if constexpr (kKind == kProducts)
-          d[j] = of.rstd * __fmaf_rn(-y[j], of.m2, g[j] * factor[i][j]);
-        else
-          d[j] = __fmaf_rn(g[j] * factor[i][j], of.rstd, __fmaf_rn(y[j], by_m2, by_m1));
+        if constexpr (kKind == kProducts) {
+          y[j] *= of.rstd;
+          d[j] = of.rstd * __fmaf_rn(-y[j], of.m2, d[j]);
+        } else {
+          y[j] = __fmaf_rn(y[j], of.rstd, by_mean);
+          d[j] = __fmaf_rn(d[j], of.rstd, __fmaf_rn(y[j], by_m2, by_m1));
+        }
         products[i][j] = __fmaf_rn(g[j], y[j], products[i][j]);
         if constexpr (kKind != kProducts) sums[i][j] += g[j];
       }
@@ -414,26 +448,27 @@ struct Gradients {
     group = which;
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
+      float f[kWide];
       for (int j = 0; j < kWide; ++j) {
-        factor[i][j] = 1;
+        f[j] = 1;
         products[i][j] = 0;
         if constexpr (kKind != kProducts) sums[i][j] = 0;
         if constexpr (kGeneral) gate_sums[i][j] = 0;
       }
-      if (p.weight.data != nullptr) load_columns(p.weight, p.weight.data, near_unit(i), factor[i]);
-      if constexpr (kKind != kProducts) {
+      if (p.weight.data != nullptr) load_columns(p.weight, p.weight.data, near_unit(i), f);
+      if (kKind != kProducts && p.scale.data != nullptr) {
         float more[kWide];
-        if (p.scale.data != nullptr) {
-          load_columns(p.scale, p.scale.row(group), near_unit(i), more);
-          for (int j = 0; j < kWide; ++j) factor[i][j] *= 1.0f + more[j];
-        }
+        load_columns(p.scale, p.scale.row(group), near_unit(i), more);
+        for (int j = 0; j < kWide; ++j) f[j] *= 1.0f + more[j];
       }
+      keep_factor(i, f);
       if constexpr (kGeneral) {
         if (p.gate.data != nullptr) {
           load_columns(p.gate, p.gate.row(group), near_unit(i), gate[i]);
         }
       }
     }
+    if (kKind == kSharedSums) __syncthreads();
     if (!kGeneral || p.gate.data == nullptr) return;
     __syncthreads();
     if (threadIdx.x < kUnit / kWide) {

@@ -12,6 +12,7 @@
 //          with a residual 72 %, 409,600 elements 82 %; long 87 %, with residual and gate 91 % (x
 //          and residual counted twice); codes 47 %.
 #include "backends/cuda/device/any_tensor.cuh"
+#include "backends/cuda/device/block_sums.cuh"
 #include "backends/cuda/device/row_ring.cuh"
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
@@ -56,19 +57,6 @@ struct AnyJob {
 #endif
 };
 
-__device__ float any_sum(float v) {
-  __shared__ float warps[kThreads / 32];
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = v;
-  __syncthreads();
-  v = threadIdx.x % 32 < kThreads / 32 ? warps[threadIdx.x % 32] : 0;
-#pragma unroll
-  for (int step = 4; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
-  return __shfl_sync(~0u, v, 0);
-}
-
 __global__ void __launch_bounds__(kThreads) any_kernel(const __grid_constant__ AnyJob p) {
   const int64_t group = blockIdx.x;
   const auto sample = static_cast<uint32_t>(group / p.groups);
@@ -81,12 +69,12 @@ __global__ void __launch_bounds__(kThreads) any_kernel(const __grid_constant__ A
   for (int64_t i = threadIdx.x; i < size; i += kThreads) {
     sum += p.sum(sample, channel(i), start + i);
   }
-  const float mean = any_sum(sum) / count;
+  const float mean = block_sum<kThreads>(sum) / count;
   for (int64_t i = threadIdx.x; i < size; i += kThreads) {
     const float d = p.sum(sample, channel(i), start + i) - mean;
     squares = __fmaf_rn(d, d, squares);
   }
-  const float rstd = __frsqrt_rn(any_sum(squares) / count + p.eps);
+  const float rstd = __frsqrt_rn(block_sum<kThreads>(squares) / count + p.eps);
   for (int64_t i = threadIdx.x; i < size; i += kThreads) {
     const float s = p.sum(sample, channel(i), start + i);
     if (p.residual_out.data != nullptr) {

@@ -9,6 +9,7 @@
 //          as counts, means and squared differences, in a fixed order.
 #pragma once
 
+#include "backends/cuda/device/block_sums.cuh"
 #include "backends/cuda/early_launch.h"
 #include "ops/group_norm/group_norm_job.cuh"
 
@@ -32,28 +33,6 @@ struct LongJob {
 };
 
 #ifdef __CUDACC__
-
-__device__ inline float add_lanes(float v) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) v += __shfl_xor_sync(~0u, v, distance);
-  return v;
-}
-// Counts, means and squared differences of all lanes as one.
-__device__ inline float4 join_lanes(const float4& v) {
-  const float n = add_lanes(v.x);
-  const float mean = n > 0 ? __fdividef(add_lanes(v.x * v.y), n) : 0;
-  const float away = v.x > 0 ? v.y - mean : 0;
-  return make_float4(n, mean, add_lanes(__fmaf_rn(away * v.x, away, v.z)), 0);
-}
-// Of all the block's threads.
-__device__ inline float4 join_block(const float4& own) {
-  __shared__ float4 warps[kThreads / 32];
-  const int lane = threadIdx.x % 32;
-  const float4 warp = join_lanes(own);
-  if (lane == 0) warps[threadIdx.x / 32] = warp;
-  __syncthreads();
-  return join_lanes(lane < kThreads / 32 ? warps[lane] : make_float4(0, 0, 0, 0));
-}
 
 // A tile's units of one thread, on their way in registers.
 template <class T, bool kSum>
@@ -153,7 +132,7 @@ __global__ void __launch_bounds__(kThreads, kStatisticsBlocks)
   const int64_t start = group * p.job.units * (kUnit * T::kBytes);
   const int64_t begin = chunk * p.chunk_units;
   const int64_t end = min(begin + p.chunk_units, p.job.units);
-  const float4 all = join_block(part_of<T, kSum>(p.job, place, start, begin, end));
+  const float4 all = join_block<kThreads>(part_of<T, kSum>(p.job, place, start, begin, end));
   if (threadIdx.x == 0) p.parts[blockIdx.x] = all;
 }
 
@@ -164,7 +143,7 @@ __device__ inline float2 whole_of(const LongJob& p, uint32_t group) {
   if (threadIdx.x < chunks) {
     own = __ldcg(p.parts + static_cast<int64_t>(group) * chunks + threadIdx.x);
   }
-  const float4 all = join_block(own);
+  const float4 all = join_block<kThreads>(own);
   return make_float2(all.y, __frsqrt_rn(__fmaf_rn(all.z, p.job.share, p.job.eps)));
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backends/cuda/device/any_tensor.cuh"
+#include "backends/cuda/device/block_sums.cuh"
 #include "ops/common/channel_affine.cuh"
 
 namespace pestle::ops::group_norm_backward {
@@ -32,19 +33,6 @@ struct SumsJob {
 };
 
 #ifdef __CUDACC__
-
-__device__ inline float block_sum(float v) {
-  __shared__ float warps[kThreads / 32];
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = v;
-  __syncthreads();
-  v = threadIdx.x % 32 < kThreads / 32 ? warps[threadIdx.x % 32] : 0;
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
-  return v;
-}
 
 // A channel of the block's group.
 struct Channel {
@@ -97,7 +85,7 @@ __global__ void __launch_bounds__(kThreads) any_kernel(const __grid_constant__ A
     const Channel channel(p, group, c);
     for (int64_t i = threadIdx.x; i < p.plane; i += kThreads) own += channel.sum(i);
   }
-  const float mean = block_sum(own) / count;
+  const float mean = block_sum<kThreads>(own) / count;
   own = 0;
   for (int64_t c = 0; c < p.group_channels; ++c) {
     const Channel channel(p, group, c);
@@ -106,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) any_kernel(const __grid_constant__ A
       own = __fmaf_rn(v, v, own);
     }
   }
-  const float rstd = __frsqrt_rn(block_sum(own) / count + p.eps);
+  const float rstd = __frsqrt_rn(block_sum<kThreads>(own) / count + p.eps);
   float m1 = 0, m2 = 0;
   for (int64_t c = 0; c < p.group_channels; ++c) {
     Channel channel(p, group, c);
@@ -119,8 +107,8 @@ __global__ void __launch_bounds__(kThreads) any_kernel(const __grid_constant__ A
       sum += d;
       products = __fmaf_rn(d, y, products);
     }
-    sum = block_sum(sum);
-    products = block_sum(products);
+    sum = block_sum<kThreads>(sum);
+    products = block_sum<kThreads>(products);
     if (threadIdx.x == 0) p.sums[group * p.group_channels + c] = make_float2(sum, products);
     m1 = __fmaf_rn(sum, channel.wb.x, m1);
     m2 = __fmaf_rn(products, channel.wb.x, m2);
@@ -141,7 +129,7 @@ __global__ void __launch_bounds__(kThreads) any_kernel(const __grid_constant__ A
       }
     }
     if (p.gate_sums == nullptr) continue;
-    products = block_sum(products);
+    products = block_sum<kThreads>(products);
     if (threadIdx.x == 0) p.gate_sums[group * p.group_channels + c] = products;
   }
 }

@@ -250,8 +250,8 @@ __global__ void __launch_bounds__(kThreads) join_means_kernel(const __grid_const
     m1 = __fmaf_rn(v.x, w, m1);
     m2 = __fmaf_rn(v.y, w, m2);
   }
-  m1 = block_sum(m1);
-  m2 = block_sum(m2);
+  m1 = block_sum<kThreads>(m1);
+  m2 = block_sum<kThreads>(m2);
   if (threadIdx.x == 0) p.means[blockIdx.x] = make_float2(m1 / p.count, m2 / p.count);
 }
 
