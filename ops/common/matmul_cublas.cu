@@ -308,12 +308,9 @@ class Plan {
     const int wanted = static_cast<int>(shape_.algorithm) + 1;
     int count = 0;
     void* c = shape_.has_residual ? c_ : out_;
-    // Of 8-bit floats always for all, as the table of matmul_algorithms.cpp counts them.
-    const bool codes = shape_.scales != static_cast<int64_t>(CublasScales::kNone);
     const bool ok =
-        set_preference(preference) &&
-        l.heuristic(handle, desc_, b_, a_, c, out_, preference, codes ? kCublasAlgorithms : wanted,
-                    found.data(), &count) == kSuccess;
+        set_preference(preference) && l.heuristic(handle, desc_, b_, a_, c, out_, preference,
+                                                  wanted, found.data(), &count) == kSuccess;
     l.preference_destroy(preference);
     if (!ok || count < 1) return false;
     const Heuristic& best = found[static_cast<size_t>(std::min(wanted, count) - 1)];

@@ -6,7 +6,8 @@
 // Traffic  x once, its codes once written and read, the weight and out once.
 // Numerics the tensor cores add 128 products, f32 registers the rest (scaled_mm_fp8's accurate);
 //          accumulation=fast: the tensor cores add all.
-// Measured H200: 965 to 1070 TFLOP/s, quantising x included (linear_fp8.md).
+// Measured H200: 965 to 1070 TFLOP/s, quantising x included (linear_fp8.md); fast by cuBLASLt 1236
+//          at 4608 x 12288 x 3072.
 #include "formats/fp8.h"
 #include "ops/common/fp8_scale_grid.h"
 #include "ops/common/linear_codes.cuh"
