@@ -147,11 +147,13 @@ inline int finish_width(int64_t outs, int64_t splits) {
 }
 
 // `batch` rows are a thread's turn, `slots` blocks run at once. Returns the number of blocks.
+inline constexpr int kMostColumnLanes = 16;  // side by side: fewer parts of a result than with 32
+
 inline int64_t cut_columns(Reduction& r, int batch, int64_t slots) {
   const int64_t width = r.kept.size[r.kept.rank - 1];
   r.units = width / cuda::kUnit;
   r.lanes = 1;
-  while (r.lanes < 32 && r.lanes < r.units) r.lanes *= 2;
+  while (r.lanes < kMostColumnLanes && r.lanes < r.units) r.lanes *= 2;
   const int64_t blocks = r.outs / width * cuda::ceil_div(r.units, r.lanes);
   const int64_t step = int64_t{kReduceThreads} / r.lanes * batch;  // rows of a turn
   const int64_t turns = cuda::ceil_div(r.count, step);
@@ -199,6 +201,19 @@ __device__ inline float max_nan(float a, float b) {
   return r;
 }
 
+// A quotient of numbers that are not negative: 64-bit divisions are long, and loads wait for them.
+__device__ inline int64_t quotient(int64_t a, int64_t b) {
+  if (((a | b) >> 32) == 0) return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+  return a / b;
+}
+
+// 0, unknown to the compiler.
+__device__ inline unsigned hidden_zero() {
+  unsigned zero = 0;
+  asm volatile("" : "+r"(zero));
+  return zero;
+}
+
 // Where a block of a row kernel works: a row of the block's for each group of `lanes` threads.
 struct RowPlace {
   int64_t row;
@@ -208,10 +223,11 @@ struct RowPlace {
 };
 __device__ inline RowPlace row_place(const Reduction& r) {
   RowPlace p;
-  const int64_t group = blockIdx.x / r.splits;
+  const int64_t group = r.splits == 1 ? blockIdx.x : quotient(blockIdx.x, r.splits);
+  const int log = 31 - __clz(r.lanes);
   p.split = blockIdx.x - group * r.splits;
   p.lane = threadIdx.x & (r.lanes - 1);
-  p.row = group * (kReduceThreads / r.lanes) + threadIdx.x / r.lanes;
+  p.row = group * (kReduceThreads >> log) + (threadIdx.x >> log);
   p.begin = p.split * r.chunk;
   p.end = min(r.units, p.begin + r.chunk);
   return p;
@@ -224,16 +240,20 @@ struct ColumnPlace {
   int x, y;            // of the thread
   int64_t begin, end;  // rows
 };
-__device__ inline ColumnPlace column_place(const Reduction& r) {
+// Asked for anew with a number that the compiler can't see through (`zero`), it takes no registers
+// in between.
+__device__ inline ColumnPlace column_place(const Reduction& r, unsigned zero = 0) {
+  const unsigned block = blockIdx.x + zero, thread = threadIdx.x + zero;
   ColumnPlace p;
   // Groups of columns run fastest: blocks that run together read whole rows.
-  const int64_t across = (r.units + r.lanes - 1) / r.lanes;
-  const int64_t groups = gridDim.x / r.splits;
-  p.split = blockIdx.x / groups;
-  const int64_t group = blockIdx.x - p.split * groups;
-  p.outer = group / across;
-  p.x = threadIdx.x & (r.lanes - 1);
-  p.y = threadIdx.x / r.lanes;
+  const int log = 31 - __clz(r.lanes);
+  const int64_t across = (r.units + r.lanes - 1) >> log;
+  const int64_t groups = quotient(gridDim.x, r.splits);
+  p.split = quotient(block, groups);
+  const int64_t group = block - p.split * groups;
+  p.outer = quotient(group, across);
+  p.x = thread & (r.lanes - 1);
+  p.y = thread >> log;
   p.unit = (group - p.outer * across) * r.lanes + p.x;
   p.begin = p.split * r.chunk;
   p.end = min(r.count, p.begin + r.chunk);

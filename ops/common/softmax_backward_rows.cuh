@@ -28,10 +28,10 @@ struct SumPart {
   __device__ SumPart over_lanes(int width) const { return {sum_over_lanes(sum, width)}; }
 };
 
-template <SoftmaxKind kKind>
-__device__ void add_terms(const float (&d_out)[kUnit], const float (&out)[kUnit],
+template <SoftmaxKind kKind, int kCount>
+__device__ void add_terms(const float (&d_out)[kCount], const float (&out)[kCount],
                           float (&sums)[2]) {
-  for (int i = 0; i < kUnit; ++i) {
+  for (int i = 0; i < kCount; ++i) {
     if constexpr (kKind == SoftmaxKind::kSoftmax)
       sums[i % 2] = __fmaf_rn(d_out[i], out[i], sums[i % 2]);
     else
@@ -39,10 +39,10 @@ __device__ void add_terms(const float (&d_out)[kUnit], const float (&out)[kUnit]
   }
 }
 
-template <SoftmaxKind kKind>
-__device__ void to_gradient(float (&d_out)[kUnit], const float (&out)[kUnit], float sum,
+template <SoftmaxKind kKind, int kCount>
+__device__ void to_gradient(float (&d_out)[kCount], const float (&out)[kCount], float sum,
                             float scale) {
-  for (int i = 0; i < kUnit; ++i) {
+  for (int i = 0; i < kCount; ++i) {
     if constexpr (kKind == SoftmaxKind::kSoftmax)
       d_out[i] = (out[i] * (d_out[i] - sum)) * scale;
     else
@@ -50,51 +50,79 @@ __device__ void to_gradient(float (&d_out)[kUnit], const float (&out)[kUnit], fl
   }
 }
 
-template <class T>
-constexpr int kBackwardThreads = T::kBytes == 2 ? 512 : 128;
+// ---- rows in registers ----
 
-// Rows of more units go through rings; shorter ones are faster held, two blocks a multiprocessor.
-template <class T>
-constexpr int64_t kLeastRingUnits = T::kBytes == 4 ? kRowBlockUnits : 3 * kRowBlockUnits;
+constexpr int kHeldPairs = 4;  // of 16 bytes of both tensors, of a thread
 
-// Two rows of 16-bit elements take half the registers of two rows of f32.
-template <class Access>
-constexpr int kBackwardBlocks = sizeof(typename Access::Raw) <= 16 ? 2 : 1;
+struct HeldSums {
+  float parts[16 * kHeldThreads / 32];  // of each warp of a row
+  uint64_t arrived;
+};
 
-template <class Access, SoftmaxKind kKind>
-__global__ void __launch_bounds__(kRowThreads, kBackwardBlocks<Access>)
-    held_backward_kernel(SoftmaxBackwardJob job) {
-  cuda::wait_previous_kernel();
-  __shared__ RowParts shared;
+// Lanes of a warp, a block or a cluster a row, as held_kernel (softmax_held.cuh).
+template <class T, SoftmaxKind kKind>
+__global__ void __launch_bounds__(kHeldThreads, 2)
+    held_backward_kernel(const __grid_constant__ SoftmaxBackwardJob job) {
+  constexpr int kCount = Piece<T>::kCount;
+  __shared__ HeldSums shared;
   const RowPlace place = row_place(job.groups);
-  begin_row(place);
-  const Access d_out(job.d_out, place);
-  const Access out(job.out, place);
-  typename Access::Raw raw[2][kRowChunks];
+  if (place.cluster > 1) {
+    if (threadIdx.x == 0) begin_barrier(&shared.arrived);
+    __syncwarp();
+    cluster_begin();
+  }
+  const int pieces = place.units * (kUnit / kCount) - place.lane;  // from this thread's first on
+  const int64_t first = place.first * (kUnit * T::kBytes) + place.lane * 16;
+  const auto start_of = [&](const RowTensor& t) {
+    return t.any.data + (place.units > 0 ? place.row * t.distance : 0) + first;
+  };
+  const char* d_out = start_of(job.d_out);
+  const char* out = start_of(job.out);
+  uint4 raw[2][kHeldPairs];
 #pragma unroll
-  for (int c = 0; c < kRowChunks; ++c) {
-    raw[0][c] = d_out.load(c);
-    raw[1][c] = out.load(c);
+  for (int c = 0; c < kHeldPairs; ++c) {
+    const int at = c * place.lanes;
+    raw[0][c] = raw[1][c] = make_uint4(0, 0, 0, 0);
+    if (at >= pieces) continue;
+    raw[0][c] = *reinterpret_cast<const uint4*>(d_out + at * 16);
+    raw[1][c] = *reinterpret_cast<const uint4*>(out + at * 16);
   }
   float sums[2] = {};
 #pragma unroll
-  for (int c = 0; c < kRowChunks; ++c) {
-    float v[2][kUnit];
-    Access::values(raw[0][c], v[0]);
-    Access::values(raw[1][c], v[1]);
+  for (int c = 0; c < kHeldPairs; ++c) {
+    float v[2][kCount];
+    Piece<T>::values(raw[0][c], v[0]);
+    Piece<T>::values(raw[1][c], v[1]);
     add_terms<kKind>(v[0], v[1], sums);
   }
-  const SumPart own = SumPart{sums[0] + sums[1]}.over_lanes(min(place.lanes, 32));
-  const float sum = join_row(place, own, shared).sum;
-  if (place.row >= job.groups.rows) return;
-  const Access d_x(job.d_x, place);
+  float sum = sum_over_lanes(sums[0] + sums[1], min(place.lanes, 32));
+  if (place.lanes > 32) {
+    const int warps = place.lanes / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (place.cluster == 1) {
+      if (lane == 0) shared.parts[warp] = sum;
+      __syncthreads();
+    } else {
+      cluster_wait();
+      if (threadIdx.x == 0) expect_bytes(&shared.arrived, place.cluster * warps * 4);
+      if (lane < place.cluster) {
+        tell_block(&shared.parts[place.rank * warps + warp], &shared.arrived,
+                   static_cast<unsigned>(lane), sum);
+      }
+      wait_bytes_here(&shared.arrived, 0);
+    }
+    sum = 0;
+    for (int i = lane; i < place.cluster * warps; i += 32) sum += shared.parts[i];
+    sum = sum_over_lanes(sum, 32);
+  }
+  char* d_x = start_of(job.d_x);
 #pragma unroll
-  for (int c = 0; c < kRowChunks; ++c) {
-    float v[2][kUnit];
-    Access::values(raw[0][c], v[0]);
-    Access::values(raw[1][c], v[1]);
+  for (int c = 0; c < kHeldPairs; ++c) {
+    const int at = c * place.lanes;
+    float v[2][kCount];
+    Piece<T>::values(raw[0][c], v[0]);
+    Piece<T>::values(raw[1][c], v[1]);
     to_gradient<kKind>(v[0], v[1], sum, job.scale);
-    d_x.store(c, v[0]);
+    if (at < pieces) Piece<T>::store(d_x + at * 16, v[0]);
   }
 }
 
@@ -407,7 +435,7 @@ Status start_softmax_backward(const Call& call, const char* name, SoftmaxBackwar
   using namespace softmax_device;
   const int64_t rows = job.groups.rows;
   const int64_t units = ceil_div(job.out.count, kUnit);
-  const int most_blocks = units > kBackwardThreads<T> * kRowChunks ? cluster_blocks(call) : 1;
+  const int most_blocks = units > kRowBlockUnits ? cluster_blocks(call) : 1;
   const auto start = [&](auto* kernel) {
     return launch_early(call, name,
                         {job.groups.blocks(), job.groups.threads(), 0, job.groups.cluster}, kernel,
@@ -419,13 +447,14 @@ Status start_softmax_backward(const Call& call, const char* name, SoftmaxBackwar
         apart ? RowGroups::one_thread(rows, units) : RowGroups::looping(rows, units, most_blocks);
     return start(long_backward_kernel<Elements<T>, kKind>);
   }
-  if (most_blocks > 1 && units > kLeastRingUnits<T>) {
-    if (auto status = start_softmax_ring<kKind, T>(call, name, job, most_blocks)) return *status;
+  const HeldRows held = held_rows(call, rows, units, T::kBytes, kHeldPairs);
+  if (held.pieces == kHeldPairs) {
+    job.groups = held.groups;
+    return launch(call, name, {job.groups.blocks(), job.groups.threads(), 0, job.groups.cluster},
+                  held_backward_kernel<T, kKind>, job);
   }
-  // Small blocks first: several on a multiprocessor overlap their loads and stores.
-  for (int threads : {kBackwardThreads<T>, kRowThreads}) {
-    job.groups = RowGroups::holding(rows, units, most_blocks, threads, kRowChunks);
-    if (job.groups.cluster > 0) return start(held_backward_kernel<Vectors<T>, kKind>);
+  if (most_blocks > 1) {
+    if (auto status = start_softmax_ring<kKind, T>(call, name, job, most_blocks)) return *status;
   }
   job.groups = RowGroups::looping(rows, units, most_blocks);
   return start(long_backward_kernel<Vectors<T>, kKind>);

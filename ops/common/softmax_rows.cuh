@@ -1,4 +1,6 @@
 // softmax, log_softmax and cross_entropy on CUDA: rows spread over groups of threads.
+//   held_kernel     x as it is, in the registers of lanes, a block or a cluster (softmax_held.cuh);
+//                   what follows is for masks, scales and rows that are longer than that.
 //   short_kernel    a row of up to 1,024 elements (16k, where rows are few) in the registers of a
 //   warp's lanes or a block, as f32.
 //                   Each warp takes its largest t, then sums exp(t - largest); one exchange of
@@ -12,6 +14,7 @@
 
 #include "core/machine.h"
 #include "ops/common/rows_along.h"
+#include "ops/common/softmax_held.cuh"
 #include "ops/common/softmax_parts.cuh"
 #include "ops/common/softmax_staged.cuh"
 
@@ -120,9 +123,8 @@ __global__ void __launch_bounds__(kRowThreads, 2) long_kernel(SoftmaxJob job) {
 constexpr int64_t kManyRows = 1024;
 constexpr int64_t kFewRows = 132;
 
-// Rows that warps or blocks hold in registers, at most; and f32 rows whose blocks stay, at least.
+// Rows that warps hold in registers, at most.
 constexpr int64_t kMostShortUnits = 128;
-constexpr int64_t kStayingUnits = 4096;
 
 template <SoftmaxKind kKind, class T>
 Status start_softmax(const Call& call, const char* name, SoftmaxJob& job) {
@@ -144,19 +146,14 @@ Status start_softmax(const Call& call, const char* name, SoftmaxJob& job) {
           streamed_kernel<T>, job);
     }
   } else {
+    auto held = start_held<T, kKind>(call, name, job);
+    PESTLE_TRY(held.status());
+    if (held.value()) return {};
     // Few rows of a block each are a matter of latency.
     const bool few = rows <= kFewRows && units <= kRowBlockUnits;
     if (few || units <= kMostShortUnits) {
       job.groups = RowGroups::holding(rows, units, 1, kRowThreads, kRowChunks);
       return start(short_kernel<Vectors<T>, kKind>);
-    }
-    // One block a multiprocessor has time for f32's fewer elements, not for 16-bit ones.
-    if constexpr (T::kBytes == 4) {
-      if (units >= kStayingUnits) {
-        auto started = start_staying<T, kKind>(call, name, job);
-        PESTLE_TRY(started.status());
-        if (started.value()) return {};
-      }
     }
     const StagedRows staged = staged_rows(call, rows, units, T::kBytes);
     if (staged.groups.cluster > 0) {

@@ -1,11 +1,11 @@
 // softmax_backward on CUDA; the kernels are ops/common/softmax_backward_rows.cuh's.
-// Map      as softmax's: a row in the registers of lanes, a block or a cluster, 32 elements of both
-//          inputs a thread; long rows by clusters that stay, the next rows in shared memory; rows
-//          beyond those are read twice, and so is everything in _any.
+// Map      as softmax's: a row of up to 512 KiB in the registers of lanes, a block or a cluster, 64
+//          bytes of both inputs a thread; longer ones by clusters that stay, the next rows in
+//          shared memory; rows beyond those are read twice, and so is everything in _any.
 // Traffic  d_out, out and d_x once; the inputs twice beyond 256k elements (16k without clusters).
 // Numerics f32, sums as trees of fused multiply-adds, the same order in every run.
-// Measured H200, bf16: 188 us at [8192, 16384] (100 % of the tuned copy), 201 at [512, 262144]
-//          (93 %); f32: 200 us at [1024, 65536] and 201 at [256, 262144] (93 %).
+// Measured H200, share of the tuned copy: bf16 1k to 64k 100 %, 256k 95 %; f32 1k to 64k 100 %,
+//          256k 94 %.
 #include "ops/common/softmax_backward_rows.cuh"
 #include "ops/softmax_backward/softmax_backward_spec.h"
 

@@ -18,6 +18,13 @@ __device__ inline void begin_barrier(uint64_t* barrier) {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
+// Lets the cluster's others know that this block has begun, and no more: cluster_arrive() would
+// wait for all of the thread's stores.
+__device__ inline void cluster_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
 __device__ inline void expect_bytes(uint64_t* barrier, int bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(barrier)),
@@ -31,6 +38,21 @@ __device__ inline void wait_bytes(uint64_t* barrier, uint32_t phase) {
       "{\n.reg .pred done;\n"
       "again:\n"
       "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra.uni over;\n"
+      "bra.uni again;\n"
+      "over:\n}" ::"r"(shared_at(barrier)),
+      "r"(phase)
+      : "memory");
+#endif
+}
+// The same for what only this block's threads read: without the cluster's scope, which empties the
+// L1, waiting is cheap.
+__device__ inline void wait_bytes_here(uint64_t* barrier, uint32_t phase) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@done bra.uni over;\n"
       "bra.uni again;\n"
       "over:\n}" ::"r"(shared_at(barrier)),
@@ -53,6 +75,16 @@ __device__ inline void tell_block(float* own, uint64_t* barrier, unsigned rank, 
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to),
       "f"(v), "r"(counted)
+      : "memory");
+#endif
+}
+__device__ inline void tell_block(float2* own, uint64_t* barrier, unsigned rank, const float2& v) {
+#if __CUDA_ARCH__ >= 900
+  const uint32_t to = shared_of_block(own, rank), counted = shared_of_block(barrier, rank);
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::
+          "r"(to),
+      "f"(v.x), "f"(v.y), "r"(counted)
       : "memory");
 #endif
 }
