@@ -6,15 +6,18 @@
 //          thread has the copy engine fill a ring of stages, each 512 bytes of k of those
 //          columns and of a; a warpgroup multiplies: 64 columns are the instruction's rows, the
 //          rows of a its 16 columns.
-// Order    Along k: two runs give the same bits.
+// Order    Along k in four chains, unit i of every 128 bytes in chain i, then (0 + 1) + (2 + 3);
+// codes
+//          of 8-bit floats by 128 of k, in order. Two runs give the same bits. Chains, since a
+//          product waits for the one before it on its sums, as long as its bytes take to arrive.
 // Traffic  b once; a once a thread block, from the L2. Up to 200 KiB are under way to each
 //          multiprocessor, past its L1.
 // Numerics bf16 and f16 in the tensor cores' f32; 8-bit floats 128 products at a time, those sums
 //          in f32 registers; 8-bit integers in s32. Epilogue in f32, one rounding.
-//          A kernel's start overlaps the end of the one before; nothing is read before that has
-//          ended, for it may have made the weight.
-// Measured H200, us, bf16 / fp8 / int8: 16, 4096, 4096 11.1 / 7.1 / 6.8; 16, 14336, 4096 32.0 /
-//          17.8 / 17.8 (ops/matmul/matmul.md).
+//          A kernel's start overlaps the end of the one before; until that has ended, for it may
+//          have made the weight, b goes no further than the L2.
+// Measured H200, us, bf16 / fp8: 16, 4096, 4096 11.1 / 6.4; 16, 14336, 4096 31.4 / 17.3; 1, 4096,
+//          14336 31.1 (ops/matmul/matmul.md).
 #pragma once
 
 #include "backends/cuda/early_launch.h"
@@ -25,6 +28,9 @@ namespace pestle::ops {
 inline constexpr int kFewRows = 16;
 inline constexpr int kWideStages = 32;  // at most
 inline constexpr int kWideBoxes = 4;    // of 128 bytes along k, a stage
+inline constexpr int kWideRing = 216 * 1024;
+inline constexpr int kWideHalfRing = 104 * 1024;
+inline constexpr int kMostShared = 227 * 1024;
 
 enum class FewKind { kBf16, kF16, kE4m3, kE5m2, kE4m3E5m2, kE5m2E4m3, kInt8 };  // a, then b
 
@@ -35,15 +41,20 @@ struct FewWideJob {
   int k_elements = 0;  // of 128 bytes
   int k_stages = 0;    // stages a tile
   int stages = 0;      // of the ring
+  int ring_bytes = 0;
+  int early = 0;      // stages of b that go to the L2 before the kernel in front has ended
+  bool late = false;  // the next kernel may begin when all loads have been asked for, else at once
 };
 
-struct FewWideMemory {
-  static constexpr int kRingBytes = 216 * 1024;
-  char ring[kRingBytes];
-  char behind[8 * 1024];  // blocks of 64 columns read beyond a tile of fewer
+// In shared memory; the ring comes first.
+struct FewWideBarriers {
+  static constexpr int kBehind = 8 * 1024;  // blocks of 64 columns read beyond a tile of fewer
   uint64_t full[kWideStages];
   uint64_t empty[kWideStages];
 };
+inline int shared_bytes_of(const FewWideJob& job) {
+  return job.ring_bytes + FewWideBarriers::kBehind + static_cast<int>(sizeof(FewWideBarriers));
+}
 
 #ifdef __CUDACC__
 
@@ -77,7 +88,10 @@ struct FewWide {
   static constexpr int kRowBytes = hopper::kRowBytes;
   static constexpr int kBytesA = kFewRows * kRowBytes;  // of a box
   using Sum = std::conditional_t<kInt, int, float>;
-  using Memory = FewWideMemory;
+  struct Memory {
+    char* ring;
+    FewWideBarriers& barriers;
+  };
 
   struct Place {
     int stage = 0;
@@ -94,71 +108,116 @@ struct FewWide {
     return kWideBoxes * (box_bytes(job) + kBytesA);
   }
 
-  // By one thread. Boxes beyond the end of k, and rows beyond a's, are zeros.
-  __device__ static void produce(Memory& s, const FewWideJob& job) {
-    const int b_bytes = box_bytes(job), bytes = stage_bytes(job);
+  // One stage of b and of a. Boxes beyond the end of k, and rows beyond a's, are zeros.
+  __device__ static void load_stage(const FewWideJob& job, char* to, uint64_t* full, int tile,
+                                    int step) {
+    const int b_bytes = box_bytes(job), row = tile * job.tile.columns;
+    char* to_a = to + kWideBoxes * b_bytes;
+#pragma unroll 1
+    for (int i = 0; i < kWideBoxes; ++i) {
+      const int k = (step * kWideBoxes + i) * job.k_elements;
+      hopper::load_box(to + i * b_bytes, &job.b, full, k, row, 0);
+      hopper::load_box(to_a + i * kBytesA, &job.a, full, k, 0, 0);
+    }
+  }
+  __device__ static void prefetch_stage(const FewWideJob& job, int tile, int step) {
+    const int row = tile * job.tile.columns;
+#pragma unroll 1
+    for (int i = 0; i < kWideBoxes; ++i)
+      hopper::prefetch_box(&job.b, (step * kWideBoxes + i) * job.k_elements, row, 0);
+  }
+  // By one thread.
+  __device__ static void produce(const Memory& s, const FewWideJob& job) {
+    const int bytes = stage_bytes(job);
     Place at;
     for (int tile = blockIdx.x; tile < job.tile.tiles; tile += gridDim.x) {
-      int k = 0;
       for (int step = 0; step < job.k_stages; ++step) {
-        hopper::wait(&s.empty[at.stage], at.parity ^ 1);
-        uint64_t* full = &s.full[at.stage];
+        hopper::wait(&s.barriers.empty[at.stage], at.parity ^ 1);
+        uint64_t* full = &s.barriers.full[at.stage];
         hopper::arrive_expecting(full, bytes);
-        char* to = s.ring + at.stage * bytes;
-        char* to_a = to + kWideBoxes * b_bytes;
-#pragma unroll 1
-        for (int i = 0; i < kWideBoxes; ++i, k += job.k_elements) {
-          hopper::load_box(to + i * b_bytes, &job.b, full, k, tile * job.tile.columns, 0);
-          hopper::load_box(to_a + i * kBytesA, &job.a, full, k, 0, 0);
-        }
+        load_stage(job, s.ring + at.stage * bytes, full, tile, step);
         at.advance(job.stages);
       }
     }
+    if (job.late) cuda::start_next_kernel();
   }
 
-  __device__ static void multiply_box(const char* b, const char* a, bool anew,
-                                      Sum (&d)[kBlocks][8]) {
-    const uint64_t rows = hopper::describe<true>(a, 0);
+  // One instruction of one block of 64 columns: unit i (of four) of 128 bytes of k.
+  __device__ static void multiply_unit(const char* b, const char* a, int i, bool more,
+                                       Sum (&d)[8]) {
+    hopper::multiply<kProduct, 16, true, true>(d, hopper::describe<true>(b, 0) + i * 2,
+                                               hopper::describe<true>(a, 0) + i * 2, more);
+  }
+  __device__ static void release(const Memory& s, int stage) {
+    if (threadIdx.x == 0) hopper::arrive(&s.barriers.empty[stage]);
+  }
+
+  // Products of 8-bit floats, of each box of a stage anew; the boxes' sums are added in f32.
+  __device__ static void multiply_parts(const char* b, const char* a, int b_bytes,
+                                        Sum (&d)[kBlocks][8]) {
+    Sum part[kWideBoxes][kBlocks][8];
+    hopper::fence_products();
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      const uint64_t columns = hopper::describe<true>(b + block * 64 * kRowBytes, 0);
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int box = 0; box < kWideBoxes; ++box)
+#pragma unroll
+        for (int block = 0; block < kBlocks; ++block)
+          multiply_unit(b + box * b_bytes + block * 64 * kRowBytes, a + box * kBytesA, i, i > 0,
+                        part[box][block]);
+    hopper::commit_products();
+    hopper::wait_products<0>();
+#pragma unroll
+    for (int box = 0; box < kWideBoxes; ++box)
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block)
+#pragma unroll
+        for (int j = 0; j < 8; ++j) d[block][j] += part[box][block][j];
+  }
+  __device__ static void multiply_stage(const char* b, const char* a, int b_bytes, bool more,
+                                        Sum (&d)[4][kBlocks][8]) {
+    hopper::fence_products();
+#pragma unroll
+    for (int box = 0; box < kWideBoxes; ++box)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        hopper::multiply<kProduct, 16, true, true>(d[block], columns + i * 2, rows + i * 2,
-                                                   !anew || i > 0);
-    }
+#pragma unroll
+        for (int block = 0; block < kBlocks; ++block)
+          multiply_unit(b + box * b_bytes + block * 64 * kRowBytes, a + box * kBytesA, i,
+                        more || box > 0, d[i][block]);
+    hopper::commit_products();
   }
 
   // All sums along k of one tile.
-  __device__ static void accumulate(Memory& s, const FewWideJob& job, Place& at,
+  __device__ static void accumulate(const Memory& s, const FewWideJob& job, Place& at,
                                     Sum (&d)[kBlocks][8]) {
     const int b_bytes = box_bytes(job), bytes = stage_bytes(job);
+    [[maybe_unused]] Sum chains[4][kBlocks][8];
+    int last = 0;
     for (int step = 0; step < job.k_stages; ++step) {
-      hopper::wait(&s.full[at.stage], at.parity);
+      hopper::wait(&s.barriers.full[at.stage], at.parity);
       const char* b = s.ring + at.stage * bytes;
       const char* a = b + kWideBoxes * b_bytes;
       if constexpr (kPromoted) {
-        for (int i = 0; i < kWideBoxes; ++i) {
-          Sum part[kBlocks][8];
-          hopper::fence_products();
-          multiply_box(b + i * b_bytes, a + i * kBytesA, true, part);
-          hopper::commit_products();
-          hopper::wait_products<0>();
-#pragma unroll
-          for (int block = 0; block < kBlocks; ++block)
-#pragma unroll
-            for (int j = 0; j < 8; ++j) d[block][j] += part[block][j];
-        }
+        multiply_parts(b, a, b_bytes, d);
+        release(s, at.stage);
       } else {
-        for (int i = 0; i < kWideBoxes; ++i) {
-          hopper::fence_products();
-          multiply_box(b + i * b_bytes, a + i * kBytesA, step == 0 && i == 0, d);
-          hopper::commit_products();
-        }
-        hopper::wait_products<0>();
+        multiply_stage(b, a, b_bytes, step > 0, chains);
+        hopper::wait_products<1>();  // of the stage before
+        if (step > 0) release(s, last);
+        last = at.stage;
       }
-      if (threadIdx.x == 0) hopper::arrive(&s.empty[at.stage]);
       at.advance(job.stages);
+    }
+    if constexpr (!kPromoted) {
+      hopper::wait_products<0>();
+      release(s, last);
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block)
+#pragma unroll
+        for (int j = 0; j < 8; ++j)
+          d[block][j] = (chains[0][block][j] + chains[1][block][j]) +
+                        (chains[2][block][j] + chains[3][block][j]);
     }
   }
 
@@ -211,7 +270,7 @@ struct FewWide {
     }
   }
 
-  __device__ static void consume(Memory& s, const FewWideJob& job) {
+  __device__ static void consume(const Memory& s, const FewWideJob& job) {
     const hopper::EpilogueArguments& e = job.epilogue;
     float row_factor[4];
 #pragma unroll
@@ -235,17 +294,19 @@ struct FewWide {
 
   __device__ static void run(const FewWideJob& job) {
     extern __shared__ __align__(1024) char raw[];
-    Memory& s = *reinterpret_cast<Memory*>(raw);
-    if (threadIdx.x == 0) {
-      hopper::prefetch_map(&job.a);
+    const Memory s{
+        raw, *reinterpret_cast<FewWideBarriers*>(raw + job.ring_bytes + FewWideBarriers::kBehind)};
+    if (threadIdx.x == 128) {
       hopper::prefetch_map(&job.b);
+      hopper::prefetch_map(&job.a);
       for (int i = 0; i < job.stages; ++i) {
-        hopper::init_barrier(&s.full[i], 1);
-        hopper::init_barrier(&s.empty[i], 1);
+        hopper::init_barrier(&s.barriers.full[i], 1);
+        hopper::init_barrier(&s.barriers.empty[i], 1);
       }
       hopper::publish_barriers();
+      for (int i = 0; i < job.early; ++i) prefetch_stage(job, blockIdx.x, i);
     }
-    cuda::start_next_kernel();
+    if (!job.late) cuda::start_next_kernel();
     __syncthreads();
     cuda::wait_previous_kernel();
     if (threadIdx.x < 128)
@@ -271,19 +332,30 @@ Status start_wide_blocks(const Call& call, const char* name, const FewWideJob& j
   const int device = cuda::device_index(call);
   const auto kernel = few_wide_kernel<kKind, kBlocks>;
   static std::atomic<uint64_t> done{0};
-  PESTLE_TRY(
-      allow_memory(reinterpret_cast<const void*>(kernel), device, sizeof(FewWideMemory), &done));
+  PESTLE_TRY(allow_memory(reinterpret_cast<const void*>(kernel), device, kMostShared, &done));
   return cuda::launch_early(call, name,
                             {std::min<int64_t>(job.tile.tiles, cuda::multiprocessors(device)), 160,
-                             sizeof(FewWideMemory)},
+                             static_cast<size_t>(shared_bytes_of(job))},
                             kernel, job);
+}
+
+// How much is under way, by what was measured (ops/matmul/matmul.md): the first stages of b, 32 to
+// 56 KiB, go to the L2 while the kernel in front ends; where a block has little to do, half of
+// shared memory is enough, and the next kernel's blocks wait beside it.
+inline void plan_ring(FewWideJob* job) {
+  const bool narrow = job->tile.columns <= 64;
+  const int stage = kWideBoxes * (job->tile.columns + kFewRows) * hopper::kRowBytes;
+  const bool little = narrow && int64_t{job->k_stages} * stage <= 2 * kWideHalfRing;
+  job->ring_bytes = little ? kWideHalfRing : kWideRing;
+  job->late = little;
+  job->early = std::min(job->k_stages, narrow ? 2 : 1);
+  job->stages = std::min(kWideStages, job->ring_bytes / stage);
 }
 
 // `e` comes filled.
 template <FewKind kKind>
 Status start_few_wide(const Call& call, const char* name, const Operands& o,
                       const hopper::EpilogueArguments& e) {
-  static_assert(sizeof(FewWideMemory) <= 227 * 1024);
   FewWideJob job;
   job.epilogue = e;
   job.tile = choose_few_rows_tile(o.out.columns, cuda::multiprocessors(cuda::device_index(call)));
@@ -294,8 +366,7 @@ Status start_few_wide(const Call& call, const char* name, const Operands& o,
   job.k_elements = a.box[0];
   job.k_stages =
       static_cast<int>(cuda::ceil_div(o.a.columns, int64_t{job.k_elements} * kWideBoxes));
-  const int stage = kWideBoxes * (job.tile.columns + kFewRows) * hopper::kRowBytes;
-  job.stages = std::min(kWideStages, FewWideMemory::kRingBytes / stage);
+  plan_ring(&job);
   PESTLE_TRY(cuda::make_tensor_map(a, &job.a));
   PESTLE_TRY(cuda::make_tensor_map(b, &job.b));
   return job.tile.columns <= 64 ? start_wide_blocks<kKind, 1>(call, name, job)

@@ -5,14 +5,16 @@
 //          operands go through a ring of stages of kRowBytes of k in shared memory. Copied: 16
 //          bytes at a time by cp.async, stored as they lie in memory, along k or across it
 //          (ldmatrix transposes 16-bit ones); tails of k, m and n become zeros as they are copied.
+//          Whole tiles, with K of whole stages, have a loop of their own: nothing to zero, and
+//          addresses that are a register and a constant.
 //          Guarded: element by element through registers, for any strides; stored along k.
 // Order    Groups of 16 tiles along m sweep n, so that operands of neighbours are in the L2. Sums
 //          run along k in one order: two runs give the same bits.
 // Traffic  A and B once from memory where a group fits the L2; out and residual once.
 // Numerics f32 sums of bf16 and f16 products; 8-bit floats become f16, exactly; 8-bit integers
 //          exactly in s32. Epilogue in f32, one rounding.
-// Measured H200, bf16: 436 TFLOP/s at 4096^3, 413 at 4608 x 12288 x 3072; guarded 39 to 45
-//          (ops/matmul/matmul.md).
+// Measured H200, bf16, sustained: 417 TFLOP/s at 4096^3, 397 at 4608 x 12288 x 3072; guarded 39 to
+//          45 (ops/matmul/matmul.md).
 #pragma once
 
 #include "backends/cuda/device/async_copy.cuh"
@@ -376,26 +378,162 @@ struct Product {
     wait_for_copies<0>();
   }
 
-  // One set of fragments, for two blocks a multiprocessor: one's loads run under the other's
-  // products.
-  __device__ static void accumulate_in_turn(const Job& job, const Tile& tile, char* memory,
-                                            Sums& d) {
-    Ring ring(job, tile, memory);
-    ring.begin();
-    int stage = 0;
-    for (int step = 0; step < ring.steps; ++step) {
+  // ---- whole tiles: nothing is zeroed, and every address is a register and a constant ----
+
+  // Copies of one operand where the tile has all its rows and all of k.
+  template <int kRows, bool kAlong>
+  struct WholeCopier {
+    using General = Copier<C, kRows, kAlong>;
+    const char* from;
+    const char* at;
+    int64_t line_step, stage_step;
+    uint32_t place;
+
+    __device__ WholeCopier(const Side& side, int row0, int batch, int k, uint32_t base) {
+      const General general(side, row0, batch, k);
+      from = general.from;
+      line_step = general.line_step;
+      stage_step = general.stage_step;
+      place = base + general.place;
+    }
+    template <int kPart, int kParts>
+    __device__ void copy(uint32_t stage) {
+      constexpr int kTimes = General::kTimes;
+      constexpr int kLineBytes = kAlong ? C::kRowBytes : kRows * 2;
+      if constexpr (kPart == 0) at = from;
+#pragma unroll
+      for (int i = kPart * kTimes / kParts; i < (kPart + 1) * kTimes / kParts; ++i) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                         place + stage + i * General::kLines * kLineBytes),
+                     "l"(at)
+                     : "memory");
+        at += line_step;
+      }
+      if constexpr (kPart + 1 == kParts) from += stage_step;
+    }
+  };
+
+  // Where a warp's fragments lie in the first stage: along k the swizzle asks for an address a unit
+  // of k, across it for one each 16 rows. The other of both, and the stage, are constants.
+  template <bool kAlong, int kRows>
+  struct Places {
+    uint32_t at[4];
+    __device__ Places(uint32_t base, int row0, int along_row, int along_chunk, int across_k,
+                      int across_chunk) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (kAlong)
+          at[i] = base + along_place<C::kRowBytes>(row0 + along_row, 2 * i + along_chunk);
+        else
+          at[i] = base + across_place<kRows>(across_k, row0 / 8 + 2 * i + across_chunk);
+      }
+    }
+    __device__ uint32_t of(int unit, int i) const {
+      return kAlong ? at[unit] + i * 16 * C::kRowBytes : at[i] + unit * 16 * kRows * 2;
+    }
+  };
+
+  struct Whole {
+    WholeCopier<kTileM, C::kAlongA> a;
+    WholeCopier<C::kTileN, C::kAlongB> b;
+    Places<C::kAlongA, kTileM> a_at;
+    Places<C::kAlongB, C::kTileN> b_at;
+    int steps, step = 0;
+
+    __device__ Whole(const Job& job, const Tile& tile, uint32_t base, int lane, int warp)
+        : a(job.a, tile.m * kTileM, tile.batch, job.k, base),
+          b(job.b, tile.n * C::kTileN, tile.batch, job.k, base + C::kABytes),
+          a_at(base, warp / kWarpsAlongN * 64, lane % 16, lane / 16, lane % 8 + lane / 16 * 8,
+               lane / 8 % 2),
+          b_at(base + C::kABytes, warp % kWarpsAlongN * C::kWarpN, lane % 8 + lane / 16 * 8,
+               lane / 8 % 2, lane % 16, lane / 16),
+          steps(job.k / C::kStepK) {}
+    template <int kPart, int kParts>
+    __device__ void fill(int step_of, int stage) {
+      if (step_of < steps) {
+        a.template copy<kPart, kParts>(stage * C::kStageBytes);
+        b.template copy<kPart, kParts>(stage * C::kStageBytes);
+      }
+      if constexpr (kPart + 1 == kParts) commit_copies();
+    }
+    __device__ void load_a(Fragments<C>& f, int stage, int unit, int i) const {
+      warp::load_fragments<!C::kAlongA>(a_at.of(unit, i) + stage * C::kStageBytes, f.a[i][0],
+                                        f.a[i][1], f.a[i][2], f.a[i][3]);
+    }
+    __device__ void load_b(Fragments<C>& f, int stage, int unit, int i) const {
+      warp::load_fragments<!C::kAlongB>(b_at.of(unit, i) + stage * C::kStageBytes, f.b[2 * i][0],
+                                        f.b[2 * i][1], f.b[2 * i + 1][0], f.b[2 * i + 1][1]);
+    }
+  };
+
+  // One unit of k, in two halves of the columns: what one half of b needs is loaded while the other
+  // is multiplied, and a fragment of a is replaced as soon as it has served, 12 products or more
+  // before it is needed again.
+  template <int kStage, int kUnit>
+  __device__ static void do_whole_unit(Whole& w, Fragments<C>& f, Sums& d) {
+    constexpr int kUnits = C::kUnits, kHalf = kEights / 2;
+    constexpr bool kLast = kUnit + 1 == kUnits;
+    constexpr int kNext = kLast ? (kStage + 1) % C::kStages : kStage;
+    constexpr int kNextUnit = (kUnit + 1) % kUnits;
+#pragma unroll
+    for (int i = kHalf / 2; i < kHalf; ++i) w.load_b(f, kStage, kUnit, i);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int j = 0; j < kHalf; ++j)
+        warp::multiply<C::kKind>(d[i][j], f.a[i][0], f.a[i][1], f.a[i][2], f.a[i][3], f.b[j][0],
+                                 f.b[j][1]);
+    if constexpr (kLast) {
       wait_for_copies<C::kStages - 2>();
       __syncthreads();
-      ring.template fill<0, 1>(step + C::kStages - 1, Ring::before(stage));
-#pragma unroll
-      for (int unit = 0; unit < C::kUnits; ++unit) {
-        Fragments<C> f;
-        f.load(ring.at(stage), unit);
-        multiply(d, f, job);
-      }
-      stage = Ring::after(stage);
     }
+#pragma unroll
+    for (int i = 0; i < kHalf / 2; ++i) w.load_b(f, kNext, kNextUnit, i);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int j = kHalf; j < kEights; ++j)
+        warp::multiply<C::kKind>(d[i][j], f.a[i][0], f.a[i][1], f.a[i][2], f.a[i][3], f.b[j][0],
+                                 f.b[j][1]);
+      w.load_a(f, kNext, kNextUnit, i);
+    }
+    if constexpr (!kLast) {
+      w.template fill<kUnit, kUnits - 1>(w.step + C::kStages - 1,
+                                         (kStage + C::kStages - 1) % C::kStages);
+      do_whole_unit<kStage, kUnit + 1>(w, f, d);
+    }
+  }
+  template <int kStage>
+  __device__ static void do_whole_stages(Whole& w, Fragments<C>& f, Sums& d) {
+    do_whole_unit<kStage, 0>(w, f, d);
+    if (++w.step == w.steps) return;
+    if constexpr (kStage + 1 < C::kStages) do_whole_stages<kStage + 1>(w, f, d);
+  }
+  __device__ static void accumulate_whole(const Job& job, const Tile& tile, char* memory, Sums& d) {
+    static_assert(kEights == 8);  // Places, and halves of four
+
+    Whole w(job, tile, warp::shared_place(memory), threadIdx.x % 32, threadIdx.x / 32);
+#pragma unroll
+    for (int s = 0; s < C::kStages - 1; ++s) w.template fill<0, 1>(s, s);
+    wait_for_copies<C::kStages - 2>();
+    __syncthreads();
+    Fragments<C> f;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) w.load_a(f, 0, 0, i);
+#pragma unroll
+    for (int i = 0; i < kEights / 4; ++i) w.load_b(f, 0, 0, i);
+    while (w.step < w.steps) do_whole_stages<0>(w, f, d);
     wait_for_copies<0>();
+  }
+  __device__ static void accumulate_tile(const Job& job, const Tile& tile, char* memory, Sums& d) {
+    if constexpr (C::kKind != Kind::kCodes) {
+      if (is_whole(job, tile)) return accumulate_whole(job, tile, memory, d);
+    }
+    accumulate_copied(job, tile, memory, d);
+  }
+  __device__ static bool is_whole(const Job& job, const Tile& tile) {
+    return (tile.m + 1) * kTileM <= job.a.rows && (tile.n + 1) * C::kTileN <= job.b.rows &&
+           job.k % C::kStepK == 0;
   }
 
   __device__ static void accumulate_guarded(const Job& job, const Tile& tile, char* memory,
@@ -526,10 +664,8 @@ struct Product {
     Sums d = {};
     if constexpr (C::kGuarded)
       accumulate_guarded(job, tile, memory, d);
-    else if constexpr (C::kTileN == 128)
-      accumulate_in_turn(job, tile, memory, d);
     else
-      accumulate_copied(job, tile, memory, d);
+      accumulate_tile(job, tile, memory, d);
     __syncthreads();
     finish(job.epilogue, tile, memory, d);
   }
