@@ -10,9 +10,9 @@
 //          products, f32 sums); where less than a thirty-second of the squares' sum is left about
 //          the mean, squared differences in a second one. f32: always two. Codes:
 //          product_codes.cuh.
-// Measured H200, share of the copy, 20480 x 5120 to codes: fp8 85 to 88 %, int8 87, mxfp8 78, int8
-//          rotated 32; f32 parameters: layer_norm 16384 x 4096 88, rows of 65536 80 to 86, of
-//          262144 81; adaln 32760 x 5120 90. norm_rows.md
+// Measured H200, share of the copy, 20480 x 5120 to codes: fp8 85 to 88 %, int8 87, mxfp8 80, nvfp4
+//          60 to 62, int8 rotated 32; f32 parameters: layer_norm 16384 x 4096 88, rows of 65536 80
+//          to 86, of 262144 81; adaln 32760 x 5120 90. norm_rows.md
 #include "backends/cuda/launch.h"
 #include "backends/cuda/shared_memory.h"
 #include "core/machine.h"
@@ -42,13 +42,19 @@ __global__ void __launch_bounds__(ResidentMap<T, Kind>::kWarps * 32, 1)
   char* exchange = shared + behind +
                    p.warps * p.steps * Map::kStepQuads * 16 * (p.addend.data == nullptr ? 1 : 2) +
                    threadIdx.x / 32 * Map::kExchangeBytes;
+  Nvfp4Scale global{};
+  if constexpr (std::is_same_v<Kind, Nvfp4Codes>)
+    global = Nvfp4Scale::from<T>(p.codes.global_scale);
+  const TensorUnpack unpack;
   for (int group = number / p.clusters_of_group; group < p.groups; group += groups_at_once) {
     int r = number % p.clusters_of_group + team.index * p.clusters_of_group;
     const char* x = p.x + static_cast<int64_t>(group) * p.rows_of_group * p.x_row_bytes;
+    ResidentParameters<T, Kind>::announce(p, team.rank, group);
     if (r < p.rows_of_group) place.fetch(row_at(x, p.x_row_bytes, r));
     __syncthreads();  // the last group's parameters have been read
-    const bool plain = __syncthreads_and(ResidentParameters<T, Kind>::fill(
-                           p, team.rank, group, reinterpret_cast<float4*>(shared + behind))) != 0;
+    const bool own_plain = ResidentParameters<T, Kind>::fill(
+        p, team.rank, group, reinterpret_cast<float4*>(shared + behind));
+    const bool plain = __syncthreads_and(own_plain) != 0;
     for (; r < p.rows_of_group; r += step) {
       const int row_index = group * p.rows_of_group + r;
       wait_for_copies<0>();
@@ -62,18 +68,21 @@ __global__ void __launch_bounds__(ResidentMap<T, Kind>::kWarps * 32, 1)
         own = p.subtract_mean ? row.sum_over([](float v, float sum) { return sum + v; }) : 0.0f;
       }
       __syncwarp();
-      if (r + step < p.rows_of_group) place.fetch(row_at(x, p.x_row_bytes, r + step));
+      const char* next = r + step < p.rows_of_group ? row_at(x, p.x_row_bytes, r + step) : nullptr;
+      if (!Map::kStays && next != nullptr) place.fetch(next);
       const RowStatistics s = row.statistics(p, team, joins, own);
       char* out = p.out == nullptr ? nullptr : row_at(p.out, p.out_row_bytes, row_index);
-      const ResidentValues<T, Kind> values{row, given, s,
-                                           p.subtract_mean ? -s.mean * s.rstd : -0.0f};
+      const ResidentValues<T, Kind> values(p, row, given, s, plain);
       if constexpr (!Kind::kCodes) {
-        put_numbers<T>(values, out, plain && s.is_plain());
+        put_numbers<T>(values, out);
       } else if constexpr (Kind::kBytes) {
         put_bytes_of<T, typename Kind::Code>(p, team, joins, values, out, row_index);
       } else if constexpr (Map::kRotates) {
         put_rotated_of<T>(p, team, joins, values, out, row_index,
                           reinterpret_cast<float4*>(exchange));
+      } else if constexpr (std::is_same_v<Kind, Nvfp4Codes>) {
+        put_nvfp4_of<T>(p, team, values, out, next, row_index, p.groups * p.rows_of_group, global,
+                        unpack);
       } else {
         put_blocks_of<T>(p, team, values, out, row_index, p.groups * p.rows_of_group);
       }
@@ -157,7 +166,9 @@ Status start_kind(const Call& call, const char* name, const NormRows& n, Residen
       if (n.quant.hadamard > kLongestGroup) return {};
       if (n.quant.hadamard > 0) return start<T, RotatedCodes>(call, name, n, job, taken);
       return start<T, ByteCodes<Int8Code>>(call, name, n, job, taken);
-    case OutFormat::kNvfp4: return {};  // faster in shared memory
+    case OutFormat::kNvfp4:
+      if constexpr (std::is_same_v<T, Bf16>) return start<T, Nvfp4Codes>(call, name, n, job, taken);
+      return {};  // rows in shared memory
     case OutFormat::kMxfp8: return start<T, Mxfp8Codes>(call, name, n, job, taken);
     default: return start<T, ByteCodes<Fp8Code<formats::E4m3>>>(call, name, n, job, taken);
   }

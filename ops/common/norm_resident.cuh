@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backends/cuda/device/tensor_sums.cuh"
+#include "backends/cuda/device/tensor_unpack.cuh"
 #include "ops/common/hadamard_lanes.cuh"
 #include "ops/common/norm_job.cuh"
 #include "ops/common/staged_codes.cuh"
@@ -17,17 +18,27 @@ using namespace row_quantizer;
 template <class T, class Kind>
 struct ResidentMap {
   static constexpr bool kRotates = std::is_same_v<Kind, RotatedCodes>;
+  // Rows that are finished step by step stay in shared memory until then: a loop that is not
+  // unrolled, and registers for more warps.
+  static constexpr bool kStays = std::is_same_v<Kind, Nvfp4Codes>;
   static constexpr int kN = kRotates ? kLongRun : (Kind::kCodes ? kRun : kPieceBytes / T::kBytes);
   static constexpr int kPieces = kN * T::kBytes / kPieceBytes;
   static constexpr int kQuads = kN / 4;  // of parameters
   // So many that a multiprocessor's registers hold them all.
-  static constexpr int kSteps = (T::kBytes == 4 ? 64 : kRotates ? 64 : Kind::kCodes ? 80 : 48) / kN;
-  static constexpr int kWarps = T::kBytes == 4 || kRotates ? 16 : Kind::kCodes ? 20 : 24;
+  static constexpr int kSteps = (T::kBytes == 4           ? 64
+                                 : kRotates               ? 64
+                                 : Kind::kCodes || kStays ? 80
+                                                          : 48) /
+                                kN;
+  static constexpr int kWarps = T::kBytes == 4 || kRotates ? 16
+                                : kStays                   ? 32
+                                : Kind::kCodes             ? 20
+                                                           : 24;
   static constexpr int kExchangeBytes = kRotates ? kLongQuads * 16 : 0;  // of a warp
   static constexpr int kStepBytes = 32 * kPieces * kPieceBytes;          // of a warp
   static constexpr int kStepQuads = 32 * kQuads;
 };
-constexpr int kMostWarps = 24, kWarpsOfTeam = 12, kTeamsOfCluster = 4;
+constexpr int kMostWarps = 32, kWarpsOfTeam = 12, kTeamsOfCluster = 4;
 
 struct ResidentNorm {
   const char* x = nullptr;
@@ -41,6 +52,7 @@ struct ResidentNorm {
   int granules = 0;  // of a row
   int warps = 1, steps = 1, teams = 1, cluster = 1;
   int groups = 1, rows_of_group = 1, clusters_of_group = 1;
+  float zeros[4] = {0, 0, 0, 0};  // which the compiler does not know
   RowQuantizer codes;
 };
 
@@ -211,6 +223,15 @@ struct ResidentPlace {
     }
     commit_copies();
   }
+  // The same of one step; `row`: where the lane's pieces of it begin.
+  __device__ void fetch_step(const char* row, int s) const {
+#pragma unroll
+    for (int q = 0; q < Map::kPieces; ++q) {
+      if ((s * Map::kPieces + q) * 32 < pieces) {
+        copy_piece(put + s * Map::kStepBytes + q * 512, row + s * Map::kStepBytes + q * 512);
+      }
+    }
+  }
   __device__ uint4 load(int s, int q) const {
     return load_shared((get ^ q * kPieceBytes) + s * Map::kStepBytes);
   }
@@ -238,30 +259,42 @@ struct ResidentParameters {
     asm volatile("" : "+r"(factor));
     asm volatile("" : "+r"(addend));
   }
+  // Parameters are asked for before rows, or they would come after them, and four quads at once: 1
+  // % for codes; numbers lose by it.
+  static constexpr bool kAhead = Kind::kCodes;
+
+  // Asks for what fill() reads, by the whole block.
+  __device__ static void announce(const ResidentNorm& p, unsigned rank, int group) {
+    if constexpr (!kAhead) return;
+    const int first = static_cast<int>(rank) * p.warps * p.steps * 32 * Map::kN;
+    const int last = min(first + p.warps * p.steps * 32 * Map::kN, p.granules * Map::kN);
+    announce_operand(p.factor, group, first, last);
+    announce_operand(p.addend, group, first, last);
+  }
   // By the whole block; are all of them ordinary numbers? Only this thread's are known.
   __device__ static bool fill(const ResidentNorm& p, unsigned rank, int group, float4* to) {
+    constexpr int kBatch = kAhead ? 4 : 1;
     const int quads = p.warps * p.steps * Map::kStepQuads;
+    const int all = p.addend.data == nullptr ? quads : 2 * quads;
     const int first = static_cast<int>(rank) * p.warps * p.steps * 32 * Map::kN;
-    const int columns = p.granules * Map::kN;
     bool plain = true;
-    for (int i = threadIdx.x; i < 2 * quads; i += blockDim.x) {
-      const bool is_addend = i >= quads;
-      const Operand& o = is_addend ? p.addend : p.factor;
-      if (is_addend && o.data == nullptr) break;
-      const int at = is_addend ? i - quads : i;
-      const int in_step = at % Map::kStepQuads;
-      const int column =
-          first + at / Map::kStepQuads * (32 * Map::kN) + in_step % 32 * Map::kN + in_step / 32 * 4;
-      const float one = is_addend ? 0.0f : p.one;
-      float4 v = make_float4(0, 0, 0, 0);
-      if (column < columns) {
-        v = o.data == nullptr ? make_float4(1, 1, 1, 1)
-                              : four_of(o, row_at(o.data, o.row_bytes, group), column);
-        v = make_float4(one + v.x, one + v.y, one + v.z, one + v.w);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < all; i += kBatch * blockDim.x) {
+      uint4 raw[kBatch];
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const int at = i + b * static_cast<int>(blockDim.x);
+        raw[b] = load_quad(p, group, first, quads, at < all ? at : i);
       }
-      plain = plain && fabsf(v.x) < 0x1p100f && fabsf(v.y) < 0x1p100f && fabsf(v.z) < 0x1p100f &&
-              fabsf(v.w) < 0x1p100f;
-      to[i] = v;
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const int at = i + b * static_cast<int>(blockDim.x);
+        if (at >= all) break;
+        const float4 v = quad_of(p, first, quads, at, raw[b]);
+        plain = plain && fabsf(v.x) < 0x1p100f && fabsf(v.y) < 0x1p100f && fabsf(v.z) < 0x1p100f &&
+                fabsf(v.w) < 0x1p100f;
+        to[at] = v;
+      }
     }
     return plain;
   }
@@ -292,6 +325,55 @@ struct ResidentParameters {
       }
     }
   }
+
+ private:
+  __device__ static void announce_operand(const Operand& o, int group, int first, int last) {
+    if (o.data == nullptr) return;
+    const int bytes = o.dtype == DType::kF32 ? 4 : 2;
+    const char* row = row_at(o.data, o.row_bytes, group);
+    for (int at = first * bytes + threadIdx.x * 128; at < last * bytes; at += blockDim.x * 128) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(row + at));
+    }
+  }
+  // Of quad `at`, the factors' and behind them the addends'.
+  __device__ static int column_of(int first, int quads, int at) {
+    if (at >= quads) at -= quads;
+    const int in_step = at % Map::kStepQuads;
+    return first + at / Map::kStepQuads * (32 * Map::kN) + in_step % 32 * Map::kN +
+           in_step / 32 * 4;
+  }
+  // As it lies in memory: loads do not wait for one another's conversion.
+  __device__ static uint4 load_quad(const ResidentNorm& p, int group, int first, int quads,
+                                    int at) {
+    const Operand& o = at >= quads ? p.addend : p.factor;
+    uint4 raw = make_uint4(0, 0, 0, 0);
+    if (o.data == nullptr) return raw;
+    const int column = min(column_of(first, quads, at), p.granules * Map::kN - 4);
+    const char* row = row_at(o.data, o.row_bytes, group);
+    if (o.dtype == DType::kF32) {
+      raw = __ldg(reinterpret_cast<const uint4*>(row) + column / 4);
+    } else {
+      const uint2 half = __ldg(reinterpret_cast<const uint2*>(row) + column / 4);
+      raw.x = half.x;
+      raw.y = half.y;
+    }
+    return raw;
+  }
+  __device__ static float4 quad_of(const ResidentNorm& p, int first, int quads, int at, uint4 raw) {
+    const bool is_addend = at >= quads;
+    const Operand& o = is_addend ? p.addend : p.factor;
+    if (column_of(first, quads, at) >= p.granules * Map::kN) return make_float4(0, 0, 0, 0);
+    const float one = is_addend ? 0.0f : p.one;
+    if (o.data == nullptr) return make_float4(1, 1, 1, 1);
+    float v[8];
+    if (o.dtype == DType::kF32)
+      unpack_piece<F32>(raw, v);
+    else if (o.dtype == DType::kBF16)
+      unpack_piece<Bf16>(raw, v);
+    else
+      unpack_piece<F16>(raw, v);
+    return make_float4(one + v[0], one + v[1], one + v[2], one + v[3]);
+  }
 };
 
 // ---- a row ----
@@ -307,7 +389,7 @@ struct ResidentRow {
   using Map = ResidentMap<T, Kind>;
   using Place = ResidentPlace<T, Kind>;
   const Place& at;
-  uint4 x[Map::kSteps][Map::kPieces];
+  uint4 x[Map::kStays ? 1 : Map::kSteps][Map::kPieces];
 
   __device__ explicit ResidentRow(const Place& place) : at(place) {}
 
@@ -323,14 +405,21 @@ struct ResidentRow {
   __device__ float load_16() {
     TensorSum<T> sum;
     TensorSquares<T> squares;
-    each([&](int s) {
+    const auto take = [&](int s) {
+      uint4(&to)[Map::kPieces] = x[Map::kStays ? 0 : s];
 #pragma unroll
       for (int q = 0; q < Map::kPieces; ++q) {
-        x[s][q] = at.load(s, q);
-        sum.add(x[s][q]);
-        squares.add(x[s][q]);
+        to[q] = at.load(s, q);
+        sum.add(to[q]);
+        squares.add(to[q]);
       }
-    });
+    };
+    if constexpr (Map::kStays) {
+#pragma unroll 1
+      for (int s = 0; s < at.count; ++s) take(s);
+    } else {
+      each(take);
+    }
     float all = squares.share();  // one lane of four has any
     all += __shfl_xor_sync(~0u, all, 1);
     all += __shfl_xor_sync(~0u, all, 2);
@@ -345,16 +434,22 @@ struct ResidentRow {
   __device__ float sum_over(F f) {
     constexpr int kCount = kPieceBytes / T::kBytes;
     float sums[4] = {0, 0, 0, 0};
-    each([&](int s) {
+    const auto add = [&](int s) {
       if (!at.has(s)) return;
 #pragma unroll
       for (int q = 0; q < Map::kPieces; ++q) {
         float v[kCount];
-        unpack_piece<T>(x[s][q], v);
+        unpack_piece<T>(Map::kStays ? at.load(s, q) : x[Map::kStays ? 0 : s][q], v);
 #pragma unroll
         for (int j = 0; j < kCount; ++j) sums[j % 4] = f(v[j], sums[j % 4]);
       }
-    });
+    };
+    if constexpr (Map::kStays) {
+#pragma unroll 1
+      for (int s = 0; s < at.count; ++s) add(s);
+    } else {
+      each(add);
+    }
     return (sums[0] + sums[1]) + (sums[2] + sums[3]);
   }
   __device__ float squares_about(ResidentTeam& team, ResidentJoins& joins, float mean) {
@@ -400,31 +495,51 @@ __device__ __noinline__ void store_canonical(char* to, uint4 v) {
 template <class T, class Kind>
 struct ResidentValues {
   using Map = ResidentMap<T, Kind>;
+  static constexpr bool kByTensor = std::is_same_v<T, Bf16> && std::is_same_v<Kind, Nvfp4Codes>;
   ResidentRow<T, Kind>& row;
   const ResidentParameters<T, Kind>& given;
   RowStatistics s;
-  float negative;  // -mean * rstd
+  bool plain;  // finite, all of the row and what becomes of it
+  TensorScale by;
 
-  __device__ void values(int step, float (&v)[Map::kN]) const {
+  __device__ ResidentValues(const ResidentNorm& p, ResidentRow<T, Kind>& of,
+                            const ResidentParameters<T, Kind>& parameters,
+                            const RowStatistics& statistics, bool are_plain)
+      : row(of),
+        given(parameters),
+        s(statistics),
+        plain(are_plain && statistics.is_plain()),
+        by(statistics.rstd) {
+    if constexpr (kByTensor) by.add(-s.mean * by.factor, p.zeros);
+  }
+  __device__ void values(int step, float (&v)[Map::kN]) const { values_of(row.x[step], step, v); }
+  __device__ void values_of(const uint4 (&x)[Map::kPieces], int step, float (&v)[Map::kN]) const {
     constexpr int kCount = kPieceBytes / T::kBytes;
+    if (kByTensor && plain) {
 #pragma unroll
-    for (int q = 0; q < Map::kPieces; ++q) unpack_piece<T>(row.x[step][q], v + q * kCount);
+      for (int q = 0; q < Map::kPieces; ++q) by.apply(x[q], v + q * kCount);
+    } else {
 #pragma unroll
-    for (int j = 0; j < Map::kN; ++j) {
-      v[j] = T::kBytes == 2 ? __fmaf_rn(v[j], s.rstd, negative) : (v[j] - s.mean) * s.rstd;
+      for (int q = 0; q < Map::kPieces; ++q) unpack_piece<T>(x[q], v + q * kCount);
+#pragma unroll
+      for (int j = 0; j < Map::kN; ++j) {
+        v[j] =
+            T::kBytes == 2 ? __fmaf_rn(v[j], s.rstd, -s.mean * s.rstd) : (v[j] - s.mean) * s.rstd;
+      }
     }
     given.apply(step, v);
   }
   // Rounded, in place of x, and stored where the output is asked for beside codes.
-  __device__ void round(char* out, int step) const {
+  __device__ void round(char* out, int step) const { round_pieces(out, step, row.x[step]); }
+  __device__ void round_pieces(char* out, int step, uint4 (&x)[Map::kPieces]) const {
     float v[Map::kN];
-    values(step, v);
-    round_granule<T, true>(v, row.x[step]);
+    values_of(x, step, v);
+    round_granule<T, true>(v, x);
     if (out == nullptr || !row.at.has(step)) return;
     char* to = out + static_cast<int64_t>(row.at.first + step * 32) * (Map::kN * T::kBytes);
 #pragma unroll
     for (int q = 0; q < Map::kPieces; ++q) {
-      store_canonical<T>(to + q * kPieceBytes, row.x[step][q]);
+      store_canonical<T>(to + q * kPieceBytes, x[q]);
     }
   }
 };

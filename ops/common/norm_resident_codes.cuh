@@ -9,7 +9,7 @@ namespace pestle::ops::norm_device {
 #ifdef __CUDACC__
 
 template <class T, class Values>
-__device__ inline void put_numbers(const Values& values, char* out, bool plain) {
+__device__ inline void put_numbers(const Values& values, char* out) {
   using Map = typename Values::Map;
   auto& row = values.row;
   char* to = out + static_cast<int64_t>(row.at.first) * kPieceBytes;
@@ -18,7 +18,8 @@ __device__ inline void put_numbers(const Values& values, char* out, bool plain) 
     float v[Map::kN];
     values.values(s, v);
     if (!row.at.has(s)) return;
-    store_plain(to + s * 512, plain ? rounded_piece<T, true>(v) : rounded_piece<T, false>(v));
+    store_plain(to + s * 512,
+                values.plain ? rounded_piece<T, true>(v) : rounded_piece<T, false>(v));
   });
 }
 
@@ -104,6 +105,128 @@ __device__ inline void put_blocks_of(const ResidentNorm& p, const ResidentTeam& 
   const BlockPlace place(o, row_index, row.at.first, 5, Mxfp8Codes::kRuns);
   row.each([&](int s) { values.round(out, s); });
   put_mxfp8_blocks<T>(o, place, row);
+  o.clear_padding(row_index, rows, team.rank * team.warps * 32 + team.warp * 32 + team.lane,
+                  team.cluster * team.warps * 32);
+}
+
+// ---- nvfp4 ----
+
+// A block of 16 values as pairs of every other one: 0 2, 4 6, 1 3, 5 7, and the same of the second
+// eight. Bytes of codes then come together without a shuffle.
+struct OddPairs {
+  uint32_t w[8];
+
+  __device__ explicit OddPairs(const float (&v)[kRun]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int first = i / 4 * 8 + i % 4 / 2 + i % 2 * 4;
+      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w[i]) : "f"(v[first + 2]), "f"(v[first]));
+    }
+  }
+  // Neighbours side by side again.
+  __device__ uint4 unit(int half) const {
+    const uint32_t* of = w + half * 4;
+    return make_uint4(__byte_perm(of[0], of[2], 0x5410), __byte_perm(of[0], of[2], 0x7632),
+                      __byte_perm(of[1], of[3], 0x5410), __byte_perm(of[1], of[3], 0x7632));
+  }
+  __device__ uint32_t amax() const {
+    uint32_t most = larger_magnitudes<Bf16>(w[0], w[1]);
+#pragma unroll
+    for (int i = 2; i < 8; ++i) most = larger_magnitudes<Bf16>(most, w[i]);
+    return largest_of_pair<Bf16>(most);
+  }
+};
+// e2m1_word of four pairs that OddPairs made; the tensor cores unpack them. Signs are those of the
+// pairs: zeros have lost theirs.
+__device__ inline uint32_t e2m1_of_pairs(const uint32_t* w, const TensorUnpack& unpack, float by,
+                                         bool high_first) {
+  const auto bytes = [&](uint32_t a0, uint32_t a1) {
+    float v[4];
+    unpack.unpack(a0, a1, v);
+    return __byte_perm(truncated_pair(v[0] * by, v[1] * by), truncated_pair(v[2] * by, v[3] * by),
+                       0x7531);
+  };
+  const uint32_t even = bytes(w[0], w[1]), odd = bytes(w[2], w[3]);
+  const uint32_t even_signs = __byte_perm(w[0], w[1], 0x7531);
+  const uint32_t odd_signs = __byte_perm(w[2], w[3], 0x7531);
+  // The even ones' in upper nibbles.
+  const uint32_t low = ((odd + 0x01010101u) >> 1 & 0x07070707u) | (odd_signs >> 4 & ~0x07070707u);
+  const uint32_t high = ((even * 8 + 0x08080808u) & 0x70707070u) | (even_signs & ~0x70707070u);
+  const uint32_t word = (low & 0x0F0F0F0Fu) | (high & 0xF0F0F0F0u);
+  return high_first ? word : swap_all_nibbles(word);
+}
+// A block of a row whose values are all finite.
+__device__ inline uint3 finite_nvfp4(const OddPairs& pairs, const TensorUnpack& unpack,
+                                     const Nvfp4Scale& global, bool high_first) {
+  const uint32_t amax = pairs.amax();
+  const uint32_t code = global.quickly(amax);
+  const float factor = __uint_as_float(code << 20) * 0x1p120f * global.g;
+  const float by = short_reciprocal(factor) * 0x1p-14f;
+  uint3 done;
+  done.x = e2m1_of_pairs(pairs.w, unpack, by, high_first);
+  done.y = e2m1_of_pairs(pairs.w + 4, unpack, by, high_first);
+  done.z = code;
+  if (!global.is_plain(amax) || code == 0 || !(__uint_as_float(amax) * by < 6.75f * 0x1p-14f) ||
+      !(global.tie_free || has_no_ties<Bf16>(factor))) {
+    return rare_nvfp4<Bf16>({pairs.unit(0)}, {pairs.unit(1)}, amax, global.g, global.reciprocal,
+                            global.plain, high_first);
+  }
+  return done;
+}
+// A row's blocks one after another, out of shared memory, in a loop that is not unrolled; as soon
+// as a step has been read, the same of the next row is asked for (`next`, if there is one).
+template <class T, class Values>
+__device__ inline void put_nvfp4_of(const ResidentNorm& p, const ResidentTeam& team,
+                                    const Values& values, char* out, const char* next,
+                                    int row_index, int rows, const Nvfp4Scale& global,
+                                    const TensorUnpack& unpack) {
+  const RowQuantizer& o = p.codes;
+  const auto& at = values.row.at;
+  const BlockPlace place(o, row_index, at.first, 5, Nvfp4Codes::kRuns);
+  char* q = place.q;
+  uint8_t* scale = place.scales;
+  uint32_t from = at.get, to = at.put;
+  const char* coming = next + at.offset;
+  int pieces = next == nullptr ? 0 : at.pieces;
+#pragma unroll 1
+  for (int s = 0; s < at.count; ++s) {
+    uint4 x[2] = {load_shared(from), load_shared(from ^ kPieceBytes)};
+    __syncwarp();
+    if (pieces > 0) copy_piece(to, coming);
+    if (pieces > 32) copy_piece(to + 512, coming + 512);
+    const bool has = at.has(s);
+    if (values.plain) {
+      float v[kRun];
+      values.values_of(x, s, v);
+      const OddPairs pairs(v);
+      const uint3 done = finite_nvfp4(pairs, unpack, global, o.high_first);
+      if (has) {
+        store_plain(q, make_uint2(done.x, done.y));
+        store_plain(scale, static_cast<uint8_t>(done.z));
+        if (out != nullptr) {
+          char* rounded = out + static_cast<int64_t>(at.first + s * 32) * (kRun * 2);
+          store_plain(rounded, pairs.unit(0));
+          store_plain(rounded + kPieceBytes, pairs.unit(1));
+        }
+      }
+    } else {
+      values.round_pieces(out, s, x);
+      if (has) {
+        const auto low = unit_of<T>(x, 0), high = unit_of<T>(x, 1);
+        const uint3 done =
+            nvfp4_block<T>(low, high, largest_of<T>(low, high), global, o.high_first);
+        store_plain(q, make_uint2(done.x, done.y));
+        store_plain(scale, static_cast<uint8_t>(done.z));
+      }
+    }
+    from += Values::Map::kStepBytes;
+    to += Values::Map::kStepBytes;
+    coming += Values::Map::kStepBytes;
+    pieces -= 64;
+    q += 32 * kUnit;
+    scale += place.scale_step;
+  }
+  commit_copies();
   o.clear_padding(row_index, rows, team.rank * team.warps * 32 + team.warp * 32 + team.lane,
                   team.cluster * team.warps * 32);
 }

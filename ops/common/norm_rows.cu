@@ -9,19 +9,21 @@
 //          L2.
 // Numerics f32; mean first, then squared differences from it, both by fixed trees of additions.
 //          Codes: ops/common/quantized_output.h.
-// Measured H200, share of the copy: f32 4096 93 to 95 %, bf16 4608 x 3072 80 to 84, 786240 x 128
+// Measured H200, share of the copy: f32 4096 94 to 96 %, bf16 4608 x 3072 80 to 84, 786240 x 128
 //          93, adaln with gate and residual 94 %. norm_rows.md
 #include "backends/cuda/device/row_ring.cuh"
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/early_launch.h"
 #include "backends/cuda/shared_memory.h"
 #include "ops/common/norm_job.cuh"
+#include "ops/common/norm_long.h"
 #include "ops/common/norm_resident.h"
 #include "ops/common/norm_rows.h"
 #include "ops/common/norm_staged.h"
 #include "ops/common/quantize_rows.cuh"
 #include "ops/common/quantized_any.cuh"
 #include "ops/common/quantized_output.cuh"
+#include "ops/common/staged_codes.cuh"
 
 namespace pestle::ops {
 namespace {
@@ -165,7 +167,12 @@ __device__ inline void put_row(const NormJob& p, const Team& team, const RowElem
                                const Nvfp4Scale& global, const Values& v) {
   char* out = row_at(p.out, p.out_row_bytes, team.row);
   if constexpr (!Kind::kCodes) {
-    store_row<Map>(out, at, v);
+#pragma unroll
+    for (int i = 0; i < kRowElements; i += Map::kPieceElements) {
+      if (!at.stores(i / Map::kChunk)) continue;
+      const int element = at.places[i / Map::kElements] + i % Map::kElements;
+      store_plain(at_element<T::kBytes>(out, element), rounded_piece<T, false>(v + i));
+    }
   } else {
     typename T::Raw raw[kCodeUnits];
 #pragma unroll
@@ -484,6 +491,13 @@ bool is_staged(const NormRows& n) {
   return n.columns() * bytes >= kLeastRow;
 }
 
+// Rows that neither a block nor the largest cluster holds.
+constexpr int64_t kLongestOfAll = int64_t{1} << 30;
+bool is_long(const NormRows& n, int largest_cluster) {
+  if (n.quant.format != OutFormat::kNone || has_sum(n)) return false;
+  return n.columns() > StagedShape::longest(largest_cluster, dtype_bytes(n.x.dtype), 0);
+}
+
 template <class T>
 Status start_kind(const Call& call, const char* name, NormJob& job, const NormRows& n) {
   if (n.quant.format == OutFormat::kNone) return start<T, NoCodes>(call, name, job, n);
@@ -504,6 +518,7 @@ bool is_empty(const NormRows& n) { return n.rows() == 0 || n.columns() == 0; }
 }  // namespace
 
 Status norm_rows_cuda(const Call& call, const char* name, const NormRows& n) {
+  if (is_long(n, blocks_of_cluster(call))) return start_long_norm(call, name, n);
   if (is_resident(n)) {
     bool taken = false;
     PESTLE_TRY(norm_device::start_resident_norm(call, name, n, taken));
@@ -566,6 +581,7 @@ std::string refuse_norm_rows_cuda(const NormRows& n, const Machine& machine) {
     longest = StagedShape::longest(largest_cluster(machine.compute_capability),
                                    dtype_bytes(n.x.dtype), n.quant.hadamard > 0 ? 4 : 0);
   }
+  if (is_long(n, largest_cluster(machine.compute_capability))) longest = kLongestOfAll;
   if (n.columns() > longest) return "rows of more than " + std::to_string(longest) + " elements";
   const struct {
     const char* name;
