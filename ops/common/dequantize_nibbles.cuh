@@ -12,7 +12,7 @@
 
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/tiles.h"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/early_launch.h"
 #include "backends/cuda/tensor_amax.h"
 #include "ops/common/dequantize_products.cuh"
 #include "ops/common/hadamard.cuh"
@@ -62,6 +62,7 @@ struct NibbleCall {
 template <class T, class Format, int kRows>
 __global__ void __launch_bounds__(384)
     nibble_tiles(const NibbleMatrix m, const __grid_constant__ Format format) {
+  cuda::wait_previous_kernel();
   const cuda::TilePlace place = cuda::tile_place(m.pieces, kRows, blockIdx.x);
   const bool inside = place.unit < m.units;
   const int rows = cuda::rows_left(m.rows, place.row, kRows);
@@ -102,6 +103,7 @@ __device__ inline void store_eight(char* out, const float* v) {
 template <class Format, int kN>
 __global__ void __launch_bounds__(32 * kNibbleWarps)
     nibble_rotated(const NibbleMatrix m, const __grid_constant__ Format format) {
+  cuda::wait_previous_kernel();
   __shared__ __align__(16) float shared[kNibbleWarps][kRotateFloats];
   const typename Format::State state = format.start();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -236,6 +238,7 @@ __device__ inline void lane_contexts(const NibbleMatrix& m, const Format& format
 template <class T, class Format, int kN>
 __global__ void __launch_bounds__(32 * kRunWarps, 4)
     nibble_rotated_lanes(const NibbleMatrix m, const __grid_constant__ Format format) {
+  cuda::wait_previous_kernel();
   __shared__ __align__(128) float4 shared[kRunWarps][kLongQuads];
   __shared__ __align__(128) uint4 stages[kRunWarps][kLongPiece / 32];
   const int warp = threadIdx.x / 32;
@@ -321,9 +324,9 @@ Status run_nibbles_rotated(const Call& call, const char* name, const NibbleCall&
     if constexpr (kLong) m.tasks_each = static_cast<uint32_t>(rows_each(call, 1, m.tasks));
     const cuda::Grid grid{cuda::ceil_div(m.tasks, kWarps * m.tasks_each), 32 * kWarps};
     if constexpr (kLong) {
-      return cuda::launch(call, name, grid, nibble_rotated_lanes<T, Format, n>, m, format);
+      return cuda::launch_early(call, name, grid, nibble_rotated_lanes<T, Format, n>, m, format);
     } else {
-      return cuda::launch(call, name, grid, nibble_rotated<Format, n>, m, format);
+      return cuda::launch_early(call, name, grid, nibble_rotated<Format, n>, m, format);
     }
   });
 }
@@ -357,11 +360,14 @@ Status run_nibbles(const Call& call, const char* name, const NibbleCall& b, cons
   const cuda::Grid grid{tiles.blocks(kRows), tiles.threads};
   switch (b.out.dtype) {
     case DType::kBF16:
-      return cuda::launch(call, name, grid, nibble_tiles<cuda::Bf16, Format, kRows>, m, format);
+      return cuda::launch_early(call, name, grid, nibble_tiles<cuda::Bf16, Format, kRows>, m,
+                                format);
     case DType::kF16:
-      return cuda::launch(call, name, grid, nibble_tiles<cuda::F16, Format, kRows>, m, format);
+      return cuda::launch_early(call, name, grid, nibble_tiles<cuda::F16, Format, kRows>, m,
+                                format);
     default:
-      return cuda::launch(call, name, grid, nibble_tiles<cuda::F32, Format, kRows>, m, format);
+      return cuda::launch_early(call, name, grid, nibble_tiles<cuda::F32, Format, kRows>, m,
+                                format);
   }
 }
 

@@ -63,10 +63,10 @@ Status start_rows_of(const Call& call, const char* name, const QuantizeRows& b) 
     return static_cast<int>(cuda::ceil_div(cuda::ceil_div(m.units, each), 32) * 32);
   };
   if (m.units <= 1024)
-    return cuda::launch(call, name, {m.rows, threads(4)}, quantize_row<T, Code, 4>, m);
+    return cuda::launch_early(call, name, {m.rows, threads(4)}, quantize_row<T, Code, 4>, m);
   if (m.units <= 4096)
-    return cuda::launch(call, name, {m.rows, threads(8)}, quantize_row<T, Code, 8>, m);
-  return cuda::launch(call, name, {m.rows, threads(16)}, quantize_row<T, Code, 16>, m);
+    return cuda::launch_early(call, name, {m.rows, threads(8)}, quantize_row<T, Code, 8>, m);
+  return cuda::launch_early(call, name, {m.rows, threads(16)}, quantize_row<T, Code, 16>, m);
 }
 template <class Code>
 Status start_rows_of(const Call& call, const char* name, const QuantizeRows& b) {

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "backends/cuda/launch.h"
+#include "backends/cuda/early_launch.h"
 #include "backends/cuda/runtime.h"
 #include "backends/cuda/tensor_map.h"
 #include "ops/common/matmul_epilogue.cuh"
@@ -128,6 +128,7 @@ template <class C>
 __global__ void __launch_bounds__(hopper::kMatmulThreads, 1)
     hopper_kernel(const __grid_constant__ HopperJob job) {
 #if PESTLE_HOPPER
+  cuda::wait_previous_kernel();
   hopper::HopperMatmul<C>::run(job.tiles,
                                hopper::MatmulEpilogue<C::kScaled, C::kPairs>{job.epilogue});
 #endif
@@ -285,7 +286,7 @@ Status start_hopper(const Call& call, const char* name, const Operands& o, Hoppe
   const int device = cuda::device_index(call);
   static std::atomic<uint64_t> done{0};
   PESTLE_TRY(allow_memory(reinterpret_cast<const void*>(hopper_kernel<C>), device, bytes, &done));
-  return cuda::launch(
+  return cuda::launch_early(
       call, name,
       {std::min<int64_t>(total, cuda::multiprocessors(device)), hopper::kMatmulThreads, bytes},
       hopper_kernel<C>, job);

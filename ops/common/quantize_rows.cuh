@@ -14,7 +14,7 @@
 
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/tiles.h"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/early_launch.h"
 #include "backends/cuda/tensor_amax.h"
 #include "backends/cuda/whole_amax.h"
 #include "ops/common/hadamard.cuh"
@@ -103,6 +103,7 @@ __device__ void quantize_given_tile(const GivenMatrix& m, const cuda::TilePlace&
 // Backwards over x when an amax pass has just read it: what that read last is still in the L2.
 template <class T, class Code, int kRows>
 __global__ void __launch_bounds__(384) quantize_given(GivenMatrix m) {
+  cuda::wait_previous_kernel();
   const bool after_amax = !m.whole.is_known();
   const unsigned block = after_amax ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
   const cuda::TilePlace place = cuda::tile_place(m.column_blocks, kRows, block);
@@ -118,6 +119,7 @@ __global__ void __launch_bounds__(384) quantize_given(GivenMatrix m) {
 // `lanes`, a power of two, threads share a scale.
 template <class T, class Code, int kRows>
 __global__ void __launch_bounds__(384) quantize_lanes(RowMatrix m, int lanes) {
+  cuda::wait_previous_kernel();
   const cuda::TilePlace place = cuda::tile_place(m.column_blocks, kRows, blockIdx.x);
   typename T::Raw raw[kRows];
 #pragma unroll
@@ -156,6 +158,7 @@ __device__ inline uint32_t block_max(uint32_t value) {
 
 template <class T, class Code, int kPerThread>
 __global__ void __launch_bounds__(512) quantize_row(RowMatrix m) {
+  cuda::wait_previous_kernel();
   const int64_t row = blockIdx.x;
   typename T::Raw raw[kPerThread];
   uint32_t amax = 0;
@@ -181,6 +184,7 @@ __global__ void __launch_bounds__(512) quantize_row(RowMatrix m) {
 // 256 threads, 16 of them a row of a tile; eight rows each.
 template <class T, class Code>
 __global__ void __launch_bounds__(256) quantize_square(RowMatrix m) {
+  cuda::wait_previous_kernel();
   constexpr int kUnitsAcross = 16, kRowsEach = 8;
   const int64_t tile_row = blockIdx.x / m.map.grid_columns;
   const int64_t tile_column = blockIdx.x % m.map.grid_columns;
@@ -335,7 +339,7 @@ Status start_short_run(const Call& call, const char* name, const QuantizeRows& b
   const int threads = m.whole.x != nullptr ? 384 : 128;
   const int64_t blocks = cuda::ceil_div(m.units, threads);
   m.column_blocks = cuda::FastDivisor(static_cast<uint32_t>(blocks));
-  return cuda::launch(call, name, {blocks, threads}, quantize_given<T, Code, 1>, m);
+  return cuda::launch_early(call, name, {blocks, threads}, quantize_given<T, Code, 1>, m);
 }
 
 template <class T, class Code>
@@ -347,24 +351,24 @@ Status start_rows(const Call& call, const char* name, const QuantizeRows& b, Giv
   m.column_blocks = tiles.column_blocks;
   const cuda::Grid grid{tiles.blocks(kRows), tiles.threads};
   if (!b.computes || whole_tensor(b)) {
-    return cuda::launch(call, name, grid, quantize_given<T, Code, kRows>, given);
+    return cuda::launch_early(call, name, grid, quantize_given<T, Code, kRows>, given);
   }
   if (one_row_scales(b)) {
     const auto threads = [&](int64_t each) {
       return static_cast<int>(cuda::ceil_div(cuda::ceil_div(m.units, each), 32) * 32);
     };
     if (m.units <= 1024) {
-      return cuda::launch(call, name, {m.rows, threads(4)}, quantize_row<T, Code, 4>, m);
+      return cuda::launch_early(call, name, {m.rows, threads(4)}, quantize_row<T, Code, 4>, m);
     }
     if (m.units <= 4096) {
-      return cuda::launch(call, name, {m.rows, threads(8)}, quantize_row<T, Code, 8>, m);
+      return cuda::launch_early(call, name, {m.rows, threads(8)}, quantize_row<T, Code, 8>, m);
     }
-    return cuda::launch(call, name, {m.rows, threads(16)}, quantize_row<T, Code, 16>, m);
+    return cuda::launch_early(call, name, {m.rows, threads(16)}, quantize_row<T, Code, 16>, m);
   }
   if (const int lanes = scale_lanes(b); lanes > 0) {
-    return cuda::launch(call, name, grid, quantize_lanes<T, Code, kRows>, m, lanes);
+    return cuda::launch_early(call, name, grid, quantize_lanes<T, Code, kRows>, m, lanes);
   }
-  return cuda::launch(call, name, {scale_count(b), 256}, quantize_square<T, Code>, m);
+  return cuda::launch_early(call, name, {scale_count(b), 256}, quantize_square<T, Code>, m);
 }
 
 template <class Code>

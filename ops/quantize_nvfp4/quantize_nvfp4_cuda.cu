@@ -13,7 +13,7 @@
 #include "backends/cuda/device/e2m1.cuh"
 #include "backends/cuda/device/fp8.cuh"
 #include "backends/cuda/device/tiles.h"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/early_launch.h"
 #include "backends/cuda/tensor_amax.h"
 #include "backends/cuda/whole_amax.h"
 #include "formats/nvfp4.h"
@@ -244,6 +244,7 @@ __device__ void quantize_tile(const Matrix& m, const Rule& rule, const TilePlace
 
 template <class T>
 __global__ void __launch_bounds__(384, 2) tile_kernel(Matrix m, Rule rule) {
+  wait_previous_kernel();
   constexpr int kRows = kRowsOf<T>;
   const TilePlace place = tile_place(m.column_blocks, kRows, blockIdx.x);
   rule.find_global_scale<T>();
@@ -342,8 +343,8 @@ Status run_tiles(const Call& call, const Rule& rule) {
   if (tiles.blocks(kRows) == 0) {
     return launch(call, "quantize_nvfp4_scale", {1, 1}, global_scale_kernel, rule);
   }
-  return launch(call, "quantize_nvfp4", {tiles.blocks(kRows), tiles.threads}, tile_kernel<T>,
-                matrix, rule);
+  return launch_early(call, "quantize_nvfp4", {tiles.blocks(kRows), tiles.threads}, tile_kernel<T>,
+                      matrix, rule);
 }
 
 Status run(const Call& call) {
