@@ -163,7 +163,8 @@ def make(op: Op, case: dict) -> Case:
         elif arg.role == "attribute":
             attributes[key] = _attribute(arg, text)
         elif text != "none":
-            dtypes[key] = DTYPES[text]
+            dtypes[key] = DTYPES[text.removesuffix(".mT")]
+    transposed = {key for key, text in words.items() if text.endswith(".mT")}  # in memory
     call = Call(op, {}, attributes)
     packs = {part.strip()[1:] for a in op.args for s in a.shapes.values()
              for part in s.split(",") if part.strip().startswith("*")}  # fmt: skip
@@ -188,7 +189,7 @@ def make(op: Op, case: dict) -> Case:
         if dtype == torch.float32 and arg.name != "x":
             tensor = tensor.abs() + 0.01 if "scale" in arg.name else tensor
             tensor = tensor.sort().values if "ascending" in arg.doc else tensor
-        call.tensors[arg.name] = tensor
+        call.tensors[arg.name] = tensor.mT.contiguous().mT if arg.name in transposed else tensor
     return Case(op, call, asked)
 
 
