@@ -184,7 +184,8 @@ def check_table(checks, mutants):
 
 
 def by_machine(lines):
-    """The last line of an op, case and implementation on a machine counts."""
+    """The last line of an op and case on a machine counts; where an implementation was asked for by
+    name, the last one with it."""
     machines = {}
     for line in lines:
         if "library_bytes" in line:
@@ -192,8 +193,8 @@ def by_machine(lines):
         empty = {"bench": {}, "check": {}, "mutants": {}, "sanitizer": {}, "host": {}}
         machine = machines.setdefault(machine_name(line), empty)
         if "timing" in line:
-            asked = line.get("forced", False)
-            machine["bench"][line["op"], line["case"], line["impl"], asked] = line
+            asked = line["impl"] if line.get("forced", False) else ""
+            machine["bench"][line["op"], line["case"], asked] = line
         elif "mutants" in line:
             machine["mutants"][line["op"]] = line
         elif "sanitizer" in line:
