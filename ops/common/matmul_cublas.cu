@@ -451,6 +451,12 @@ bool cublas_is_accurate(int version) { return version == 130100; }
 
 int cublas_version() { return library().found ? static_cast<int>(library().version()) : 0; }
 
+std::string refuse_cublas_codes(const Call& call, int alpha) {
+  if (call.integer(alpha + 3) != 0) return "cuBLASLt has not the contract's activations";
+  if (call.has(alpha)) return "takes no alpha";
+  return call.has(alpha + 2) ? "takes no residual after 8-bit floats" : "";
+}
+
 std::string refuse_cublas(const Operands& o, const CublasEpilogue& e) {
   if (!library().found) return "no libcublasLt.so.13 or .12 is loaded or on the loader's path";
   if (o.out.dtype != o.a.dtype && o.out.dtype != DType::kF32 && dtype_bytes(o.a.dtype) != 1)

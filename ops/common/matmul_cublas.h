@@ -42,6 +42,8 @@ struct CublasEpilogue {
 int cublas_version();
 // Why cuBLASLt can't take the product; empty: it does.
 std::string refuse_cublas(const Operands& o, const CublasEpilogue& e);
+// The same of a product of 8-bit floats, by the epilogue's arguments, of which alpha is the first.
+std::string refuse_cublas_codes(const Call& call, int alpha);
 // Whether this version's sums of 8-bit floats that are not fast are begun anew every 128 of k or
 // less: measured, since its documentation says "periodically".
 bool cublas_is_accurate(int version);

@@ -93,9 +93,8 @@ std::string refuses_cublas(const Call& call, const Machine& machine) {
   if (wants_late(call)) return refuse_late(call);
   const std::string why = refuses_hopper(call, machine);
   if (!why.empty()) return why;
-  if (call.integer(kArgs.alpha + 3) != 0) return "cuBLASLt has not the contract's activations";
-  if (call.has(kArgs.alpha)) return "takes no alpha";
-  if (call.has(kArgs.alpha + 2)) return "takes no residual after 8-bit floats";
+  const std::string epilogue = refuse_cublas_codes(call, kArgs.alpha);
+  if (!epilogue.empty()) return epilogue;
   Operands o;
   read_linear(call, kArgs, &o);
   return refuse_cublas(o, cublas_epilogue(call, nullptr));
