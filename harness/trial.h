@@ -92,6 +92,8 @@ class Trial {
   Status find_codes();
   std::string coder() const;
   bool is_codes(size_t arg) const;
+  // If it is this trial that holds codes to its own output; else the one that keeps it.
+  bool compares_codes() const { return !codes_.empty() && with_output_ == nullptr; }
   void compare_codes(const Placed& placed, Outcome& outcome) const;
   uint64_t hash_codes(const Placed& placed) const;
   void run_with_kept_output(const Impl& impl, const Variant& variant, Outcome& outcome);

@@ -95,7 +95,7 @@ uint64_t Trial::hash_codes(const Placed& placed) const {
 }
 
 void Trial::compare_codes(const Placed& placed, Outcome& outcome) const {
-  if (codes_.empty() || with_output_ != nullptr) return;
+  if (!compares_codes()) return;
   const auto fault = [&](const std::string& what) {
     outcome.faults.push_back(coder() + " of its own output: " + what);
   };

@@ -218,6 +218,19 @@ TEST(DevicePath, BigCasesAreSampled) {
             "exact outputs by cpu/negate_tested; bounded outputs by float64 on sampled rows");
 }
 
+// Codes of a big output are held to all of it, though its rows are compared by samples.
+TEST(DevicePath, CodesOfBigCasesAreHeldToTheWholeOutput) {
+  FakeDevice device;
+  CheckOptions options;
+  options.memory = &device;
+  options.impl = "cpu/rms_norm_rows";
+  CheckReport report;
+  const Case row{"M=1024 K=1024 weight=bf16 out_format=fp8_row", kBar, Dist::kNormal};
+  check_case(*find_op("rms_norm"), row, options, report);
+  for (const Failure& f : report.failures) ADD_FAILURE() << f.where << ": " << f.what;
+  EXPECT_GT(report.by_tag.at("bar").run, 0);
+}
+
 TEST(DevicePath, MutantsAreCaughtThere) {
   FakeDevice device;
   CheckOptions options;
