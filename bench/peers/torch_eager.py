@@ -23,6 +23,19 @@ from block_chains import (
 NAME = "torch_eager"
 
 
+def transposed_too(case, chain):
+    """The chain, and its codes transposed where the case asks for both."""
+    if not case.attribute("transposed"):
+        return chain
+
+    def both(*arguments):
+        made = chain(*arguments)
+        q, *scale = made if isinstance(made, tuple) else (made,)
+        return q, *scale, q.view(torch.uint8).mT.contiguous().view(q.dtype)
+
+    return both
+
+
 def quantize_fp8(case):
     dtype = case.dtype("q")
     largest = LARGEST[dtype]
@@ -42,8 +55,8 @@ def quantize_fp8(case):
     if granularity not in ("tensor", "row") or case.attribute("rounding") != "nearest":
         return None
     if case.has("scale"):
-        return with_scale, (case.tensor("x"), case.tensor("scale"))
-    return (rows if granularity == "row" else whole), (case.tensor("x"),)
+        return transposed_too(case, with_scale), (case.tensor("x"), case.tensor("scale"))
+    return transposed_too(case, rows if granularity == "row" else whole), (case.tensor("x"),)
 
 
 def dequantize_scaled(case):
@@ -70,7 +83,7 @@ def quantize_int8(case):
     if unusual or case.attribute("granularity") not in ("row", "tensor"):
         return None
     chain = rows if case.attribute("granularity") == "row" else whole
-    return chain, (case.tensor("x"),)
+    return transposed_too(case, chain), (case.tensor("x"),)
 
 
 def is_usual(case):
