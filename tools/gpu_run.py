@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 import os
+import queue
 import re
 import shutil
 import subprocess
@@ -56,6 +57,17 @@ def gpus():
     except FileNotFoundError:
         return ["0"]
     return [str(i) for i, _ in enumerate(re.findall(r"^GPU \d+", listed, re.MULTILINE))] or ["0"]
+
+
+def shares(cores, jobs):
+    """Cores for each of so many jobs, each core twice: a job starts a thread for each core that it
+    sees, and a hundred jobs with a hundred threads each get nowhere."""
+    if jobs < 2 or not shutil.which("taskset"):
+        return [None] * max(1, jobs)
+    width = min(len(cores), max(4, 2 * len(cores) // jobs))
+    twice = cores + cores
+    starts = (i * len(cores) // jobs for i in range(jobs))
+    return [twice[start : start + width] for start in starts]
 
 
 def brief(text):
@@ -109,8 +121,9 @@ class Run:
         visible = [self.gpus[(gpu + i) % len(self.gpus)] for i in range(len(self.gpus))]
         return {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(visible)}
 
-    def step(self, step, gpu):
-        """Once, unless the time is up; its lines reach the results only if it ended."""
+    def step(self, step, gpu, cores=None):
+        """Once, unless the time is up; its lines reach the results only if it ended. `cores`: the
+        only ones that it may use."""
         if self.is_done(step):
             self.skipped += 1
             return
@@ -121,8 +134,9 @@ class Run:
         part.unlink(missing_ok=True)
         began = time.monotonic()
         try:
+            pinned = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
             done = subprocess.run(
-                [*step.command, "--out", str(part)], env=self.environment(gpu), text=True,
+                [*pinned, *step.command, "--out", str(part)], env=self.environment(gpu), text=True,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=self.left() + SPARE,
                 cwd=ROOT, errors="replace",
             )  # fmt: skip
@@ -167,8 +181,17 @@ class Run:
     def at_once(self, steps):
         """Over the cores, the heaviest first, round the GPUs."""
         steps = sorted(steps, key=lambda step: -step.weight)
+        free = queue.SimpleQueue()
+        for cores in shares(sorted(os.sched_getaffinity(0)), min(self.options.jobs, len(steps))):
+            free.put(cores)
+
+        def turn(i):
+            cores = free.get()
+            self.step(steps[i], i % len(self.gpus), cores)
+            free.put(cores)
+
         with ThreadPoolExecutor(self.options.jobs) as pool:
-            list(pool.map(self.step, steps, (i % len(self.gpus) for i in range(len(steps)))))
+            list(pool.map(turn, range(len(steps))))
 
     def alone(self, steps):
         """Each GPU takes its share of the steps, one after the other."""

@@ -144,3 +144,13 @@ def test_refusals_of_one_reason_are_one_line():
         ("M=5", "strided", 1),
     ]
     assert second == {"op": "b"}
+
+
+def test_jobs_at_once_share_the_cores_evenly():
+    from tools import gpu_run
+
+    shares = gpu_run.shares(list(range(64)), 16)
+    assert [len(set(share)) for share in shares] == [8] * 16
+    assert all(sum(core in share for share in shares) == 2 for core in range(64))
+    assert all(len(set(share)) == 2 for share in gpu_run.shares([0, 1], 5))
+    assert gpu_run.shares([3, 4], 1) == [None]
