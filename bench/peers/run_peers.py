@@ -74,10 +74,12 @@ class GpuTimer:
         return self.events[0].elapsed_time(self.events[1]) * 1e3
 
     def graph_of(self, calls):
+        """Results live until all calls are captured: memory freed before is the next call's,
+        which would then write what the L2 still holds. The harness's calls write cold memory."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            for call in calls:
-                call()
+            kept = [call() for call in calls]
+        del kept
         return graph
 
     def in_turn(self, call, siblings, count):
@@ -96,7 +98,7 @@ class GpuTimer:
         for _ in range(3 if warm_up else 1):
             call()
         torch.cuda.synchronize()
-        calls = 1
+        calls, graph = 1, None
         if sustained:
             once = min(self.sample(call) for _ in range(2))
             calls = max(1, min(self.MOST_SUSTAINED, round(self.SUSTAINED_US / once)))
@@ -108,12 +110,15 @@ class GpuTimer:
                 sibling()
             turns = -(-self.CALLS_IN_GRAPH // len(in_turn)) * in_turn
             calls = len(turns)
-            graph = self.graph_of(turns)  # kept by the call, as its memory is
+            graph = self.graph_of(turns)  # and its memory, until the samples are taken
             call = graph.replay
         samples = []
         end = time.perf_counter() + seconds
         while len(samples) < 5 or (time.perf_counter() < end and len(samples) < 1000):
             samples.append(self.sample(call) / calls)
+        if graph is not None:
+            del graph, call
+            torch.cuda.empty_cache()  # the harness needs the memory of its results
         return samples
 
 

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import cases
@@ -21,6 +22,7 @@ sys.path.insert(0, str(PEERS))
 import backend_peers  # noqa: E402
 import kitchen_peer  # noqa: E402
 import quack_peer  # noqa: E402
+import run_peers  # noqa: E402
 import torch_eager  # noqa: E402
 from case_tensors import DTYPES, Case  # noqa: E402
 
@@ -150,6 +152,36 @@ def times(self, row, peers, seconds):
 run_peers.Peers.times = times
 run_peers.serve("cpu")
 """
+
+
+def test_calls_of_a_graph_do_not_write_over_one_another(monkeypatch):
+    """A result that is freed while a graph is captured gives its memory to the next call, whose
+    stores then find it in the L2: peers were up to 12 % faster than a copy."""
+    at_the_end = []
+
+    class Capture:
+        def __init__(self, graph):
+            pass
+
+        def __enter__(self):
+            pass
+
+        def __exit__(self, *error):
+            at_the_end.extend(one() is not None for one in made)
+
+    made = []
+
+    def call():
+        result = torch.empty(4)
+        made.append(weakref.ref(result))
+        return result, None
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", Capture)
+    timer = object.__new__(run_peers.GpuTimer)
+    timer.graph_of([call] * 3)
+    assert at_the_end == [True] * 3
+    assert [one() for one in made] == [None] * 3  # and no longer
 
 
 def test_what_libraries_print_is_no_answer():
