@@ -77,6 +77,9 @@ if(PESTLE_CUDA)
   # Built everywhere, run on a machine with a GPU: build/cuda/bin/pestle_cuda_formats
   add_executable(pestle_cuda_formats tests/cuda/formats_on_device.cu)
   target_link_libraries(pestle_cuda_formats PRIVATE pestle_internal CUDA::cudart_static)
+  # Likewise: build/cuda/bin/pestle_cuda_chains
+  add_executable(pestle_cuda_chains tests/cuda/chains.cu)
+  target_link_libraries(pestle_cuda_chains PRIVATE pestle_internal CUDA::cudart_static)
 endif()
 
 if(NOT PESTLE_SANITIZE)

@@ -28,7 +28,7 @@ sanitizer() { tools/build.sh "$1" && run_ctest "build/$1"; }
 build_cuda() {
   cmake --preset cuda -B build-cuda >build/cuda-configure.log 2>&1 ||
     { cat build/cuda-configure.log; return 1; }
-  cmake --build build-cuda --target pestle_cli pestle pestle_cuda_formats
+  cmake --build build-cuda --target pestle_cli pestle pestle_cuda_formats pestle_cuda_chains
 }
 run_pytest() {
   PESTLE_BUILD_DIR=$PWD/build PESTLE_BIN=$PWD/build/bin/pestle python -m pytest -q tests --ignore=tests/torch \

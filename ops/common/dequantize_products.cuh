@@ -16,7 +16,7 @@
 
 #include "backends/cuda/device/mma.cuh"
 #include "backends/cuda/device/tiles.h"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/early_launch.h"
 #include "ops/common/hadamard.cuh"
 #include "ops/common/hadamard_lanes.cuh"
 
@@ -194,6 +194,7 @@ template <class T, class Format>
 __global__ void __launch_bounds__(32 * kProductWarps, 5)
     decode_products(const __grid_constant__ ProductMatrix m,
                     const __grid_constant__ Format format) {
+  cuda::wait_previous_kernel();
   __shared__ __align__(16) float shared[kProductWarps][kRotateFloats];
   format.start_any();
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
@@ -254,7 +255,7 @@ Status run_products(const Call& call, const char* name, const TensorView& q, con
                         static_cast<uint32_t>(std::clamp<int64_t>(tasks / at_once / 12, 1, 8))};
   const cuda::Grid grid{cuda::ceil_div(tasks, kProductWarps * int64_t{m.tasks_each}),
                         32 * kProductWarps};
-  return cuda::launch(call, name, grid, decode_products<T, Format>, m, format);
+  return cuda::launch_early(call, name, grid, decode_products<T, Format>, m, format);
 }
 
 #endif  // __CUDACC__

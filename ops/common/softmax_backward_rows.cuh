@@ -63,6 +63,7 @@ struct HeldSums {
 template <class T, SoftmaxKind kKind>
 __global__ void __launch_bounds__(kHeldThreads, 2)
     held_backward_kernel(const __grid_constant__ SoftmaxBackwardJob job) {
+  cuda::wait_previous_kernel();
   constexpr int kCount = Piece<T>::kCount;
   __shared__ HeldSums shared;
   const RowPlace place = row_place(job.groups);
@@ -450,8 +451,7 @@ Status start_softmax_backward(const Call& call, const char* name, SoftmaxBackwar
   const HeldRows held = held_rows(call, rows, units, T::kBytes, kHeldPairs);
   if (held.pieces == kHeldPairs) {
     job.groups = held.groups;
-    return launch(call, name, {job.groups.blocks(), job.groups.threads(), 0, job.groups.cluster},
-                  held_backward_kernel<T, kKind>, job);
+    return start(held_backward_kernel<T, kKind>);
   }
   if (most_blocks > 1) {
     if (auto status = start_softmax_ring<kKind, T>(call, name, job, most_blocks)) return *status;

@@ -132,6 +132,7 @@ __global__ void __launch_bounds__(kHeldThreads, kPieces <= 8 ? 2 : 1)
     held_kernel(const __grid_constant__ SoftmaxJob job) {
   constexpr int kCount = Piece<T>::kCount;
   constexpr bool kKept = kKeeps<T, kKind, kPieces>;
+  cuda::wait_previous_kernel();
   __shared__ HeldParts parts;
   const RowPlace place = row_place(job.groups);
   announce_block(place, parts);
@@ -232,8 +233,9 @@ Result<bool> start_held(const Call& call, const char* name, SoftmaxJob& job) {
   if (held.pieces == 0) return false;
   job.groups = held.groups;
   const auto start = [&](auto* kernel) {
-    return launch(call, name, {job.groups.blocks(), job.groups.threads(), 0, job.groups.cluster},
-                  kernel, job);
+    return launch_early(call, name,
+                        {job.groups.blocks(), job.groups.threads(), 0, job.groups.cluster}, kernel,
+                        job);
   };
   switch (held.pieces) {
     case 4: PESTLE_TRY(start(held_kernel<T, kKind, 4>)); break;

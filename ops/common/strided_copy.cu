@@ -14,7 +14,7 @@
 //          96 %. Tiles: e4m3 16384x16384 91 %
 #include "backends/cuda/device/elements.cuh"
 #include "backends/cuda/device/tiles.h"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/early_launch.h"
 #include "ops/common/strided_copy_cuda.h"
 
 namespace pestle::ops {
@@ -72,6 +72,7 @@ struct RunCopy {
 };
 
 __global__ void __launch_bounds__(kThreads) copy_run(const __grid_constant__ RunCopy copy) {
+  wait_previous_kernel();
   const uint32_t unit = blockIdx.x * kThreads + threadIdx.x;
   const int64_t place = static_cast<int64_t>(unit) * kUnitBytes;
   if (unit < copy.units) {
@@ -442,8 +443,8 @@ Status start_units(const Call& call, const char* name, const CopyPlan& plan) {
   if (plan.rank < 2) {
     const RunCopy run{plan.from, plan.to, static_cast<uint32_t>(units_of(plan)),
                       static_cast<int>(plan.elements * plan.from_bytes % kUnitBytes)};
-    return launch(call, name, {std::max<int64_t>(1, ceil_div(run.units, kThreads)), kThreads},
-                  copy_run, run);
+    return launch_early(call, name, {std::max<int64_t>(1, ceil_div(run.units, kThreads)), kThreads},
+                        copy_run, run);
   }
   UnitCopy copy{};
   copy.from = plan.from;

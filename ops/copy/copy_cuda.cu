@@ -9,7 +9,7 @@
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/fp8.cuh"
 #include "backends/cuda/device/tiles.h"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/early_launch.h"
 #include "ops/common/cast.h"
 #include "ops/common/strided_copy_cuda.h"
 #include "ops/copy/copy_spec.h"
@@ -100,6 +100,7 @@ struct RunCast {
 
 template <class T, class O>
 __global__ void __launch_bounds__(kThreads) cast_run(const __grid_constant__ RunCast cast) {
+  wait_previous_kernel();
   constexpr int kCount = kPiece<T, O>;
   const uint32_t piece = blockIdx.x * kThreads + threadIdx.x;
   if (piece >= cast.pieces) return;
@@ -207,8 +208,8 @@ Status start(const Call& call, const CopyPlan& plan) {
   // Small tensors are spread over more blocks.
   const bool small = cast.pieces < kThreads * kPiecesEach<T, O> * 132 * 2u;
   if (cast.rank == 0 && (small || kCount == 4)) {
-    return launch(call, "copy", {ceil_div(cast.pieces, int64_t{kThreads}), kThreads},
-                  cast_run<T, O>, RunCast{cast.from, cast.to, cast.pieces});
+    return launch_early(call, "copy", {ceil_div(cast.pieces, int64_t{kThreads}), kThreads},
+                        cast_run<T, O>, RunCast{cast.from, cast.to, cast.pieces});
   }
   cast.each = small ? 1 : kPiecesEach<T, O>;
   return launch(call, "copy", {ceil_div(cast.pieces, int64_t{kThreads} * cast.each), kThreads},

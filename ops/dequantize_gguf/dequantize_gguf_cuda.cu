@@ -10,7 +10,7 @@
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/elements.cuh"
 #include "backends/cuda/device/tiles.h"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/early_launch.h"
 #include "backends/cuda/tensor_amax.h"
 #include "formats/gguf.h"
 #include "ops/dequantize_gguf/dequantize_gguf_blocks.cuh"
@@ -122,6 +122,7 @@ struct Job {
 
 template <class T, class Units>
 __global__ void __launch_bounds__(384) units_kernel(Job job) {
+  wait_previous_kernel();
   constexpr int kRows = Units::kRows;
   const TilePlace place = tile_place(job.column_blocks, kRows, blockIdx.x);
   if (place.unit >= job.lanes) return;
@@ -181,9 +182,9 @@ Status run_units(const Call& call) {
                 out.shape[0],    static_cast<int>(lanes), tiles.column_blocks};
   const Grid grid{tiles.blocks(Units::kRows), tiles.threads};
   switch (out.dtype) {
-    case DType::kBF16: return launch(call, spec.name, grid, units_kernel<Bf16, Units>, job);
-    case DType::kF16: return launch(call, spec.name, grid, units_kernel<F16, Units>, job);
-    default: return launch(call, spec.name, grid, units_kernel<F32, Units>, job);
+    case DType::kBF16: return launch_early(call, spec.name, grid, units_kernel<Bf16, Units>, job);
+    case DType::kF16: return launch_early(call, spec.name, grid, units_kernel<F16, Units>, job);
+    default: return launch_early(call, spec.name, grid, units_kernel<F32, Units>, job);
   }
 }
 

@@ -13,7 +13,7 @@
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/device/fp8.cuh"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/early_launch.h"
 #include "backends/cuda/shared_memory.h"
 #include "backends/cuda/tensor_amax.h"
 #include "formats/w4a8.h"
@@ -353,6 +353,7 @@ __device__ inline void fill_with_nan(const Job& job, int64_t row) {
 template <int kN>
 __global__ void __launch_bounds__(32 * kMostWarps, 3)
     rows_kernel(const Job job, const __grid_constant__ Codebook codebook) {
+  cuda::wait_previous_kernel();
   extern __shared__ __align__(16) float memory[];
   __shared__ Tables tables;
   __shared__ uint32_t warps[2][kMostWarps];
@@ -478,7 +479,7 @@ Status run(const Call& call) {
   const auto start = [&](auto n) -> Status {
     constexpr int kN = n <= 256 ? static_cast<int>(n) : 256;
     PESTLE_TRY(allow_shared(call, rows_kernel<kN>, static_cast<int>(grid.shared_bytes)));
-    return launch(call, spec.name, grid, rows_kernel<kN>, job, Codebook(call));
+    return launch_early(call, spec.name, grid, rows_kernel<kN>, job, Codebook(call));
   };
   const auto hadamard = static_cast<int>(call.integer(kHadamard));
   return hadamard == 0 ? start(std::integral_constant<int, 0>()) : with_hadamard(hadamard, start);
