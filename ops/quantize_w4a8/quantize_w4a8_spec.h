@@ -27,6 +27,8 @@ inline constexpr Case cases[] = {
     {"N=3 K=768 x=f32 hadamard=0", kSmoke, Dist::kOutliers},
     {"N=3 K=272 x=f32 hadamard=16"},
     {"N=4 K=2048 hadamard=1024 codebook=f32"},
+    {"N=5 K=4352"},
+    {"N=3 K=2112 x=f32 hadamard=64", kSmoke, Dist::kOutliers},
     {"N=0 K=256", kEdge},
     {"N=3 K=0", kEdge},
     {"N=1 K=16 hadamard=0", kEdge},

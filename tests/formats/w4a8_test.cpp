@@ -1,6 +1,8 @@
 // W4A8: the codebook quantiser step by step in double-checked f32, its quality, and its edges.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "formats/w4a8.h"
 #include "tests/formats/oracle.h"
 
@@ -177,6 +179,34 @@ TEST(W4a8, GridFollowsEveryScaleCode) {
         EXPECT_LE(grid.level[i - 1], grid.level[i]);
       }
     }
+  }
+}
+
+// What dequantize_w4a8 on CUDA multiplies instead of f32 levels: an f16 product added to 1536 and
+// rounded once, where f16 has integers only.
+TEST(W4a8, LevelsAsF16GiveTheSameIntegers) {
+  const W4a8Table t = default_table();
+  for (uint32_t code = 0; code < 256; ++code) {
+    const float rel = f32_from_e4m3(static_cast<uint8_t>(code));
+    if (!(std::fabs(rel) <= 128)) continue;
+    for (const float level : t.level) {
+      const double product = static_cast<double>(f32_from_f16(f16_from_f32(level))) * rel;
+      EXPECT_EQ(static_cast<int32_t>(std::nearbyint(1536 + product)) - 1536,
+                w4a8_decode_int8(level, rel))
+          << level << " " << rel;
+    }
+  }
+}
+
+// quantize_w4a8 on CUDA looks levels up by tenths: between (k - 1/2) / 10 and (k + 1/2) / 10 lies
+// one midpoint at most, and none near an end.
+TEST(W4a8, TenthsHaveOneMidpointAtMost) {
+  const W4a8Table t = default_table();
+  std::set<int> seen;
+  for (const float mid : t.mid) {
+    const double tenths = 10.0 * mid;
+    EXPECT_TRUE(seen.insert(static_cast<int>(std::nearbyint(tenths))).second) << mid;
+    EXPECT_LT(std::fabs(tenths - std::nearbyint(tenths)), 0.48) << mid;
   }
 }
 
