@@ -6,13 +6,11 @@
 // Traffic  x once, codes and scales once
 // Numerics exact. What leaves a fit is a scale of 4 significant bits and the row's largest peak.
 //          So sums go by multiply-adds in any order, 26 * 2^-24 of the rule's at most; a group
-//          with an element as near as 3e-6 of its amax to a midpoint, the groups whose peak may be
+//          with an element as near as 2e-6 of its amax to a midpoint, the groups whose peak may be
 //          the row's and those whose scale lies next to a tie are fitted by the rule, one by one,
 //          by 16 lanes. Codes: 2 x / channel rounded up, by two reciprocals, one too small and one
 //          too large; where both agree, a table of the scale has the code.
-// Measured 32768 x 16384 bf16 on an H200: 1361 us, 23 % of the copy; 54 instructions an element, 60
-// %
-//          of the issue slots busy, the units for shared memory and shuffles 54 %.
+// Measured 32768 x 16384 bf16 on an H200: 1181 us, 27 % of the copy.
 #pragma once
 
 #include "backends/cuda/device/divide.cuh"
@@ -49,7 +47,9 @@ inline constexpr int kOctaves = 8;                              // 1/2 to 120
 inline constexpr int kFirstCode = 6 << 3;                       // of 1/2; below, all levels are 0
 inline constexpr int kLastCode = 14 << 3;                       // of 128
 inline constexpr int kCodeTables = kLastCode - kFirstCode + 2;  // and the one below
-// Numbers up to this in magnitude have an entry: those of elements up to 1.29 scales.
+// Numbers up to this in magnitude have an entry, those of elements up to 1.29 scales. No element
+// has more than 1.19: a fit's largest element takes the largest level, and the others pull the
+// scale down to 0.9 of what it was at most, twice.
 __host__ __device__ constexpr int table_half(int octave) { return (5 << octave >> 1) + 3; }
 __host__ __device__ constexpr int table_start(int octave, int within) {
   int start = 2 * table_half(0) + 1;  // of the table below
@@ -114,6 +114,31 @@ __device__ inline void fill_fixed_tables(FixedTables& t, uint8_t* codes) {
   __syncthreads();
 }
 
+// ---- levels ----
+
+// Numbers are looked up by tenths of the scale: cell k has those from k - 1/2 to k + 1/2 tenths and
+// one midpoint at most; lane k % 32 knows it, and the level at the cell's lower end.
+struct Cell {
+  float mid, level;
+
+  __device__ explicit Cell(const formats::W4a8Table& t) : mid(4.0f) {
+    const int lane = threadIdx.x % 32;
+    const float low = (static_cast<float>(lane < 16 ? lane : lane - 32) - 0.5f) * 0.1f;
+    int below = 0;
+    for (int i = 0; i + 1 < formats::kW4a8Levels; ++i) {
+      below += t.mid[i] < low ? 1 : 0;
+      if (t.mid[i] >= low && t.mid[i] < low + 0.1f) mid = t.mid[i];
+    }
+    level = t.level[below];
+  }
+  // The level of formats::w4a8_index of a number up to 1.5; by whole warps.
+  __device__ float nearest(float v) const {
+    const uint32_t index = __float_as_uint(__fmaf_rn(v, 10.0f, kRoundAway));
+    const float middle = __shfl_sync(~0u, mid, index);
+    return __shfl_sync(~0u, level, index + (v > middle ? 1 : 0));
+  }
+};
+
 // ---- a group by the rule, an element a lane; both halves of the warp do the same ----
 
 __device__ inline float sum_by_halves(float p) {
@@ -121,37 +146,47 @@ __device__ inline float sum_by_halves(float p) {
   for (int half = 8; half >= 1; half /= 2) p = p + __shfl_xor_sync(~0u, p, half);
   return p;
 }
-__device__ inline uint32_t largest_of_16(uint32_t bits) {
-#pragma unroll
-  for (int half = 8; half >= 1; half /= 2) bits = max(bits, __shfl_xor_sync(~0u, bits, half));
-  return bits;
-}
 
-__device__ __noinline__ formats::W4a8Fit fit_together(float x, const formats::W4a8Table* table) {
-  const uint32_t amax = largest_of_16(formats::abs_bits(x));
+// What other warps of the row wait for: so no search step by step.
+__device__ __noinline__ formats::W4a8Fit fit_together(float x, Cell cell) {
+  const uint32_t amax = __reduce_max_sync(~0u, formats::abs_bits(x));
   if (amax >= formats::kF32Inf) return {formats::f32_nan(), formats::kF32Nan};
   float scale = formats::max_keep_nan(__uint_as_float(amax), formats::kW4a8MinScale);
+#pragma unroll 1
   for (int pass = 0; pass < formats::kW4a8Passes; ++pass) {
-    const float level = table->level[formats::w4a8_index(*table, __fdiv_rn(x, scale))];
+    const float level = cell.nearest(__fdiv_rn(x, scale));
     const float num = sum_by_halves(x * level);
     const float den = formats::max_keep_nan(sum_by_halves(level * level), formats::kW4a8MinScale);
     scale = formats::max_keep_nan(__fdiv_rn(num, den), formats::kW4a8MinScale);
   }
-  const float level = table->level[formats::w4a8_index(*table, __fdiv_rn(x, scale))];
-  return {scale, largest_of_16(formats::abs_bits(level * scale))};
+  const float level = cell.nearest(__fdiv_rn(x, scale));
+  return {scale, __reduce_max_sync(~0u, formats::abs_bits(level * scale))};
 }
 
-// Two words of eight codes, in lanes 0 to 7 and 8 to 15.
-__device__ __noinline__ uint32_t codes_together(float x, const formats::W4a8Table* table,
-                                                uint32_t rel, float channel) {
+__device__ __noinline__ uint32_t code_by_rule(float v, const formats::W4a8Table* table,
+                                              uint32_t rel) {
   const float s_rel = formats::f32_from_e4m3(static_cast<uint8_t>(rel));
-  const float v = __fdiv_rn(x, channel);
   uint32_t code = 0;
   int below = formats::w4a8_decode_int8(table->level[0], s_rel);
   for (int i = 1; i < formats::kW4a8Levels; ++i) {
     const int own = formats::w4a8_decode_int8(table->level[i], s_rel);
     code += v > static_cast<float>(below + own) * 0.5f ? 1 : 0;
     below = own;
+  }
+  return code;
+}
+// Two words of eight codes, in lanes 0 to 7 and 8 to 15.
+__device__ __noinline__ uint32_t codes_together(float x, const FixedTables* tables, uint32_t rel,
+                                                float channel) {
+  const float v = __fdiv_rn(x, channel);
+  const int2 place = tables->place[rel & 0x7F];
+  const uint32_t number = __float_as_uint(__fadd_ru(v + v, kRoundAway));
+  const bool has_entry = fabsf(v + v) <= static_cast<float>(place.y);
+  uint32_t code = 0;
+  if (__all_sync(~0u, has_entry)) {
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(code) : "r"(number + place.x));
+  } else {
+    code = code_by_rule(v, &tables->levels, rel);
   }
   code <<= threadIdx.x % 8 * 4;
 #pragma unroll
@@ -193,23 +228,6 @@ __device__ inline float approximate_reciprocal(float x) {
   return r;
 }
 
-// Numbers are looked up by tenths of the scale: cell k has those from k - 1/2 to k + 1/2 tenths and
-// one midpoint at most; lane k % 32 knows it, and the level at the cell's lower end.
-struct Cell {
-  float mid, level;
-
-  __device__ explicit Cell(const formats::W4a8Table& t) : mid(4.0f) {
-    const int lane = threadIdx.x % 32;
-    const float low = (static_cast<float>(lane < 16 ? lane : lane - 32) - 0.5f) * 0.1f;
-    int below = 0;
-    for (int i = 0; i + 1 < formats::kW4a8Levels; ++i) {
-      below += t.mid[i] < low ? 1 : 0;
-      if (t.mid[i] >= low && t.mid[i] < low + 0.1f) mid = t.mid[i];
-    }
-    level = t.level[below];
-  }
-};
-
 // A pass of the fit of group kWhich; `nearest`: how near an element has come to a midpoint.
 template <int kWhich>
 __device__ inline float refit_closely(const float (&v)[kLongRun], float scale, const Cell& cell,
@@ -233,8 +251,7 @@ __device__ inline float refit_closely(const float (&v)[kLongRun], float scale, c
 // What is known of a lane's groups. Flags, a byte a group:
 inline constexpr uint32_t kHighest = 1;    // its largest element has the highest level, or may have
 inline constexpr uint32_t kUncertain = 2;  // the scale is not known to kFitError
-inline constexpr uint32_t kFar = 4;        // elements lie beyond its table
-inline constexpr uint32_t kSettled = 8;    // its peak is in `peak` already, or it does not exist
+inline constexpr uint32_t kSettled = 4;    // its peak is in `peak` already, or it does not exist
 struct Fits {
   float scale[kFixedGroups];  // in the rule's units
   uint32_t flags = 0;
@@ -263,20 +280,19 @@ __device__ inline void fit_closely(const float (&v)[kLongRun], float norm, bool 
     scale = refit_closely<kWhich>(v, scale, cell, nearest);
   }
   const float reach = amax * approximate_reciprocal(scale), size = amax * norm;
-  uint32_t flags = reach > 0.8875f ? kHighest : 0;
-  if (reach > 1.25f) flags |= kFar;
   scale *= norm;
-  if (!inside) {
-    flags |= kSettled;
-  } else if (amax == 0) {
+  const bool certain = size >= 0x1p-22f && size <= 0x1p60f && nearest > 2e-6f * amax;
+  uint32_t flags = certain ? (reach > 0.8875f ? kHighest : 0) : kUncertain;
+  float least = certain && reach > 0.8879f ? scale * 0.980597f : 0.0f;
+  if (amax == 0 || !inside) {
     flags = kSettled;
+    least = 0;
     scale = formats::kW4a8MinScale;
-    fits.peak = max(fits.peak, formats::abs_bits(-0.050720f * formats::kW4a8MinScale));
-  } else if (!(size >= 0x1p-22f && size <= 0x1p60f && nearest > 3e-6f * amax)) {
-    flags |= kUncertain;
-  } else if (reach > 0.8879f) {
-    fits.least = fmaxf(fits.least, scale * 0.980597f);
+    if (inside) {
+      fits.peak = max(fits.peak, formats::abs_bits(-0.050720f * formats::kW4a8MinScale));
+    }
   }
+  fits.least = fmaxf(fits.least, least);
   fits.scale[kWhich] = scale;
   fits.flags |= flags << (8 * kWhich);
 }
@@ -313,6 +329,7 @@ __device__ inline uint32_t rel_code(float quotient, bool& certain) {
 
 struct FixedRow {
   const FixedTables& tables;
+  const Cell& cell;
   const float (&v)[kLongRun];
   float norm;      // v times this are the rule's numbers
   float* scratch;  // of the warp
@@ -327,7 +344,7 @@ struct FixedRow {
   // Groups of `todo` by the rule.
   __device__ void fit_exactly(uint32_t todo, Fits& fits) const {
     by_sixteen(v, norm, todo, scratch, [&](float x, int source, int group) {
-      const formats::W4a8Fit fit = fit_together(x, &tables.levels);
+      const formats::W4a8Fit fit = fit_together(x, cell);
       if (static_cast<int>(threadIdx.x % 32) != source) return;
       fits.peak = max(fits.peak, fit.peak);
 #pragma unroll
@@ -379,7 +396,7 @@ struct FixedRow {
       const uint32_t rel = rels >> (8 * m) & 0xFF;
       const int2 place = tables.place[rel & 0x7F];
       uint32_t differs = 1;
-      if (!slow && place.y >= 0 && !fits.is(m, kFar)) {
+      if (!slow && place.y >= 0) {
         differs = 0;
         uint2 words;
         words.x = table_codes(v + 16 * m, by, place.x, differs);
@@ -390,7 +407,7 @@ struct FixedRow {
     }
     by_sixteen(v, norm, todo, scratch, [&](float x, int source, int group) {
       const uint32_t rel = __shfl_sync(~0u, rels, source) >> (8 * group) & 0xFF;
-      const uint32_t word = codes_together(x, &tables.levels, rel, by.channel);
+      const uint32_t word = codes_together(x, &tables, rel, by.channel);
       const uint2 words = make_uint2(__shfl_sync(~0u, word, 0), __shfl_sync(~0u, word, 8));
       if (static_cast<int>(threadIdx.x % 32) == source) {
         *reinterpret_cast<uint2*>(q + offset(group) / 2) = words;
@@ -459,7 +476,7 @@ __device__ inline void quantize_fixed_row(const FixedJob& job, int64_t row, int 
                                           const float (&v)[kLongRun], float norm, const Cell& cell,
                                           FixedTables& tables, float* scratch) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const FixedRow of{tables, v, norm, scratch, job.columns - piece};
+  const FixedRow of{tables, cell, v, norm, scratch, job.columns - piece};
   Fits fits;
   fit_closely<0>(v, norm, of.offset(0) < of.left, cell, fits);
   fit_closely<1>(v, norm, of.offset(1) < of.left, cell, fits);
