@@ -56,6 +56,7 @@ template <class Access>
 __global__ void __launch_bounds__(kThreads, Access::kBytes == 2 ? 8 : 5)
     forward_kernel(ActivationJob job) {
   cuda::wait_previous_kernel();
+  cuda::start_next_kernel();
   const RowPlace place = row_place(job.groups);
   const Operand<Access> x(job.x, place);
   const Operand<Access> gate(job.gate, place);

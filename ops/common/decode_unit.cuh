@@ -32,12 +32,15 @@ __device__ __noinline__ UnitValues slow_values(uint2 codes, float factor) {
   return values;
 }
 
+// Multiplying the factor by the unit must be exact, so that the product is rounded once.
+__device__ inline bool is_exact_factor(float factor) {
+  const float magnitude = fabsf(factor);
+  return (magnitude >= 0x1p-100f && magnitude <= 0x1p100f) || magnitude == 0.0f;
+}
+
 template <class Codes>
 __device__ inline void decode_unit(uint2 codes, float factor, float (&v)[cuda::kUnit]) {
-  // Multiplying the factor by the unit must be exact, so that the product is rounded once.
-  const float magnitude = fabsf(factor);
-  const bool exact = (magnitude >= 0x1p-100f && magnitude <= 0x1p100f) || magnitude == 0.0f;
-  if (exact && !Codes::odd(codes)) {
+  if (is_exact_factor(factor) && !Codes::odd(codes)) {
     Codes::values(codes, v);
     const float by = factor * Codes::kUnitScale;
     for (int i = 0; i < cuda::kUnit; ++i) v[i] *= by;

@@ -3,7 +3,8 @@
 //          any     a thread block 1024 columns of a row, in shared memory; any strides; rotates
 //          back
 // Traffic  q and scales once, out once.
-// Measured 32768 x 16384 to bf16 on an H200: 4.10 TB/s, 100 % of the copy.
+// Measured on an H200 to bf16: 32768 x 16384 386 us, 4.17 TB/s, 99.8 % of the copy; 32760 x 5120
+//          122.6 us, 99.8 %; 4608 x 3072 11.9 us, 97 %.
 #pragma once
 
 #include "backends/cuda/early_launch.h"
@@ -12,10 +13,11 @@
 
 namespace pestle::ops {
 
-// Codes of decode_unit.
+// Codes of decode_unit. kNumbers: what is not odd is a finite number.
 template <class F>
 struct Fp8Values {
   static constexpr int kCodeBits = 8;
+  static constexpr bool kNumbers = F::kMan == 3;
   static constexpr float kUnitScale = cuda::kFp8Unit<F>;
   __device__ static bool odd(uint2 codes) { return F::kMan == 3 && cuda::has_e4m3_nan(codes); }
   __device__ static void values(uint2 codes, float (&v)[cuda::kUnit]) {
@@ -26,6 +28,7 @@ struct Fp8Values {
 
 struct Int8Values {
   static constexpr int kCodeBits = 8;
+  static constexpr bool kNumbers = true;
   static constexpr float kUnitScale = 1.0f;
   __device__ static bool odd(uint2) { return false; }
   // The code plus 128 as the low byte of 2^23 + itself.
@@ -53,6 +56,20 @@ struct DecodeMatrix {
   const float* scale;
 };
 
+// As decode_unit, packed; without a look for NaN where the fast way gives none.
+template <class T, class Codes>
+__device__ inline typename T::Raw decoded_unit(uint2 codes, float factor) {
+  if (is_exact_factor(factor) && !Codes::odd(codes)) {
+    float v[cuda::kUnit];
+    Codes::values(codes, v);
+    const float by = factor * Codes::kUnitScale;
+    for (int i = 0; i < cuda::kUnit; ++i) v[i] *= by;
+    if constexpr (Codes::kNumbers) return T::pack_numbers(v);
+    return T::pack(v);
+  }
+  return T::pack(slow_values<Codes>(codes, factor).v);
+}
+
 // kWhole: every unit and row of the block exists.
 template <class T, class Codes, int kRows, bool kWhole>
 __device__ void dequantize_row_tile(const DecodeMatrix& m, const cuda::TilePlace& place) {
@@ -73,9 +90,8 @@ __device__ void dequantize_row_tile(const DecodeMatrix& m, const cuda::TilePlace
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     if (r >= rows) continue;
-    float v[cuda::kUnit];
-    decode_unit<Codes>(codes[r], scale[r], v);
-    T::store(out, v);
+    // Without a hint: 0.5 % faster than evict-first.
+    *reinterpret_cast<typename T::Raw*>(out) = decoded_unit<T, Codes>(codes[r], scale[r]);
     out += m.out_row_bytes;
   }
 }
@@ -83,6 +99,7 @@ __device__ void dequantize_row_tile(const DecodeMatrix& m, const cuda::TilePlace
 template <class T, class Codes, int kRows>
 __global__ void __launch_bounds__(384) dequantize_rows(DecodeMatrix m) {
   cuda::wait_previous_kernel();
+  cuda::start_next_kernel();
   const cuda::TilePlace place = cuda::tile_place(m.column_blocks, kRows, blockIdx.x);
   if (cuda::is_whole(place, m.rows, m.units, kRows))
     dequantize_row_tile<T, Codes, kRows, true>(m, place);
@@ -110,7 +127,7 @@ __global__ void __launch_bounds__(kAnyThreads)
 // x of QuantizeRows is the output here; nothing is computed.
 template <class Codes>
 Status run_dequantize_rows(const Call& call, const char* name, const QuantizeRows& b) {
-  constexpr int kRows = 4;
+  constexpr int kRows = 2;  // four: 1.4 % slower; one: 8 %
   const int64_t units = b.columns / cuda::kUnit;
   const cuda::Tiles tiles = cuda::Tiles::over(b.rows, units);
   const DecodeMatrix m{b.q.as<char>(),

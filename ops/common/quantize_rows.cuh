@@ -94,8 +94,9 @@ __device__ void quantize_given_tile(const GivenMatrix& m, const cuda::TilePlace&
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     if (r >= rows) continue;
-    cuda::store8(q, encode_unit<T, Code, false>(raw[r], cuda::Divider::by(scale[r]), m.rounding,
-                                                m.element(place.row + r, place.unit)));
+    // Without a hint: 0.5 % faster than evict-first.
+    *reinterpret_cast<uint2*>(q) = encode_unit<T, Code, false>(
+        raw[r], cuda::Divider::by(scale[r]), m.rounding, m.element(place.row + r, place.unit));
     q += m.q_row_bytes;
   }
 }
@@ -104,6 +105,7 @@ __device__ void quantize_given_tile(const GivenMatrix& m, const cuda::TilePlace&
 template <class T, class Code, int kRows>
 __global__ void __launch_bounds__(384) quantize_given(GivenMatrix m) {
   cuda::wait_previous_kernel();
+  cuda::start_next_kernel();
   const bool after_amax = !m.whole.is_known();
   const unsigned block = after_amax ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
   const cuda::TilePlace place = cuda::tile_place(m.column_blocks, kRows, block);

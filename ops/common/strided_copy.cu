@@ -73,6 +73,7 @@ struct RunCopy {
 
 __global__ void __launch_bounds__(kThreads) copy_run(const __grid_constant__ RunCopy copy) {
   wait_previous_kernel();
+  start_next_kernel();
   const uint32_t unit = blockIdx.x * kThreads + threadIdx.x;
   const int64_t place = static_cast<int64_t>(unit) * kUnitBytes;
   if (unit < copy.units) {
@@ -171,6 +172,8 @@ __device__ inline uint4 column_of(const uint4 (&rows)[kUnitBytes / kBytes], int 
 template <int kBytes>
 __global__ void __launch_bounds__(kThreads) copy_tiles(const __grid_constant__ TileCopy copy) {
   using S = Square<kBytes>;
+  wait_previous_kernel();
+  start_next_kernel();
   const uint32_t matrix = copy.tiles.divide(blockIdx.x);
   const uint32_t tile = blockIdx.x - matrix * copy.tiles.divisor;
   const uint32_t group = copy.group_tiles.divide(tile);
@@ -232,6 +235,8 @@ __global__ void __launch_bounds__(Staged<kBytes>::kThreads, 4)
     copy_staged_tiles(const __grid_constant__ TileCopy copy) {
   using S = Staged<kBytes>;
   __shared__ uint4 tile_of[S::kRows * S::kSlots];
+  wait_previous_kernel();
+  start_next_kernel();
   const uint32_t matrix = copy.tiles.divide(blockIdx.x);
   const uint32_t tile = blockIdx.x - matrix * copy.tiles.divisor;
   const uint32_t group = copy.group_tiles.divide(tile);
@@ -422,7 +427,7 @@ Status start_tiles(const Call& call, const char* name, const CopyPlan& plan, con
   copy.flip = flip;
   Grid grid = block;
   grid.blocks = matrices * copy.tiles_down * over;
-  return launch(call, name, grid, kernel, copy);
+  return launch_early(call, name, grid, kernel, copy);
 }
 
 template <int kBytes>

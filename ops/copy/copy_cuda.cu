@@ -101,6 +101,7 @@ struct RunCast {
 template <class T, class O>
 __global__ void __launch_bounds__(kThreads) cast_run(const __grid_constant__ RunCast cast) {
   wait_previous_kernel();
+  start_next_kernel();
   constexpr int kCount = kPiece<T, O>;
   const uint32_t piece = blockIdx.x * kThreads + threadIdx.x;
   if (piece >= cast.pieces) return;
