@@ -351,7 +351,9 @@ __global__ void __launch_bounds__(kThreads, kStagedThreads / kThreads)
   for (int i = 0; i < p.plan.ring; ++i, place = own.after(place)) own.fetch(place);
   own.ask_for_parameters(blockIdx.x / p.plan.cluster);
   if (p.plan.cluster > 1) {  // others' shared memory is theirs only once they have begun
-    if (threadIdx.x < 2) begin_barrier(&parts.arrived[threadIdx.x]);
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < 2; ++i) begin_barrier(&parts.arrived[i]);
+    }
     cluster_arrive();
     cluster_wait();
   }
