@@ -28,10 +28,11 @@ struct HeldJob {
   int piece_units;                    // of all pieces but a channel's last
   int pieces, block_pieces;           // of a group, of a block of it
   int cluster;
-  int join;  // lanes that join the warps' parts: a power of two
-  float eps, count;
+  int join;                 // lanes that join the warps' parts: a power of two
+  float eps, count, share;  // elements of a group, and 1 / them
   bool silu;
-  uint32_t delay = 0;  // walk: clocks from one cluster's beginning to the next one's
+  uint32_t x_stages = 2;  // walk: groups of x in shared memory
+  uint32_t delay = 0;     // walk: clocks from one cluster's beginning to the next one's
 };
 
 // 16 bytes to shared memory, past the L1 and without a register.

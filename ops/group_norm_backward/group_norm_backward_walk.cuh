@@ -18,14 +18,15 @@ template <class T>
 constexpr int kWalkUnits = 8 / T::kBytes;
 
 constexpr int kWalkWarps = 20;  // of a block
-constexpr int kWalkStages = 2;  // groups in shared memory
+constexpr int kWalkStages = 2;  // groups of d_out in shared memory; of x one more where it fits
 
 // Numbers on their way, by parity of the group: a block's warps leave theirs, one warp adds them up
 // and tells all blocks of the cluster. Statistics are count, mean and squares around it.
 struct WalkParts {
   float4 statistics[2][kWalkWarps], sums[2][kWalkWarps];                // of warps
   float4 block_statistics[2][kMostBlocks], block_sums[2][kMostBlocks];  // of the cluster's blocks
-  uint64_t arrived[4];  // of statistics, by parity, and of sums
+  int64_t offsets[kWalkWarps][3];  // of each warp's piece in a group's x, d_out and d_x
+  uint64_t arrived[4];             // of statistics, by parity, and of sums
 };
 
 // A warp has the same piece of every group that its cluster goes through. While one group's sums
@@ -35,7 +36,7 @@ template <class T>
 struct Walk {
   static constexpr int kUnits = kWalkUnits<T>;
   static constexpr int kWords = kUnit * T::kBytes / 16;
-  static constexpr int kThreadBytes = 2 * kUnits * kWords * 16;  // of a stage: x and d_out
+  static constexpr int kThreadBytes = kUnits * kWords * 16;  // of a stage of x or d_out
   using Raw = typename T::Raw;
 
   // A group: its number, sample and place in the sample.
@@ -45,15 +46,13 @@ struct Walk {
 
   const HeldJob& p;
   WalkParts& parts;
-  uint32_t shared, stage_bytes;
+  uint32_t shared, stage_bytes;  // stages of x, then those of d_out
   int rank, lane, warp, warps;
   bool works;  // the warp has a piece
   int channel, first, units;
-  int64_t own_offset[3];  // of this lane's first unit, of x, d_out, d_x
-  float own_count;        // elements of this lane
-  float one_by_count;     // 1 / those of the group
-  int parity = 0;         // of the group
-  uint32_t phase = 0;     // of its barriers
+  float own_count;     // elements of this lane
+  int parity = 0;      // of the group
+  uint32_t phase = 0;  // of its barriers
 
   __device__ Walk(const HeldJob& job, WalkParts& own, uint4* memory) : p(job), parts(own) {
     rank = blockIdx.x % p.cluster;
@@ -70,44 +69,47 @@ struct Walk {
     units = works ? min(p.piece_units, p.channel_units - first) : 0;
     own_count = static_cast<float>((units - lane + 31) / 32 * kUnit);
     if (units <= lane) own_count = 0;
-    one_by_count = 1.0f / p.count;
-    const int64_t inside = (int64_t{first} * kWords + lane) * 16;
-    own_offset[0] = channel * p.x_stride[1] + inside;
-    own_offset[1] = channel * p.d_out_stride[1] + inside;
-    own_offset[2] = channel * p.d_x_stride[1] + inside;
+    if (lane == 0) {  // in shared memory, since registers are short
+      const int64_t inside = int64_t{first} * kWords * 16;
+      parts.offsets[warp][0] = channel * p.x_stride[1] + inside;
+      parts.offsets[warp][1] = channel * p.d_out_stride[1] + inside;
+      parts.offsets[warp][2] = channel * p.d_x_stride[1] + inside;
+    }
+    __syncwarp();
   }
   __device__ bool has(int i) const { return i * 32 + lane < units; }
   // A unit's 16 bytes number k: of f32 the halves of the piece, so that lanes side by side ask for
   // whole sectors.
   __device__ int word(int i, int k) const { return (i * 32 + k * units) * 16; }
   __device__ Group group_of(uint32_t number) const {
+    asm volatile("" : "+r"(number));  // again wherever it is wanted: registers are short
     const uint32_t sample = p.by_groups.divide(number);
     return {number, sample, number - sample * static_cast<uint32_t>(p.groups)};
   }
-  __device__ int64_t base(const int64_t (&stride)[2], const Group& g) const {
-    return g.sample * stride[0] + int64_t{g.group} * p.group_channels * stride[1];
+  // This lane's first 16 bytes of a group in x, d_out or d_x.
+  __device__ int64_t offset(int which, const int64_t (&stride)[2], const Group& g) const {
+    return g.sample * stride[0] + int64_t{g.group} * p.group_channels * stride[1] +
+           parts.offsets[warp][which] + lane * 16;
   }
-  __device__ static constexpr uint32_t place(int operand, int i, int k) {
-    return static_cast<uint32_t>((operand * kUnits + i) * kWords + k) * 512;
+  __device__ static constexpr uint32_t place(int i, int k) {
+    return static_cast<uint32_t>(i * kWords + k) * 512;
   }
-  __device__ void copy(uint32_t stage, int operand, int i, const char* from) const {
+  __device__ void copy(uint32_t stage, int i, const char* from) const {
     if (!has(i)) return;
 #pragma unroll
-    for (int k = 0; k < kWords; ++k) copy_ahead(stage + place(operand, i, k), from + word(i, k));
+    for (int k = 0; k < kWords; ++k) copy_ahead(stage + place(i, k), from + word(i, k));
   }
-  __device__ const char* x_of(const Group& g) const {
-    return p.x + base(p.x_stride, g) + own_offset[0];
-  }
+  __device__ const char* x_of(const Group& g) const { return p.x + offset(0, p.x_stride, g); }
   __device__ const char* d_out_of(const Group& g) const {
-    return p.d_out + base(p.d_out_stride, g) + own_offset[1];
+    return p.d_out + offset(1, p.d_out_stride, g);
   }
-  __device__ Raw read(uint32_t stage, int operand, int i) const {
+  __device__ Raw read(uint32_t stage, int i) const {
     uint4 raw[kWords];
 #pragma unroll
     for (int k = 0; k < kWords; ++k) {
       asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                    : "=r"(raw[k].x), "=r"(raw[k].y), "=r"(raw[k].z), "=r"(raw[k].w)
-                   : "r"(stage + place(operand, i, k))
+                   : "r"(stage + place(i, k))
                    : "memory");
     }
     if constexpr (kWords == 2)
@@ -115,10 +117,30 @@ struct Walk {
     else
       return {raw[0]};
   }
-  // This lane's weight and bias, with the modulation.
-  __device__ float2 parameters(const Group& g) const {
-    if (!works) return make_float2(1, 0);
-    return p.affine.quick_load(g.sample, g.group * p.group_channels + channel);
+  // Weight, bias, scale and shift of the warp's channel, in lanes 0 to 3 as they lie in memory:
+  // what is asked for a group ahead is there when it is wanted.
+  __device__ const ChannelParameter& own_parameter() const {
+    static_assert(sizeof(ChannelAffine) == 4 * sizeof(ChannelParameter));
+    return (&p.affine.weight)[lane & 3];
+  }
+  __device__ uint32_t ask_for_parameters(const Group& g) const {
+    const ChannelParameter& own = own_parameter();
+    if (!works || lane > 3) return 0;
+    if (own.data == nullptr) return __float_as_uint(lane == 0 ? 1.0f : 0.0f);
+    const char* from = own.at(g.sample, g.group * p.group_channels + channel);
+    if (own.dtype == DType::kF32) return __ldg(reinterpret_cast<const unsigned*>(from));
+    return __ldg(reinterpret_cast<const unsigned short*>(from));
+  }
+  // What y is multiplied by, and what is added to it.
+  __device__ float2 parameters(uint32_t asked) const {
+    const ChannelParameter& own = own_parameter();
+    float v = __uint_as_float(asked);
+    if (own.data != nullptr && own.dtype != DType::kF32) {
+      v = own.dtype == DType::kBF16 ? __uint_as_float(asked << 16) : F16::pair(asked).x;
+    }
+    const float weight = __shfl_sync(~0u, v, 0), bias = __shfl_sync(~0u, v, 1);
+    const float scale = 1.0f + __shfl_sync(~0u, v, 2);
+    return make_float2(weight * scale, __fmaf_rn(bias, scale, __shfl_sync(~0u, v, 3)));
   }
 
   // ---- sums over the group ----
@@ -150,10 +172,11 @@ struct Walk {
   __device__ float4 part(const float4* parts_of, int count) const {
     return lane < count ? parts_of[lane] : make_float4(0, 0, 0, 0);
   }
-  // Only the warp that sends waits for the others; they go on.
-  __device__ bool sends(int which, int sender) const {
+  // Only the first warp waits for the others, and sends; they go on. The same warp for all numbers:
+  // compute-sanitizer's racecheck loses count where warps wait at one of two named barriers.
+  __device__ bool sends(int which) const {
     __syncwarp();
-    if (warp == sender) {
+    if (warp == 0) {
       asm volatile("bar.sync %0, %1;" ::"r"(which + 1), "r"(blockDim.x) : "memory");
       return true;
     }
@@ -178,7 +201,7 @@ struct Walk {
     float shift = 0, sum = 0, squares = 0;
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
-      const Raw raw = read(stage, 0, i);
+      const Raw raw = read(stage, i);
       if (!has(i)) continue;
       float v[kUnit];
       T::to_f32(raw, v);
@@ -197,7 +220,7 @@ struct Walk {
     const float rest = __fmaf_rn(-away, sum, squares);
     const float4 v = joined(make_float4(n, shift + away, rest < 0 ? 0.0f : rest, 0));
     if (lane == 0) parts.statistics[to][warp] = v;
-    if (p.cluster > 1 && sends(0, 0)) {
+    if (p.cluster > 1 && sends(0)) {
       tell(parts.block_statistics[to], to, joined(part(parts.statistics[to], warps)));
     }
   }
@@ -206,19 +229,20 @@ struct Walk {
     wait_for(parity);
     const float4 v = joined(p.cluster == 1 ? part(parts.statistics[parity], warps)
                                            : part(parts.block_statistics[parity], p.cluster));
-    return make_float2(v.y, __frsqrt_rn(__fmaf_rn(v.z, one_by_count, p.eps)));
+    return make_float2(v.y, __frsqrt_rn(__fmaf_rn(v.z, p.share, p.eps)));
   }
   // The gradients behind weight and bias; posts the sums of them times weight, and times y, too.
   // `next`: the group that takes this one's place, if there is one.
-  __device__ void gradients(uint32_t stage, const float2& of, const float2& wb, uint32_t number,
-                            const Group& next, bool has_next, float (&d)[kUnits][kUnit]) const {
-    const char* from = d_out_of(next);
+  __device__ void gradients(uint32_t stage, uint32_t d_stage, const float2& of, const float2& wb,
+                            uint32_t number, uint32_t next, bool has_next,
+                            float (&d)[kUnits][kUnit]) const {
+    const char* from = d_out_of(group_of(next));
     const float w = wb.x * of.y;
     float sum = 0, products = 0;
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
-      const Raw raw[2] = {read(stage, 0, i), read(stage, 1, i)};
-      if (has_next) copy(stage, 1, i, from);
+      const Raw raw[2] = {read(stage, i), read(d_stage, i)};
+      if (has_next) copy(d_stage, i, from);
       if (!has(i)) continue;
       float v[kUnit];
       T::to_f32(raw[0], v);
@@ -245,7 +269,7 @@ struct Walk {
     if (lane == 0) {
       parts.sums[parity][warp] = make_float4(sum * wb.x, products * wb.x, 0, 0);
     }
-    if (p.cluster > 1 && sends(1, warps - 1)) {
+    if (p.cluster > 1 && sends(1)) {
       tell(parts.block_sums[parity], 2 + parity, added(part(parts.sums[parity], warps)));
     }
   }
@@ -253,19 +277,19 @@ struct Walk {
     wait_for(2 + parity);
     const float4 v = added(p.cluster == 1 ? part(parts.sums[parity], warps)
                                           : part(parts.block_sums[parity], p.cluster));
-    return make_float2(v.x * one_by_count, v.y * one_by_count);
+    return make_float2(v.x * p.share, v.y * p.share);
   }
   __device__ void finish(uint32_t stage, const float2& of, const float2& means, float w,
-                         const Group& group, const Group& next, bool has_next,
+                         uint32_t number, uint32_t next, bool has_next,
                          float (&d)[kUnits][kUnit]) const {
-    char* to = p.d_x + base(p.d_x_stride, group) + own_offset[2];
-    const char* from = x_of(next);
+    char* to = p.d_x + offset(2, p.d_x_stride, group_of(number));
+    const char* from = x_of(group_of(next));
     const float c1 = -of.y * means.x, c2 = -of.y * means.y;
     w *= of.y;
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
-      const Raw x = read(stage, 0, i);
-      if (has_next) copy(stage, 0, i, from);
+      const Raw x = read(stage, i);
+      if (has_next) copy(stage, i, from);
       if (!has(i)) continue;
       float v[kUnit];
       T::to_f32(x, v);
@@ -284,40 +308,40 @@ struct Walk {
   }
   // The groups number, number + step, ... below end.
   __device__ void run(uint32_t number, uint32_t step, uint32_t end) {
-    Group group = group_of(number), next = group_of(number + step);
-    uint32_t stage = shared, other = shared + stage_bytes;
-    for (int n = 0; n < kWalkStages; ++n) {
-      const Group& g = n == 0 ? group : next;
+    const uint32_t stages = p.x_stages, d_first = shared + stages * stage_bytes;
+    for (uint32_t n = 0; n < stages; ++n) {
+      const Group g = group_of(number + n * step);
       for (int i = 0; i < kUnits && g.number < end; ++i) {
-        copy(n == 0 ? stage : other, 0, i, x_of(g));
-        copy(n == 0 ? stage : other, 1, i, d_out_of(g));
+        copy(shared + n * stage_bytes, i, x_of(g));
+        if (n < kWalkStages) copy(d_first + n * stage_bytes, i, d_out_of(g));
       }
       commit_copies();
     }
-    float2 wb = parameters(group);
+    uint32_t stage = shared, d_stage = d_first;
+    uint32_t asked = ask_for_parameters(group_of(number));
     if (p.cluster > 1) cluster_wait();
     wait_for_copies<1>();
     post_statistics(stage, 0);
     while (true) {
-      const Group after = group_of(next.number + step);
-      const bool more = next.number < end, yet_more = after.number < end;
+      const bool more = number + step < end;
+      if (stages > kWalkStages) wait_for_copies<1>();  // d_out
+      const float2 wb = parameters(asked);
+      if (more) asked = ask_for_parameters(group_of(number + step));
       const float2 of = statistics();
       float d[kUnits][kUnit];
-      gradients(stage, of, wb, group.number, after, yet_more, d);
-      const float w = wb.x;
+      gradients(stage, d_stage, of, wb, number, number + 2 * step, number + 2 * step < end, d);
+      const uint32_t other = stage + stage_bytes == d_first ? shared : stage + stage_bytes;
       if (more) {
-        wait_for_copies<0>();
+        if (stages == kWalkStages) wait_for_copies<0>();
         post_statistics(other, parity ^ 1);
-        wb = parameters(next);
       }
-      finish(stage, of, means(), w, group, after, yet_more, d);
+      const uint32_t coming = number + stages * step;
+      finish(stage, of, means(), wb.x, number, coming, coming < end, d);
       commit_copies();
       if (!more) return;
-      group = next;
-      next = after;
-      const uint32_t was = stage;
+      number += step;
       stage = other;
-      other = was;
+      d_stage = d_stage == d_first ? d_first + stage_bytes : d_first;
       phase ^= parity;
       parity ^= 1;
     }
@@ -332,7 +356,9 @@ __global__ void __launch_bounds__(kWalkWarps * 32, 1)
   begin_late(blockIdx.x / p.cluster * p.delay);
   Walk<T> own(p, parts, memory);
   if (p.cluster > 1) {  // others' shared memory is theirs only once they have begun
-    if (threadIdx.x < 4) begin_barrier(&parts.arrived[threadIdx.x]);
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < 4; ++i) begin_barrier(&parts.arrived[i]);
+    }
     cluster_arrive();
   }
   own.run(blockIdx.x / p.cluster, gridDim.x / p.cluster, groups);
