@@ -1,15 +1,17 @@
 // group_norm on CUDA.
 // Map      staged (group_norm_staged.cuh): groups of 16 KiB to 3.5 MiB (half as long with a
 //          residual or a gate) in the shared memory of a block or a cluster, where that is 227 KiB.
+//          packed (group_norm_packed.cuh): those that are whole pairs of pieces of its threads,
+//          with a residual, a gate or in clusters of 4 blocks and more: in registers as they came.
 //          held (group_norm_held.cuh): shorter ones in registers. long (group_norm_long.cuh):
-//          longer ones in two kernels. All three make codes of a given scale of the whole tensor,
+//          longer ones in two kernels. All but packed make codes of a given scale of the whole tensor,
 //          too. any: a block a group, any strides. codes: one of these, then the quantiser, out of
 //          the L2 as far as it fits (ops/common/rule_codes.h).
 // Traffic  staged, held: each tensor once. long: x and residual twice. Modulation is folded into
 //          weight and bias of a sample's channel. codes: out written and read again.
 // Numerics f32; means and squared differences from them, joined in a fixed order.
 // Measured H200, share of the copy: staged 131,072 elements with silu 78 %, with modulation 75 %,
-//          with a residual 72 %, 409,600 elements 82 %; long 87 %, with residual and gate 91 % (x
+//          409,600 elements 82 %; packed with a residual 79 %, 163,840 elements 77 %; long 87 %, with residual and gate 91 % (x
 //          and residual counted twice); codes 47 %.
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/block_sums.cuh"
@@ -23,6 +25,7 @@
 #include "ops/group_norm/group_norm_held.cuh"
 #include "ops/group_norm/group_norm_job.cuh"
 #include "ops/group_norm/group_norm_long.cuh"
+#include "ops/group_norm/group_norm_packed.cuh"
 #include "ops/group_norm/group_norm_staged.cuh"
 
 namespace pestle::ops::group_norm {
@@ -114,6 +117,33 @@ Status start_staged(const Call& call, const StagedPlan& plan, const Groups& g, c
                 kernel, staged);
 }
 
+template <class T, bool kSum>
+Status start_packed(const Call& call, const PackedPlan& plan, const Groups& g, const Job& job) {
+  const auto count = static_cast<uint32_t>(g.count());
+  const auto pieces = static_cast<uint32_t>(g.plane * T::kBytes / 16);
+  const auto kernel = packed_kernel<T, kSum>;
+  PESTLE_TRY(allow_shared(call, kernel, kPackedBytes));
+  const int64_t clusters =
+      std::min(g.count(), resident_clusters(device_index(call), plan.cluster, 1));
+  const int64_t bytes = g.size() * T::kBytes;
+  const uint32_t delay = begin_apart(g.count(), clusters, int64_t{kPackedBytes} * plan.cluster);
+  const int64_t jump =
+      clusters * bytes - int64_t{plan.turns} * (kSum ? 1 : 2) * kPackedThreads * 16;
+  const PackedJob packed{
+      plan, job, FastDivisor(pieces), count, static_cast<uint32_t>(clusters), bytes, jump, delay};
+  return launch(
+      call, "group_norm",
+      {clusters * plan.cluster, kPackedThreads, static_cast<size_t>(kPackedBytes), plan.cluster},
+      kernel, packed);
+}
+
+// How the packed kernel takes groups, if it does: where shared memory is 227 KiB.
+PackedPlan packed_plan(const Groups& g, const Job& job, const Machine& machine) {
+  const int cc = machine.compute_capability;
+  if (cc < 90 || cc >= 120 || job.q != nullptr || job.out == nullptr) return {};
+  return {g.size() * dtype_bytes(g.x.dtype), g.group_channels(), g.sums() ? 1 : 2};
+}
+
 // How the staged kernel takes groups, if it does: from 64 KiB on, with shared memory of 227 KiB.
 StagedPlan staged_plan(const Groups& g, const Machine& machine) {
   const int64_t bytes = g.size() * dtype_bytes(g.x.dtype);
@@ -165,6 +195,8 @@ bool is_held(const Groups& g, const Machine& machine) {
 template <class T, bool kSum>
 Status start(const Call& call, const Groups& g, Job& job) {
   const Machine machine = machine_for({DeviceType::kCuda, device_index(call)});
+  const PackedPlan packed = packed_plan(g, job, machine);
+  if (packed.cluster > 0) return start_packed<T, kSum>(call, packed, g, job);
   const StagedPlan plan = staged_plan(g, machine);
   if (plan.cluster > 0) return start_staged<T, kSum>(call, plan, g, job);
   if (is_held(g, machine)) return start_held<T, kSum>(call, g, job);
