@@ -7,6 +7,7 @@
 //                   these pairs gives the row's.
 //   staged_kernel   a row in the shared memory of a block or a cluster (softmax_staged.cuh).
 //   partly_staged_kernel  a longer one: as much of it as a cluster's shared memory holds
+//   team_kernel     longer rows as they are, by blocks that all run at once (softmax_teams.cuh).
 //   streamed_kernel a row that is read once and not written, by a block.
 //   long_kernel     parts of a row that are read again, backwards: what the L2 still holds comes
 //                   first; and single elements of any strides.
@@ -17,6 +18,7 @@
 #include "ops/common/softmax_held.cuh"
 #include "ops/common/softmax_parts.cuh"
 #include "ops/common/softmax_staged.cuh"
+#include "ops/common/softmax_teams.cuh"
 
 namespace pestle::ops {
 
@@ -183,6 +185,23 @@ Status start_softmax_any(const Call& call, const char* name, SoftmaxJob& job) {
   return launch_early(call, name,
                       {job.groups.blocks(), job.groups.threads(), 0, job.groups.cluster},
                       long_kernel<Elements<T>, kKind>, job);
+}
+
+// Where refuse_teams has nothing against it.
+template <SoftmaxKind kKind, class T>
+Status start_softmax_teams(const Call& call, const char* name, SoftmaxJob& job) {
+  auto started = start_teams<T, kKind>(call, name, job);
+  PESTLE_TRY(started.status());
+  return started.value() ? Status() : start_softmax<kKind, T>(call, name, job);
+}
+
+template <SoftmaxKind kKind>
+Status run_softmax_teams(const Call& call, const char* name, SoftmaxJob& job) {
+  switch (job.x.any.dtype) {
+    case DType::kBF16: return start_softmax_teams<kKind, cuda::Bf16>(call, name, job);
+    case DType::kF16: return start_softmax_teams<kKind, cuda::F16>(call, name, job);
+    default: return start_softmax_teams<kKind, cuda::F32>(call, name, job);
+  }
 }
 
 template <SoftmaxKind kKind>

@@ -36,15 +36,16 @@ struct Piece {
       t[3] = __uint_as_float(v.w);
     }
   }
-  __device__ static void store(char* p, const float (&t)[kCount]) {
+  __device__ static uint4 packed(const float (&t)[kCount]) {
     if constexpr (T::kBytes == 2) {
-      T::store(p, t);
+      return T::pack(t).v;
     } else {
       uint32_t w[4];
       for (int i = 0; i < 4; ++i) w[i] = t[i] != t[i] ? formats::kF32Nan : __float_as_uint(t[i]);
-      store16(p, make_uint4(w[0], w[1], w[2], w[3]));
+      return make_uint4(w[0], w[1], w[2], w[3]);
     }
   }
+  __device__ static void store(char* p, const float (&t)[kCount]) { store16(p, packed(t)); }
 };
 
 // Numbers that are known not to be NaN.

@@ -2,10 +2,10 @@
 // Map      as log_softmax's: a row in the registers of lanes, a block or a cluster, 32 elements of
 // both
 //          inputs a thread; longer rows are read twice, and so is everything in _any.
-// Traffic  d_out, out and d_x once; the inputs twice beyond 256k elements (16k without clusters).
+// Traffic  d_out, out and d_x once; the inputs twice where no team holds a row.
 // Numerics f32, sums as trees of fused multiply-adds, the same order in every run.
 // Measured H200, bf16 [32768, 4096]: 186 us, 109 % of a copy.
-#include "ops/common/softmax_backward_rows.cuh"
+#include "ops/common/softmax_backward_teams.cuh"
 #include "ops/log_softmax_backward/log_softmax_backward_spec.h"
 
 namespace pestle::ops::log_softmax_backward {
@@ -36,7 +36,26 @@ std::string refuses(const Call& call, const Machine&) {
   return {};
 }
 
+Status run_teams(const Call& call) {
+  SoftmaxBackwardJob job =
+      softmax_backward_job(call.tensor(kGrad), call.tensor(kOut), call.tensor(kDx),
+                           call.integer(kDim), call.number(kScale));
+  return run_softmax_backward_teams<SoftmaxKind::kLogSoftmax>(call, "log_softmax_backward_teams",
+                                                              job);
+}
+
+std::string refuses_teams(const Call& call, const Machine& machine) {
+  if (std::string why = refuses(call, machine); !why.empty()) return why;
+  return refuse_teams(call.tensor(kOut), call.integer(kDim), 1 << 20, 64 << 10, machine);
+}
+
 constexpr Impl kImpls[] = {
+    {.id = "cuda/log_softmax_backward_teams",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_teams,
+     .run = run_teams,
+     .workspace = kTeamBackwardWorkspace},
     {.id = "cuda/log_softmax_backward",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
