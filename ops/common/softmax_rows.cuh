@@ -8,12 +8,14 @@
 //   staged_kernel   a row in the shared memory of a block or a cluster (softmax_staged.cuh).
 //   partly_staged_kernel  a longer one: as much of it as a cluster's shared memory holds
 //   team_kernel     longer rows as they are, by blocks that all run at once (softmax_teams.cuh).
-//   streamed_kernel a row that is read once and not written, by a block.
+//   loss_kernel     a row that is read once and not written, by a block (loss_rows.cuh);
+//   streamed_kernel of f32, or with smoothed labels.
 //   long_kernel     parts of a row that are read again, backwards: what the L2 still holds comes
 //                   first; and single elements of any strides.
 #pragma once
 
 #include "core/machine.h"
+#include "ops/common/loss_rows.cuh"
 #include "ops/common/rows_along.h"
 #include "ops/common/softmax_held.cuh"
 #include "ops/common/softmax_parts.cuh"
@@ -141,6 +143,12 @@ Status start_softmax(const Call& call, const char* name, SoftmaxJob& job) {
   const int most_blocks = units > kRowBlockUnits ? cluster_blocks(call) : 1;
   if constexpr (kKind == SoftmaxKind::kLoss) {
     // Without a second pass there is nothing to hold a row for.
+    if constexpr (T::kBytes == 2) {
+      if (rows >= kManyRows && job.loss.smoothing == 0) {
+        job.groups.units = units;
+        return launch_early(call, name, {rows, kLossThreads}, loss_kernel<T>, job);
+      }
+    }
     if (rows >= kManyRows || units <= kRowBlockUnits) {
       job.groups = RowGroups::block_a_row(rows, units, kStagedThreads);
       return launch_early(

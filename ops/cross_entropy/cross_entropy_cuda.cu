@@ -1,7 +1,8 @@
 // cross_entropy on CUDA; the kernels are ops/common/softmax_rows.cuh's.
 // Map      a block a row, which threads read through rings of 8 pieces of 16 bytes in shared
 // memory;
-//          a cluster a row where rows are few. One thread finishes the row. _any: elements one by
+//          straight from memory where 16-bit rows are many (loss_rows.cuh); a cluster a row where
+//          rows are few. One thread finishes the row. _any: elements one by
 //          one, any strides.
 // Traffic  logits once, whatever their number (again where a row holds NaN or infinities); one
 // logit

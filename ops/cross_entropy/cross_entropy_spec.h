@@ -28,6 +28,8 @@ inline constexpr Case cases[] = {
     {"M=40 N=70 logits=bf16 label_smoothing=0.5", kEdge, Dist::kSpecial},
     {"M=9 N=2048 logits=f16 ignore_index=3", kEdge, Dist::kOutliers},
     {"M=2 N=33000 logits=f32", kEdge, Dist::kZeros},
+    {"M=1100 N=24 logits=f32", kEdge, Dist::kSpecial},
+    {"M=1030 N=72", kEdge, Dist::kOutliers},
     {"M=3 N=1", kEdge},
     {"M=0 N=8", kEdge},
     {"M=8192 N=128256", kBar},
