@@ -1,12 +1,11 @@
 // Gradients of rms_norm, layer_norm, adaln and rms_adaln on CUDA.
 // Map      rows: norm_backward_rows.cuh; a second kernel adds up the runs' sums in a fixed order.
+//          rows that no cluster holds: norm_backward_long.cuh.
 //          any: a block a row for d_x, then a block 32 columns of all rows (of a group) for the
 //          sums; small tensors: a cluster does both.
 // Traffic  x and d_out (and residuals) once, d_x once; 4 bytes of sums a column, array and run.
 // Numerics f32; statistics from x again. docs: norm_backward.h
-// Measured H200, share of the copy: 32760 x 5120 88 to 91 % (3.8 to 3.9 TB/s), with residual and
-//          gate 77 to 82; rms 4096 to 262144 at 277 MB 80 to 83, layer_norm 71 to 80, f32 81 to 86;
-//          4608 x 3072 57 to 65. norm_backward.md
+// Measured H200, share of the copy: norm_backward.md
 #include <atomic>
 
 #include "backends/cuda/device/block_sums.cuh"
@@ -15,6 +14,7 @@
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tensor_amax.h"
 #include "core/machine.h"
+#include "ops/common/norm_backward_long.cuh"
 #include "ops/common/norm_backward_rows.cuh"
 #include "ops/common/norm_backward_sums.cuh"
 
@@ -156,6 +156,8 @@ __global__ void __launch_bounds__(kAnyRowThreads)
 
 int kind_of(const NormBackward& b) {
   const NormRows& n = b.forward;
+  if (n.gate.data != nullptr && n.residual.data != nullptr && b.d_residual.data != nullptr)
+    return kGated;
   if (n.gate.data != nullptr || n.residual.data != nullptr) return kResiduals;
   return n.scale.data != nullptr || n.subtract_mean || b.d_bias.data != nullptr ? kSums : kProducts;
 }
@@ -215,6 +217,7 @@ Way way_of(const NormBackward& b, const Machine& machine) {
   switch (kind_of(b)) {
     case kProducts: return {kProducts, plan_of<T, kProducts>(b, machine)};
     case kResiduals: return {kResiduals, plan_of<T, kResiduals>(b, machine)};
+    case kGated: return {kGated, plan_of<T, kGated>(b, machine)};
     default: break;
   }
   const Way own{kSums, plan_of<T, kSums>(b, machine)};
@@ -244,8 +247,8 @@ Status start_runs(const Call& call, const char* name, const GradientJob& job, in
   using Limit = Limits<T, kKind>;
   const auto bytes = static_cast<size_t>(plan.stages * plan.threads() * Limit::kThreadBytes +
                                          plan.lanes * Limit::kSharedBytes);
-  return launch(call, name, {job.runs.runs * plan.cluster, plan.threads(), bytes, plan.cluster},
-                kernel, job);
+  return launch_early(
+      call, name, {job.runs.runs * plan.cluster, plan.threads(), bytes, plan.cluster}, kernel, job);
 }
 
 template <class T>
@@ -254,12 +257,36 @@ Status start_kind(const Call& call, const char* name, int kind, const GradientJo
   switch (kind) {
     case kProducts: return start_runs<T, kProducts>(call, name, job, memory);
     case kResiduals: return start_runs<T, kResiduals>(call, name, job, memory);
+    case kGated: return start_runs<T, kGated>(call, name, job, memory);
     default: break;
   }
   if constexpr (T::kBytes == 2) {
     if (kind == kSharedSums) return start_runs<T, kSharedSums>(call, name, job, memory);
   }
   return start_runs<T, kSums>(call, name, job, memory);
+}
+
+// ---- rows that no cluster holds ----
+
+// Runs of rows, each with sums of its own: what the workspace has place for.
+int64_t most_runs(int64_t columns) {
+  return std::max<int64_t>(8, std::min<int64_t>(2112, 2162688 / std::max<int64_t>(columns, 1)));
+}
+template <class T>
+Status start_long(const Call& call, const char* name, const GradientJob& job, int64_t rows) {
+  auto* facts =
+      reinterpret_cast<RowFacts*>(job.sums + kArrays * job.columns * most_runs(job.columns));
+  PESTLE_TRY(launch(call, name, {rows, kFactsThreads}, facts_kernel<T>, job, facts));
+  const int64_t units = job.columns / (16 / T::kBytes);
+  const auto stripes = static_cast<int>(ceil_div(units, kColumnsThreads));
+  return launch(call, name, {job.runs.runs * stripes, kColumnsThreads}, columns_kernel<T>, job,
+                facts, stripes);
+}
+template <class T>
+Status start(const Call& call, const char* name, const Way& way, const GradientJob& job,
+             int64_t rows, int64_t memory) {
+  if (way.plan.lanes == 0) return start_long<T>(call, name, job, rows);
+  return start_kind<T>(call, name, way.kind, job, memory);
 }
 
 // The second kernel as the first one's multiprocessors are set up: all memory shared, no L1.
@@ -282,17 +309,16 @@ Status add_up_runs(const Call& call, const char* name, const NormBackward& b,
   const int64_t runs =
       from.runs.splits_groups() ? from.runs.runs_of_group : from.runs.runs;  // at least
   while (jobs.lanes < 32 && 4 * jobs.lanes < runs) jobs.lanes *= 2;
-  jobs.tiles = ceil_div(from.columns, int64_t{kSumThreads} / jobs.lanes * 4);
+  jobs.tiles = static_cast<uint32_t>(ceil_div(from.columns, int64_t{kSumThreads} / jobs.lanes * 4));
   const auto add = [&](const TensorView& to, Array array, bool of_groups) {
     if (to.data == nullptr || (of_groups && !from.runs.splits_groups())) return;
     SumJob& job = jobs.job[jobs.count++];
     job.from = from.sums + array * from.columns;
     job.to = AnyTensor(to);
     job.first_block = jobs.blocks;
-    job.groups = of_groups ? from.runs.groups : 1;
-    job.runs = of_groups ? from.runs.runs_of_group : from.runs.runs;
+    job.runs = static_cast<int32_t>(of_groups ? from.runs.runs_of_group : from.runs.runs);
     job.run_step = kArrays * from.columns;
-    jobs.blocks += jobs.tiles * job.groups;
+    jobs.blocks += jobs.tiles * static_cast<uint32_t>(of_groups ? from.runs.groups : 1);
   };
   add(b.d_weight, kWeightSum, false);
   add(b.d_bias, kBiasSum, false);
@@ -326,7 +352,10 @@ Status norm_backward_cuda(const Call& call, const char* name, const NormBackward
   GradientJob job;
   const Way way = way_of(b, machine);
   job.plan = way.plan;
-  job.runs = RowRuns::over(n.rows(), b.groups(), runs_of_wave(job.plan.cluster), job.plan.teams);
+  const bool is_long = job.plan.lanes == 0;
+  job.runs =
+      is_long ? RowRuns::over(n.rows(), b.groups(), most_runs(n.columns()), 4)
+              : RowRuns::over(n.rows(), b.groups(), runs_of_wave(job.plan.cluster), job.plan.teams);
   // The rows of a single group are dealt out in turns, so that what runs together reads neighbours.
   job.row_step = job.plan.teams * (job.runs.groups == 1 ? job.runs.runs : 1);
   job.rows_of_group = FastDivisor(static_cast<uint32_t>(job.runs.group_rows));
@@ -345,14 +374,14 @@ Status norm_backward_cuda(const Call& call, const char* name, const NormBackward
   job.sums = static_cast<float*>(call.workspace);
   job.columns = n.columns();
   job.eps = n.eps;
-  job.count = static_cast<float>(n.columns());
+  job.one_by_count = 1.0f / static_cast<float>(n.columns());
   job.subtract_mean = n.subtract_mean;
   job.keeps_weight = b.d_weight.data != nullptr;
   const int64_t memory = ring_bytes(machine.compute_capability);
   switch (n.x.dtype) {
-    case DType::kBF16: PESTLE_TRY(start_kind<Bf16>(call, name, way.kind, job, memory)); break;
-    case DType::kF16: PESTLE_TRY(start_kind<F16>(call, name, way.kind, job, memory)); break;
-    default: PESTLE_TRY(start_kind<F32>(call, name, way.kind, job, memory)); break;
+    case DType::kBF16: PESTLE_TRY(start<Bf16>(call, name, way, job, n.rows(), memory)); break;
+    case DType::kF16: PESTLE_TRY(start<F16>(call, name, way, job, n.rows(), memory)); break;
+    default: PESTLE_TRY(start<F32>(call, name, way, job, n.rows(), memory)); break;
   }
   return add_up_runs(call, name, b, job);
 }
@@ -402,13 +431,13 @@ Status norm_backward_cuda_any(const Call& call, const char* name, const NormBack
                       true);
 }
 
-std::string refuse_norm_backward_cuda(const NormBackward& b, const Machine& machine) {
+std::string refuse_norm_backward_cuda(const NormBackward& b) {
   const NormRows& n = b.forward;
   if (n.rows() == 0 || n.columns() == 0) return "the tensor is empty";
   if (n.columns() % kUnit != 0) return "K is no multiple of 8";
   if (n.rows() >= int64_t{1} << 31) return "2^31 rows or more";
   if (n.scale.data != nullptr && b.d_bias.data != nullptr) return "scale and bias together";
-  if (way_of(b, machine).plan.lanes == 0) return "rows of more elements than the kernel holds";
+  if (n.columns() >= int64_t{1} << 31) return "rows of 2^31 elements or more";
   const struct {
     const char* name;
     const TensorView& tensor;

@@ -109,6 +109,6 @@ Status norm_backward_cpu(const Call& call, const NormBackward& b);
 std::string refuse_norm_backward_cpu(const NormBackward& b);
 Status norm_backward_cuda(const Call& call, const char* name, const NormBackward& b);
 Status norm_backward_cuda_any(const Call& call, const char* name, const NormBackward& b);
-std::string refuse_norm_backward_cuda(const NormBackward& b, const Machine& machine);
+std::string refuse_norm_backward_cuda(const NormBackward& b);
 
 }  // namespace pestle::ops

@@ -18,19 +18,21 @@ using namespace pestle::cuda;
 // Sums that runs leave behind; d_shift shares kBiasSum: no op has both.
 enum Array { kWeightSum, kBiasSum, kGateSum, kScaleSum, kArrays };
 
-// What a kernel keeps: products with y; and sums; and (residuals, gate) products with x.
+// What a kernel keeps: products with y; and sums; and (residuals, gate) products with x. kGated:
+// as kResiduals, with gate and residual both there.
 // kSharedSums: as kSums, what rows share, (1 + scale) * weight, as f32 in shared memory, which lets
 // 16 warps run where registers let 8 to 12.
-enum Kind { kProducts, kSums, kResiduals, kSharedSums };
+enum Kind { kProducts, kSums, kResiduals, kSharedSums, kGated };
+PESTLE_HD constexpr bool is_general(int kind) { return kind == kResiduals || kind == kGated; }
 
 template <class T, int kKind>
 struct Limits {
   static constexpr int kWide = 16 / T::kBytes;  // columns of a unit: 16 bytes
-  static constexpr int kOperands = kKind == kResiduals ? 4 : 2;
-  static constexpr int kUnits = kKind == kResiduals ? 2 : 4;
+  static constexpr int kOperands = is_general(kKind) ? 4 : 2;
+  static constexpr int kUnits = is_general(kKind) ? 2 : 4;
   static constexpr int kThreads =
-      kKind == kResiduals || (kKind == kSums && T::kBytes == 2) ? 384 : 512;  // of a block
-  static constexpr int kThreadBytes = kUnits * kOperands * 16;                // of a row
+      is_general(kKind) || (kKind == kSums && T::kBytes == 2) ? 384 : 512;  // of a block
+  static constexpr int kThreadBytes = kUnits * kOperands * 16;              // of a row
   static constexpr int kNumbers = kKind == kProducts ? 2 : 4;  // that a row's threads add up
   static constexpr int kSharedBytes = kKind == kSharedSums ? kUnits * kWide * 4 : 0;  // of a lane
 };
@@ -81,7 +83,7 @@ struct GradientJob {
   Side d_gate, d_scale, d_shift;  // written by runs that hold whole groups
   float* sums;                    // of runs: kArrays rows of K floats each
   int64_t columns;
-  float eps, count;
+  float eps, one_by_count;
   bool subtract_mean;
   bool keeps_weight;  // d_weight is wanted
 };
@@ -134,6 +136,12 @@ __device__ inline void load_columns(const Side& t, const char* row, int unit, fl
     F16::to_f32({raw}, all);
   for (int j = 0; j < kWide; ++j) v[j] = all[j];
 }
+// One of them.
+__device__ inline float load_column(const Side& t, const char* row, int j) {
+  if (t.dtype == DType::kF32) return __ldg(reinterpret_cast<const float*>(row) + j);
+  const uint16_t raw = __ldg(reinterpret_cast<const uint16_t*>(row) + j);
+  return t.dtype == DType::kBF16 ? formats::f32_from_bf16(raw) : formats::f32_from_f16(raw);
+}
 template <int kWide>
 __device__ inline void store_columns(const Side& t, char* row, int unit, const float (&v)[kWide]) {
   if (t.dtype == DType::kF32) {
@@ -149,6 +157,22 @@ __device__ inline void store_columns(const Side& t, char* row, int unit, const f
   }
 }
 
+// One of a row's first 8 elements, to be converted later.
+template <class T>
+__device__ inline uint32_t load_element(const char* row, int j) {
+  if constexpr (T::kBytes == 4) return __ldg(reinterpret_cast<const uint32_t*>(row) + j);
+  return __ldg(reinterpret_cast<const uint16_t*>(row) + j);
+}
+template <class T>
+__device__ inline float value_of(uint32_t raw) {
+  if constexpr (T::kBytes == 4) {
+    return __uint_as_float(raw);
+  } else {
+    float v[kUnit];
+    T::to_f32({make_uint4(raw, 0, 0, 0)}, v);
+    return v[0];
+  }
+}
 // 16 bytes of T.
 template <class T, int kWide>
 __device__ inline void values_of(const uint4& raw, float (&v)[kWide]) {
@@ -164,7 +188,16 @@ __device__ inline void values_of(const uint4& raw, float (&v)[kWide]) {
 template <class T, int kWide>
 __device__ inline void store_values(char* to, const float (&v)[kWide]) {
   if constexpr (kWide == kUnit) {
+#if __CUDA_ARCH__ >= 900
+    // NaN is 0x7FFF behind the conversion, above all other codes as integers of 16 bits: their
+    // minimum with the format's own NaN is one instruction for two.
+    const uint4 w = T::pack_numbers(v).v;
+    const uint32_t nan = T::all_nan().v.x;
+    store16(to, make_uint4(__vmins2(w.x, nan), __vmins2(w.y, nan), __vmins2(w.z, nan),
+                           __vmins2(w.w, nan)));
+#else
     T::store(to, v);
+#endif
   } else {
     uint32_t w[4];
     for (int j = 0; j < 4; ++j) w[j] = v[j] != v[j] ? formats::kF32Nan : __float_as_uint(v[j]);

@@ -28,6 +28,49 @@ struct RowFacts {
   float mean, rstd, m1, m2;
 };
 
+// 1 / sqrt(v) by the instruction and one Newton step; 0 for infinity.
+__device__ inline float inverse_root(float v) {
+  const float r = rsqrtf(v);
+  const float better = r * __fmaf_rn(-0.5f * v * r, r, 1.5f);
+  return v < __uint_as_float(0x7F800000u) && r < __uint_as_float(0x7F800000u) ? better : r;
+}
+// From a whole row's numbers.
+__device__ inline RowFacts facts_of(RowSums all, float shift, const GradientJob& p) {
+  RowFacts facts = {0, 0, 0, 0};
+  if (p.subtract_mean) {
+    const float away = all.distances * p.one_by_count;
+    facts.mean = shift + away;
+    facts.m1 = all.gradients * p.one_by_count;
+    // NaN stays NaN.
+    const float squares = __fmaf_rn(-away, all.distances, all.squares);
+    all.squares = squares < 0 ? 0 : squares;
+    all.products = __fmaf_rn(-away, all.gradients, all.products);
+  }
+  facts.rstd = inverse_root(__fmaf_rn(all.squares, p.one_by_count, p.eps));
+  facts.m2 = all.products * facts.rstd * p.one_by_count;
+  return facts;
+}
+// A unit of columns to a run's sums.
+template <int kWide>
+__device__ inline void keep_sums(const GradientJob& p, int64_t run, int array, int unit,
+                                 const float (&v)[kWide], bool first) {
+  auto* at = reinterpret_cast<float4*>(p.sums + (run * kArrays + array) * p.columns) +
+             int64_t{unit} * (kWide / 4);
+#pragma unroll
+  for (int k = 0; k < kWide / 4; ++k) {
+    float4 a = make_float4(v[4 * k], v[4 * k + 1], v[4 * k + 2], v[4 * k + 3]);
+    if (!first) {
+      const float4 b = at[k];
+      a = make_float4(b.x + a.x, b.y + a.y, b.z + a.z, b.w + a.w);
+    }
+    at[k] = a;
+  }
+}
+// A sum times what its terms share. Of an infinite factor the signs of the terms are lost.
+__device__ inline float times_shared(float sum, float by) {
+  return isinf(by) ? __uint_as_float(formats::kF32Nan) : sum * by;
+}
+
 struct Parts {
   float4 of_warps[2][kMostWarps * kMostBlocks];  // by parity of the row
   uint64_t arrived[2][kMostTeams];
@@ -40,7 +83,8 @@ struct Gradients {
   static constexpr int kUnits = Limit::kUnits;
   static constexpr int kWide = Limit::kWide;
   static constexpr int kNumbers = Limit::kNumbers;
-  static constexpr bool kGeneral = kKind == kResiduals;
+  static constexpr bool kGeneral = is_general(kKind);
+  int unit_step;  // bytes between this thread's units
   enum Operand { kX, kG, kResidual, kDResidualOut };
 
   const GradientJob& p;
@@ -48,13 +92,11 @@ struct Gradients {
   float4* shared_factor;  // this lane's first, of kSharedSums
   int team, lane;         // lane: of the team
   int rank, unit0;
-  int unit_step;    // bytes of a row
   uint32_t shared;  // this thread's first 16 bytes of the first stage
   uint32_t stage_step;
   int64_t group = 0;
-  int parity = 0;       // of rows: whose parts lie where
-  uint32_t phases = 0;  // bit: of each parity's barrier
-  float one_by_count;
+  int parity = 0;                                          // of rows: whose parts lie where
+  uint32_t phases = 0;                                     // bit: of each parity's barrier
   float factor[kKind == kSharedSums ? 1 : kUnits][kWide];  // (1 + scale) * weight
   float gate[kGeneral ? kUnits : 1][kWide];
   float products[kUnits][kWide];                       // d_out * y, over rows
@@ -69,9 +111,8 @@ struct Gradients {
     rank = plan.cluster == 1 ? 0 : static_cast<int>(blockIdx.x % plan.cluster);
     unit0 = rank * plan.lanes + lane;
     unit_step = plan.lanes * plan.cluster * 16;
-    shared = static_cast<uint32_t>(__cvta_generic_to_shared(ring + threadIdx.x));
+    shared = shared_at(ring + threadIdx.x);
     stage_step = blockDim.x * Limit::kThreadBytes;
-    one_by_count = 1.0f / p.count;
     shared_factor = reinterpret_cast<float4*>(ring) + plan.stages * (stage_step / 16) + lane;
   }
 
@@ -133,18 +174,18 @@ struct Gradients {
     }
     return s;
   }
+  __device__ bool has_gate() const { return kKind == kGated || p.gate.data != nullptr; }
   __device__ bool is_there(int operand) const {
-    return operand < kResidual ||
-           (operand == kResidual ? p.residual : p.d_residual_out).data != nullptr;
+    if (operand < kResidual || (kKind == kGated && operand == kResidual)) return true;
+    return (operand == kResidual ? p.residual : p.d_residual_out).data != nullptr;
   }
   // `read`: what was read from there and must have been.
   __device__ void copy_unit(const Sources& s, uint32_t stage, int i,
                             const uint4 (&read)[Limit::kOperands]) const {
-    const int offset = i * unit_step;
 #pragma unroll
     for (int operand = 0; operand < Limit::kOperands; ++operand) {
       if (is_there(operand)) {
-        copy_ahead(stage + piece(i, operand), s.from[operand] + offset, read[operand].x);
+        copy_ahead(stage + piece(i, operand), s.from[operand] + i * unit_step, read[operand].x);
       }
     }
   }
@@ -179,8 +220,8 @@ struct Gradients {
     values_of<T>(raw[kX], s);
     if constexpr (kGeneral) {
       float more[kWide] = {};
-      if (p.residual.data != nullptr) values_of<T>(raw[kResidual], more);
-      if (p.gate.data != nullptr) {
+      if (is_there(kResidual)) values_of<T>(raw[kResidual], more);
+      if (has_gate()) {
         for (int j = 0; j < kWide; ++j) s[j] = __fmaf_rn(s[j], gate[i][j], more[j]);
       } else {
         for (int j = 0; j < kWide; ++j) s[j] += more[j];
@@ -201,9 +242,7 @@ struct Gradients {
     for (int k = 0; k < kUnit / kWide; ++k) {
       if (kKind == kProducts || !p.subtract_mean) continue;
       b.x[k] = load16(p.x.row(row) + k * 16);
-      if (kGeneral && p.residual.data != nullptr) {
-        b.residual[k] = load16(p.residual.row(row) + k * 16);
-      }
+      if (kGeneral && is_there(kResidual)) b.residual[k] = load16(p.residual.row(row) + k * 16);
     }
     return b;
   }
@@ -216,10 +255,10 @@ struct Gradients {
       float s[kWide], more[kWide];
       values_of<T>(b.x[k], s);
       if constexpr (kGeneral) {
-        if (p.gate.data != nullptr) {
+        if (has_gate()) {
           for (int j = 0; j < kWide; ++j) s[j] *= parts.first_gates[k * kWide + j];
         }
-        if (p.residual.data != nullptr) {
+        if (is_there(kResidual)) {
           values_of<T>(b.residual[k], more);
           for (int j = 0; j < kWide; ++j) s[j] += more[j];
         }
@@ -271,7 +310,7 @@ struct Gradients {
       raw[kX] = read(stage, i, kX);
       raw[kG] = read(stage, i, kG);
       if constexpr (kGeneral) {
-        if (p.residual.data != nullptr) raw[kResidual] = read(stage, i, kResidual);
+        if (is_there(kResidual)) raw[kResidual] = read(stage, i, kResidual);
       }
       float s[kWide], g[kWide];
       sum_of(raw, i, s);
@@ -309,13 +348,16 @@ struct Gradients {
   // Until what was posted for the row is there.
   __device__ void wait_posts() {
     if (p.plan.cluster > 1) {
-      wait_bytes(&parts.arrived[parity][team], phases >> parity & 1);
+      wait_bytes_here(&parts.arrived[parity][team], phases >> parity & 1);
       phases ^= 1u << parity;
     } else if (p.plan.teams == 1) {
       __syncthreads();
     } else if (p.plan.lanes > 32) {
-      asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(p.plan.lanes) : "memory");
+      meet_team();
     }
+  }
+  __device__ void meet_team() const {
+    asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(p.plan.lanes) : "memory");
   }
   __device__ RowFacts join(float number, float shift) const {
     if (p.plan.slots() > 1) {
@@ -328,31 +370,12 @@ struct Gradients {
       }
       number = over_lanes(number);
     }
-    RowSums all = all_numbers(number);
-    RowFacts facts = {0, 0, 0, 0};
-    if (kKind != kProducts && p.subtract_mean) {
-      const float away = all.distances * one_by_count;
-      facts.mean = shift + away;
-      facts.m1 = all.gradients * one_by_count;
-      // NaN stays NaN.
-      const float squares = __fmaf_rn(-away, all.distances, all.squares);
-      all.squares = squares < 0 ? 0 : squares;
-      all.products = __fmaf_rn(-away, all.gradients, all.products);
-    }
-    facts.rstd = inverse_root(__fmaf_rn(all.squares, one_by_count, p.eps));
-    facts.m2 = all.products * facts.rstd * one_by_count;
-    return facts;
-  }
-  // 1 / sqrt(v) by the instruction and one Newton step; 0 for infinity.
-  __device__ static float inverse_root(float v) {
-    const float r = rsqrtf(v);
-    const float better = r * __fmaf_rn(-0.5f * v * r, r, 1.5f);
-    return v < __uint_as_float(0x7F800000u) && r < __uint_as_float(0x7F800000u) ? better : r;
+    return facts_of(all_numbers(number), shift, p);
   }
 
   // ---- a row's end ----
 
-  // The row's gradient; units of row `next` follow into the stage if there is such a row.
+  // The row's gradient; row `next` follows into the stage if there is such a row.
   template <bool kWhole>
   __device__ void finish(const RowFacts& of, int64_t row, uint32_t stage, int64_t next,
                          bool has_next) {
@@ -388,14 +411,14 @@ struct Gradients {
       const int offset = i * unit_step;
       if constexpr (kGeneral) {
         float more[kWide];
-        if (p.d_residual_out.data != nullptr) {
+        if (is_there(kDResidualOut)) {
           values_of<T>(raw[kDResidualOut], more);
           for (int j = 0; j < kWide; ++j) d[j] += more[j];
         }
-        if (p.d_residual.data != nullptr) {
+        if (kKind == kGated || p.d_residual.data != nullptr) {
           store_values<T>(p.d_residual.row(row) + unit0 * 16 + offset, d);
         }
-        if (p.gate.data != nullptr) {
+        if (has_gate()) {
           values_of<T>(raw[kX], more);
           for (int j = 0; j < kWide; ++j) {
             gate_sums[i][j] = __fmaf_rn(d[j], more[j], gate_sums[i][j]);
@@ -414,7 +437,7 @@ struct Gradients {
     const TeamPlan& plan = p.plan;
     const int64_t step = p.row_step;
     int64_t row = begin + team;
-    if (row >= end) return;
+    if (row >= end) return meet_as_often(row, end);
     const uint32_t last = shared + plan.stages * stage_step;
     uint32_t stage = shared;
     float shift = shift_of(beginning_of(row));
@@ -440,6 +463,13 @@ struct Gradients {
       stage = next_stage;
       row += step;
     }
+    meet_as_often(row, end);
+  }
+  // As often as the first team, by one that has no row where the first one's last is: racecheck
+  // takes warps for ordered only if they have passed equally many barriers.
+  __device__ void meet_as_often(int64_t row, int64_t end) const {
+    const bool meets = p.plan.cluster == 1 && p.plan.teams > 1 && p.plan.lanes > 32;
+    if (meets && row - team < end) meet_team();
   }
 
   // ---- groups and runs ----
@@ -463,18 +493,16 @@ struct Gradients {
       }
       keep_factor(i, f);
       if constexpr (kGeneral) {
-        if (p.gate.data != nullptr) {
-          load_columns(p.gate, p.gate.row(group), near_unit(i), gate[i]);
-        }
+        if (has_gate()) load_columns(p.gate, p.gate.row(group), near_unit(i), gate[i]);
       }
     }
     if (kKind == kSharedSums) __syncthreads();
-    if (!kGeneral || p.gate.data == nullptr) return;
+    if (kGeneral && has_gate()) begin_first_gate();
+  }
+  __device__ void begin_first_gate() {
     __syncthreads();
-    if (threadIdx.x < kUnit / kWide) {
-      float v[kWide];
-      load_columns(p.gate, p.gate.row(group), static_cast<int>(threadIdx.x), v);
-      for (int j = 0; j < kWide; ++j) parts.first_gates[threadIdx.x * kWide + j] = v[j];
+    if (threadIdx.x < kUnit) {
+      parts.first_gates[threadIdx.x] = load_column(p.gate, p.gate.row(group), threadIdx.x);
     }
     __syncthreads();
   }
@@ -504,23 +532,8 @@ struct Gradients {
       }
     }
   }
-  // To the run's sums.
   __device__ void keep(int64_t run, int array, int i, const float (&v)[kWide], bool first) const {
-    auto* at = reinterpret_cast<float4*>(p.sums + (run * kArrays + array) * p.columns) +
-               unit(i) * (kWide / 4);
-#pragma unroll
-    for (int k = 0; k < kWide / 4; ++k) {
-      float4 a = make_float4(v[4 * k], v[4 * k + 1], v[4 * k + 2], v[4 * k + 3]);
-      if (!first) {
-        const float4 b = at[k];
-        a = make_float4(b.x + a.x, b.y + a.y, b.z + a.z, b.w + a.w);
-      }
-      at[k] = a;
-    }
-  }
-  // Of an infinite factor the signs of the terms are lost.
-  __device__ static float times(float sum, float by) {
-    return isinf(by) ? __uint_as_float(formats::kF32Nan) : sum * by;
+    keep_sums(p, run, array, unit(i), v, first);
   }
   __device__ void end_group(int64_t run, bool first) {
     add_teams(products);
@@ -546,7 +559,7 @@ struct Gradients {
         for (int j = 0; j < kWide; ++j) v[j] = products[i][j];
         if (kKind != kProducts && p.scale.data != nullptr) {
           load_columns(p.scale, p.scale.row(group), unit(i), more);
-          for (int j = 0; j < kWide; ++j) v[j] = times(v[j], 1.0f + more[j]);
+          for (int j = 0; j < kWide; ++j) v[j] = times_shared(v[j], 1.0f + more[j]);
         }
         keep(run, kWeightSum, i, v, first);
       }
@@ -559,7 +572,7 @@ struct Gradients {
           for (int j = 0; j < kWide; ++j) v[j] = products[i][j];
           if (p.weight.data != nullptr) {
             load_columns(p.weight, p.weight.data, unit(i), more);
-            for (int j = 0; j < kWide; ++j) v[j] = times(v[j], more[j]);
+            for (int j = 0; j < kWide; ++j) v[j] = times_shared(v[j], more[j]);
           }
           give(p.d_scale, run, kScaleSum, i, v);
         }
@@ -579,6 +592,7 @@ __global__ void __launch_bounds__(Limits<T, kKind>::kThreads, 1)
     if (threadIdx.x < 2 * kMostTeams) begin_barrier(&parts.arrived[0][0] + threadIdx.x);
     cluster_arrive();
   }
+  wait_previous_kernel();
   const int64_t run = blockIdx.x / p.plan.cluster;
   const bool dealt = p.row_step > p.plan.teams;  // one group, whose rows are dealt out to the runs
   const int64_t end = dealt ? p.runs.group_rows : p.runs.end(run);

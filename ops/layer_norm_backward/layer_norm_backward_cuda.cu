@@ -10,8 +10,8 @@ Status run(const Call& call) {
 Status run_any(const Call& call) {
   return norm_backward_cuda_any(call, "layer_norm_backward_any", norm_backward<spec>(call, true));
 }
-std::string refuses(const Call& call, const Machine& machine) {
-  return refuse_norm_backward_cuda(norm_backward<spec>(call, true), machine);
+std::string refuses(const Call& call, const Machine&) {
+  return refuse_norm_backward_cuda(norm_backward<spec>(call, true));
 }
 
 constexpr Impl kImpls[] = {

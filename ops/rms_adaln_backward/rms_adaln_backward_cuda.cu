@@ -10,8 +10,8 @@ Status run(const Call& call) {
 Status run_any(const Call& call) {
   return norm_backward_cuda_any(call, "rms_adaln_backward_any", norm_backward<spec>(call, false));
 }
-std::string refuses(const Call& call, const Machine& machine) {
-  return refuse_norm_backward_cuda(norm_backward<spec>(call, false), machine);
+std::string refuses(const Call& call, const Machine&) {
+  return refuse_norm_backward_cuda(norm_backward<spec>(call, false));
 }
 
 constexpr Impl kImpls[] = {
