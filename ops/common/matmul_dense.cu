@@ -27,6 +27,8 @@ Status start_product(const Call& call, const char* name, const Operands& o, cons
 
 Status start_dense_product(const Call& call, const char* name, const Operands& o,
                            const HopperJob& job) {
+  if (const int columns = held_columns(call, o, job.epilogue))
+    return start_held_product(call, name, o, job, columns);
   return o.a.dtype == DType::kBF16 ? start_product<Product::kBf16>(call, name, o, job)
                                    : start_product<Product::kF16>(call, name, o, job);
 }

@@ -330,6 +330,42 @@ struct MatmulEpilogue {
     }
   }
 
+  // The same where results are made beside the next tile's products: places serve in turns.
+  template <class Memory>
+  __device__ void prepare_held(Memory& s, int consumer, int chunk, int column, int row,
+                               int batch) const {
+    uint64_t* ready = &s.chunks.ready[consumer][chunk];
+    if (!a.residual.data) {
+      arrive(ready);
+      return;
+    }
+    arrive_expecting(ready, kChunkBytes);
+    load_box(s.out[consumer].rows[chunk % Memory::kOwn], &a.residual_map, ready,
+             column + chunk * 64, row, batch);
+  }
+  template <int kTileN, class Memory>
+  __device__ void move_held(Memory& s, const MatmulTiles& t, int consumer) const {
+    if (threadIdx.x % 32 != 0) return;
+    constexpr int kChunks = kTileN / 64, kOwn = Memory::kOwn;
+    uint32_t parity = 0;
+    for (int i = blockIdx.x; i < t.total; i += gridDim.x, parity ^= 1) {
+      const Tile tile = tile_at(t, i);
+      const int column = tile.n * kTileN, row = tile.m * kTileM + consumer * 64;
+#pragma unroll
+      for (int c = 0; c < kOwn; ++c) prepare_held(s, consumer, c, column, row, tile.batch);
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        wait(&s.chunks.filled[consumer][c], parity);
+        store_box(&a.out_map, s.out[consumer].rows[c % kOwn], column + c * 64, row, tile.batch);
+        commit_stores();
+        if (c + kOwn >= kChunks) continue;
+        wait_stores_read<0>();
+        prepare_held(s, consumer, c + kOwn, column, row, tile.batch);
+      }
+      wait_stores_read<0>();
+    }
+  }
+
   // ---- the consumer -----------------------------------------------------------------------------
   template <bool kBf16, bool kAdded>
   __device__ void put_values(const float (&v)[32], uint32_t to, float beta) const {
@@ -464,6 +500,117 @@ struct MatmulEpilogue {
       put_chunk<false>(u, chunk_rows<kChunks>(s, consumer, c, next), 1,
                        &s.chunks.filled[consumer][c]);
     }
+  }
+
+  // ---- results beside the next tile's products: pieces of 4 elements, straight code
+  // --------------
+  template <class Memory>
+  __device__ HeldTile held_tile(Memory& s, int consumer) const {
+    HeldTile tile;
+    const int lane = threadIdx.x % 32;
+    tile.place = fragment_place(s.out[consumer].rows[0]) + ((lane / 16) ^ (lane % 8)) * 16;
+    if (a.alpha) tile.alpha = __ldg(a.alpha);
+    if (a.beta) tile.beta = __ldg(a.beta);
+    return tile;
+  }
+  // 32 sums from chunk `chunk` on, with alpha and bias where there are any.
+  template <class Memory, class T, int kCount>
+  __device__ void move_sums(Memory& s, const HeldTile& tile, const RowFactors& f, int chunk,
+                            const T (&d)[kCount], bool moved, float* v) const {
+    const float* factors = s.columns + chunk * 64 + 2 * (threadIdx.x % 4);
+    const float* biases = factors + 2 * kCount;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {  // 8 columns
+      const float2 bias = moved ? *reinterpret_cast<const float2*>(biases + 8 * j) : float2{0, 0};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float y = static_cast<float>(d[chunk * 32 + 4 * j + i]);
+        if constexpr (kScaled) {
+          const float2 factor = *reinterpret_cast<const float2*>(factors + 8 * j);
+          y = y * (i < 2 ? f.low : f.high) * (i % 2 ? factor.y : factor.x);
+        }
+        v[4 * j + i] = moved ? fmaf(y, tile.alpha, i % 2 ? bias.y : bias.x) : y;
+      }
+    }
+  }
+  template <class Late, class Memory, class T, int kCount>
+  __device__ void hold_sums(Memory& s, int consumer, const HeldTile& tile, const RowFactors& f,
+                            bool moved, const T (&d)[kCount], HeldSums<Late, kCount>& held) const {
+    constexpr int kNow = HeldSums<Late, kCount>::kNow;
+#pragma unroll
+    for (int c = kNow; c < kCount / 32; ++c)
+      move_sums(s, tile, f, c, d, moved, held.v + (c - kNow) * 32);
+#pragma unroll
+    for (int c = 0; c < kNow; ++c) {
+      float v[32];
+      uint32_t old[4] = {};
+      move_sums(s, tile, f, c, d, moved, v);
+#pragma unroll
+      for (int p = 0; p < 8; ++p) finish_piece<Late>(s, c * 8 + p, consumer, tile, v, p * 4, old);
+    }
+  }
+  // The sums, out of the way of the next tile's.
+  template <class Late, class Memory, class T, int kCount>
+  __device__ void hold(Memory& s, int consumer, const HeldTile& tile, const RowFactors& f,
+                       const T (&d)[kCount], HeldSums<Late, kCount>& held) const {
+    if (!has_columns()) {
+      hold_sums<Late>(s, consumer, tile, f, false, d, held);
+      return;
+    }
+    wait(&s.chunks.columns_ready, tile.turn);
+    hold_sums<Late>(s, consumer, tile, f, true, d, held);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(&s.chunks.columns_done);
+  }
+  template <class Late, class Memory, int kCount>
+  __device__ void finish_held(Memory& s, int piece, int consumer, const HeldTile& tile,
+                              HeldSums<Late, kCount>& held, uint32_t (&old)[4]) const {
+    using Sums = HeldSums<Late, kCount>;
+    finish_piece<Late>(s, Sums::kFirstPiece + piece, consumer, tile, held.v, piece * 4, old);
+  }
+
+  // Where a group of 16 columns goes.
+  template <class Memory>
+  __device__ static uint32_t place_of(const HeldTile& tile, int piece) {
+    return (tile.place ^ (piece / 2 % 4 * 32)) + piece / 8 % Memory::kOwn * kChunkBytes;
+  }
+  template <class Memory>
+  __device__ static void end_chunk(Memory& s, int piece, int consumer) {
+    if (piece % 8 != 7) return;
+    fence_async_proxy();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(&s.chunks.filled[consumer][piece / 8]);
+  }
+  // Two pieces make 16 columns; `first`: of the piece's sums in v; `old`: the residual's, from the
+  // first piece to the second.
+  template <class Late, class Memory, int kCount>
+  __device__ void finish_piece(Memory& s, int piece, int consumer, const HeldTile& tile,
+                               float (&v)[kCount], int first, uint32_t (&old)[4]) const {
+    constexpr Float kOut = Late::kBf16 ? Float::kBf16 : Float::kF16;
+    const int chunk = piece / 8;
+    const uint32_t at = place_of<Memory>(tile, piece);
+    if (piece % 8 == 0 && (Late::kAdded || chunk == 0 || chunk >= Memory::kOwn))
+      wait(&s.chunks.ready[consumer][chunk], tile.turn);
+    if (Late::kAdded && piece % 2 == 0) load_matrices(at, old);
+    float y[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) y[i] = v[first + i];
+    activate_all(Late::kActivation, y);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[first + i] = y[i];
+    if (piece % 2 == 0) return;
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float low = v[first - 4 + 2 * i], high = v[first - 3 + 2 * i];
+      if constexpr (Late::kAdded) {
+        low = fmaf(half_of(old[i] & 0xFFFF, kOut), tile.beta, low);
+        high = fmaf(half_of(old[i] >> 16, kOut), tile.beta, high);
+      }
+      words[i] = pack(low, high, kOut);
+    }
+    store_matrices(at, words[0], words[1], words[2], words[3]);
+    end_chunk(s, piece, consumer);
   }
 
   __device__ static void stage(const float (&v)[32], char* staging) {

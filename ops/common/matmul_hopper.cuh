@@ -8,6 +8,12 @@
 //          made. A consumer's whole tile of out lies in shared memory at one time: two chunks of 64
 //          columns in memory of their own, the others where its rows of a lay in the tile's last
 //          stages, which go back to the ring when they have been stored.
+//          Held (instances of matmul_held.cu): a tile's sums are copied to other registers and
+//          become results beside the next tile's first products, a piece of four elements a thread
+//          after each instruction: a warp's instruction begins when the one before it has been
+//          begun, so more between two would idle the tensor cores. 192 columns hold 96 sums beside
+//          96, and all chunks have memory of their own; 256 have room for 64: the first two chunks
+//          are finished at once, the last two later, in the memory of the first two.
 // Order    Groups of 16 tiles along m sweep n, so that both operands of what runs at one time fit
 //          the L2. Sums run along k in one order: two runs give the same bits.
 // Numerics Sum::kDirect adds all of k in the tensor cores' accumulator. Those of 8-bit floats keep
@@ -82,9 +88,30 @@ struct MatmulTiles {
   }
 };
 
+// What passes between a consumer and its mover: chunks of 64 rows x 64 columns of 16 bits.
+constexpr int kOwnChunks = 2;
+constexpr int kMostChunks = 4;
+
+// Results are made beside the next tile's products (Held), or before them.
+constexpr int kHeldSteps = 8;  // of k that a held tile needs at least
+struct NotHeld {
+  static constexpr bool kHeld = false;
+};
+template <int kActivationOf, bool kAddedOf, bool kBf16Of>
+struct Held {
+  static constexpr bool kHeld = true;
+  static constexpr int kActivation = kActivationOf;  // ops::Activation
+  static constexpr bool kAdded = kAddedOf;           // a residual
+  static constexpr bool kBf16 = kBf16Of;             // out and residual; else f16
+};
+
 template <Product kOf, int kN, int kStagesOf, bool kA_AlongK, bool kB_AlongK,
-          Sum kSumOf = Sum::kDirect, bool kScaledOf = false, bool kPairsOf = false>
+          Sum kSumOf = Sum::kDirect, bool kScaledOf = false, bool kPairsOf = false,
+          class LateOf = NotHeld>
 struct MatmulConfig {
+  using Late = LateOf;
+  // Chunks of out with memory of their own.
+  static constexpr int kOwn = Late::kHeld && kN < 256 ? kN / 64 : kOwnChunks;
   static constexpr Product kProduct = kOf;
   static constexpr int kTileN = kN;
   static constexpr int kStages = kStagesOf;
@@ -97,12 +124,11 @@ struct MatmulConfig {
   using Accumulator = std::conditional_t<kOf == Product::kInt8, int, float>;
 };
 
-// What passes between a consumer and its mover: chunks of 64 rows x 64 columns of 16 bits.
-constexpr int kOwnChunks = 2;
-constexpr int kMostChunks = 4;
-struct Chunks {
-  char rows[kOwnChunks][kChunkBytes];
+template <int kOwn = kOwnChunks>
+struct ChunksOf {
+  char rows[kOwn][kChunkBytes];
 };
+using Chunks = ChunksOf<>;
 struct ChunkBarriers {
   uint64_t ready[2][kMostChunks];               // of each consumer: free, or the residual is there
   uint64_t filled[2][kMostChunks];              // with results
@@ -110,14 +136,15 @@ struct ChunkBarriers {
   uint64_t columns_ready, columns_done;         // factors and biases of the tile's columns
 };
 
-template <int kTileN, int kStages>
+template <int kTileN, int kStages, int kOwnOf = kOwnChunks>
 struct MatmulMemory {
   static constexpr int kRing = kStages;
+  static constexpr int kOwn = kOwnOf;  // chunks of a consumer
   static constexpr int kABytes = kTileM * kRowBytes;
   static constexpr int kBBytes = kTileN * kRowBytes;
   char a[kStages][kABytes];
   char b[kStages][kBBytes];
-  Chunks out[2];              // of each consumer
+  ChunksOf<kOwn> out[2];      // of each consumer
   float columns[2 * kTileN];  // factors, biases
   uint64_t full[kStages];
   uint64_t empty[kStages];
@@ -141,6 +168,25 @@ __device__ inline Tile tile_at(const MatmulTiles& t, int index) {
   const uint32_t m = j - n * (whole ? kGroup : t.last_group.divisor);
   return {first + static_cast<int>(m), static_cast<int>(n), static_cast<int>(batch)};
 }
+
+// Sums of a tile that become results beside the next tile's products: all of them, or of a wide
+// tile the last two chunks.
+template <class Late, int kCount, bool = Late::kHeld>
+struct HeldSums {};
+template <class Late, int kCount>
+struct HeldSums<Late, kCount, true> {
+  static constexpr int kNow = kCount == 128 ? 2 : 0;  // chunks finished at once
+  static constexpr int kFirstPiece = kNow * 8, kPieces = kCount / 4 - kFirstPiece;
+  static constexpr int kSkip = kNow > 0 ? 2 : 0;  // steps without a piece
+  float v[kCount - kNow * 32];
+};
+
+// A tile whose results are not made yet.
+struct HeldTile {
+  uint32_t turn = 0;   // the parity of its barriers
+  uint32_t place = 0;  // where this thread's stores of its first chunk begin
+  float alpha = 1, beta = 1;
+};
 
 // The place in the ring of stages, and how often it went round.
 template <int kStages>
@@ -179,7 +225,7 @@ struct HopperMatmul {
   static constexpr int kElementBytes = is_8_bit(kProduct) ? 1 : 2;
   static constexpr int kStepK = kRowBytes / kElementBytes;
   static constexpr int kAccumulators = kTileN / 2;
-  using Memory = MatmulMemory<kTileN, kStages>;
+  using Memory = MatmulMemory<kTileN, kStages, Config::kOwn>;
   using Accumulator = typename Config::Accumulator;  // float, or int
 
   // One stage of A: along k a box of 128 rows; across k two boxes of 64 columns of k.
@@ -453,6 +499,84 @@ struct HopperMatmul {
     }
   }
 
+  using Sums = HeldSums<typename Config::Late, kAccumulators>;
+  // The sums of a tile, and beside its first products the results of the one before.
+  template <class Epilogue>
+  __device__ static void accumulate_beside(Memory& s, const MatmulTiles& t, Ring<kStages>& ring,
+                                           int consumer, const Epilogue& epilogue,
+                                           const HeldTile& tile, Sums& held,
+                                           Accumulator (&d)[kAccumulators]) {
+    using Late = typename Config::Late;
+    constexpr int kStepA = (kAlongK_A ? 32 : 16 * kRowBytes) >> 4;
+    constexpr int kStepB = (kAlongK_B ? 32 : 16 * kRowBytes) >> 4;
+    constexpr int kSteps = Sums::kSkip + Sums::kPieces / 4;
+    uint32_t old[4] = {};
+    int before = -1;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      wait(&s.full[ring.stage], ring.parity);
+      const uint64_t a = describe<kAlongK_A>(s.a[ring.stage] + consumer * kChunkBytes, kChunkBytes);
+      const uint64_t b = describe<kAlongK_B>(s.b[ring.stage], kChunkBytes);
+      fence_products();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        multiply<kProduct, kTileN, kAlongK_A, kAlongK_B>(d, a + i * kStepA, b + i * kStepB,
+                                                         step > 0 || i > 0);
+        if (i == 3) {
+          commit_products();
+          if (step > 0) {
+            wait_products<1>();
+            release(s, t, before, step - 1, consumer);
+          }
+        }
+        if (step < Sums::kSkip) continue;
+        epilogue.template finish_held<Late>(s, (step - Sums::kSkip) * 4 + i, consumer, tile, held,
+                                            old);
+      }
+      before = ring.stage;
+      ring.advance();
+    }
+    for (int step = kSteps; step < t.k_steps; ++step) {
+      wait(&s.full[ring.stage], ring.parity);
+      const uint64_t a = describe<kAlongK_A>(s.a[ring.stage] + consumer * kChunkBytes, kChunkBytes);
+      const uint64_t b = describe<kAlongK_B>(s.b[ring.stage], kChunkBytes);
+      fence_products();
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        multiply<kProduct, kTileN, kAlongK_A, kAlongK_B>(d, a + i * kStepA, b + i * kStepB, true);
+      commit_products();
+      wait_products<1>();
+      release(s, t, before, step - 1, consumer);
+      before = ring.stage;
+      ring.advance();
+    }
+    wait_products<0>();
+    release(s, t, before, t.k_steps - 1, consumer);
+  }
+
+  template <class Epilogue>
+  __device__ static void consume_held(Memory& s, const MatmulTiles& t, const Epilogue& epilogue,
+                                      int consumer) {
+    Ring<kStages> ring;
+    using Late = typename Config::Late;
+    Accumulator d[kAccumulators];
+    Sums held;
+    HeldTile tile = epilogue.held_tile(s, consumer);
+    auto rows = epilogue.row_factors(tile_at(t, blockIdx.x), consumer);
+    accumulate(s, t, ring, consumer, d);
+    epilogue.template hold<Late>(s, consumer, tile, rows, d, held);
+    for (int i = blockIdx.x + gridDim.x; i < t.total; i += gridDim.x) {
+      if constexpr (Config::kScaled) rows = epilogue.row_factors(tile_at(t, i), consumer);
+      accumulate_beside(s, t, ring, consumer, epilogue, tile, held, d);
+      tile.turn ^= 1;
+      epilogue.template hold<Late>(s, consumer, tile, rows, d, held);
+    }
+    uint32_t old[4] = {};
+#pragma unroll
+    for (int p = 0; p < Sums::kPieces; ++p)
+      epilogue.template finish_held<Late>(s, p, consumer, tile, held, old);
+  }
+
   template <class Epilogue>
   __device__ static void run(const MatmulTiles& t, const Epilogue& epilogue) {
     extern __shared__ __align__(1024) char raw[];
@@ -468,13 +592,19 @@ struct HopperMatmul {
         prefetch_map(&t.b);
         produce(s, t);
       } else if (warp == 1 || warp == 2) {
-        epilogue.template move_chunks<kTileN>(s, t, warp - 1);
+        if constexpr (Config::Late::kHeld)
+          epilogue.template move_held<kTileN>(s, t, warp - 1);
+        else
+          epilogue.template move_chunks<kTileN>(s, t, warp - 1);
       } else if (warp == 3) {
         epilogue.template hand_columns<kTileN>(s, t);
       }
     } else {
       take_registers<232>();
-      consume(s, t, epilogue, warpgroup - 1);
+      if constexpr (Config::Late::kHeld)
+        consume_held(s, t, epilogue, warpgroup - 1);
+      else
+        consume(s, t, epilogue, warpgroup - 1);
     }
   }
 };

@@ -273,7 +273,7 @@ Status start_hopper(const Call& call, const char* name, const Operands& o, Hoppe
   const bool leads = C::kTileN == 128 || C::kSum != hopper::Sum::kDirect || C::kPairs;
   job.tiles.lead = leads && job.tiles.k_steps > 2 * hopper::kLead ? hopper::kLead : 0;
   // Chunks of out lie in the last stages, where there are as many.
-  job.tiles.kept = std::max(0, kColumns / 64 - hopper::kOwnChunks);
+  job.tiles.kept = C::Late::kHeld ? 0 : std::max(0, kColumns / 64 - hopper::kOwnChunks);
   if (!job.epilogue.by_boxes || job.tiles.kept > job.tiles.k_steps) {
     job.epilogue.by_boxes = false;
     job.tiles.kept = 0;
@@ -281,8 +281,8 @@ Status start_hopper(const Call& call, const char* name, const Operands& o, Hoppe
   if (!job.tiles.cover(o.out.rows, o.out.columns, o.out.batches, kColumns))
     return unsupported(std::string(name) + ": more than 2^31 tiles");
   const int64_t total = job.tiles.total;
-  const size_t bytes = sizeof(hopper::MatmulMemory<C::kTileN, C::kStages>);
-  static_assert(sizeof(hopper::MatmulMemory<C::kTileN, C::kStages>) <= 227 * 1024);
+  const size_t bytes = sizeof(hopper::MatmulMemory<C::kTileN, C::kStages, C::kOwn>);
+  static_assert(sizeof(hopper::MatmulMemory<C::kTileN, C::kStages, C::kOwn>) <= 227 * 1024);
   const int device = cuda::device_index(call);
   static std::atomic<uint64_t> done{0};
   PESTLE_TRY(allow_memory(reinterpret_cast<const void*>(hopper_kernel<C>), device, bytes, &done));
