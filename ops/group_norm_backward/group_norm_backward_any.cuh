@@ -4,6 +4,7 @@
 
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/block_sums.cuh"
+#include "backends/cuda/early_launch.h"
 #include "ops/common/channel_affine.cuh"
 
 namespace pestle::ops::group_norm_backward {
@@ -136,6 +137,7 @@ __global__ void __launch_bounds__(kThreads) any_kernel(const __grid_constant__ A
 
 // A warp a channel, over the pieces of its samples.
 __global__ void __launch_bounds__(kThreads) sums_kernel(const __grid_constant__ SumsJob p) {
+  wait_previous_kernel();
   const int channel = static_cast<int>(blockIdx.x * (kThreads / 32) + threadIdx.x / 32);
   if (channel >= p.channels) return;
   const auto c = static_cast<uint32_t>(channel);

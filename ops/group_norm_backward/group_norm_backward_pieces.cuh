@@ -2,11 +2,14 @@
 // Map      a warp takes a piece of up to 2 KiB of one channel, in three kernels: statistics, sums
 //          behind the gradients, gradients. Between them a block a group adds up what its pieces
 //          left, in a fixed order.
+//          Each kernel's blocks are in place, its loads of inputs asked for, while the one before
+//          ends. The second one goes backwards, so that each begins with what the L2 still holds.
 // Traffic  x and residual three times, d_out twice, d_residual_out, d_x and d_residual once.
 #pragma once
 
 #include "backends/cuda/device/elements.cuh"
 #include "backends/cuda/device/exponential.cuh"
+#include "backends/cuda/early_launch.h"
 #include "ops/common/channel_affine.cuh"
 #include "ops/group_norm_backward/group_norm_backward_any.cuh"
 
@@ -140,6 +143,7 @@ struct PieceWorker {
   __device__ void add_gradients() const {
     Raw d_out[kUnits];
     load(kDOut, d_out);
+    wait_previous_kernel();
     const float2 of = p.statistics[at.group];
     const float2 wb = p.affine.quick_load(at.sample, at.channel);
     float total = 0, products = 0;
@@ -158,8 +162,12 @@ struct PieceWorker {
     if (lane == 0) p.sums[at.number] = make_float2(total, products);
   }
   __device__ void finish() const {
-    Raw d_out[kUnits];
+    Raw d_out[kUnits], d_residual_out[kSum ? kUnits : 1];
     load(kDOut, d_out);
+    if constexpr (kSum) {
+      if (p.data[kDResidualOut] != nullptr) load(kDResidualOut, d_residual_out);
+    }
+    wait_previous_kernel();
     const float2 of = p.statistics[at.group], means = p.means[at.group];
     const float2 wb = p.affine.quick_load(at.sample, at.channel);
     float products = 0;
@@ -171,7 +179,7 @@ struct PieceWorker {
       for (int j = 0; j < kUnit; ++j) {
         d[j] = of.y * (__fmaf_rn(-y[j], means.y, d[j] * wb.x) - means.x);
       }
-      if constexpr (kSum) products = add_residual(i, d, products);
+      if constexpr (kSum) products = add_residual(i, d_residual_out[i], d, products);
       T::store(place(kDX, i), d);
     }
     if (p.gate_sums == nullptr) return;
@@ -179,10 +187,11 @@ struct PieceWorker {
     if (lane == 0) p.gate_sums[at.number] = products;
   }
   // d_s becomes d_x; adds up d_s * x.
-  __device__ float add_residual(int i, float (&d)[kUnit], float products) const {
+  __device__ float add_residual(int i, const Raw& d_residual_out, float (&d)[kUnit],
+                                float products) const {
     float v[kUnit];
     if (p.data[kDResidualOut] != nullptr) {
-      T::to_f32(T::load(place(kDResidualOut, i)), v);
+      T::to_f32(d_residual_out, v);
       for (int j = 0; j < kUnit; ++j) d[j] += v[j];
     }
     if (p.data[kDResidual] != nullptr) T::store(place(kDResidual, i), d);
@@ -202,16 +211,21 @@ __device__ inline bool own_piece(const PiecesJob& p, uint32_t& number) {
 }
 template <class T, bool kSum>
 __global__ void __launch_bounds__(kThreads) statistics_kernel(const __grid_constant__ PiecesJob p) {
+  start_next_kernel();
   uint32_t number;
   if (own_piece(p, number)) PieceWorker<T, kSum>(p, number).statistics();
 }
 template <class T, bool kSum>
 __global__ void __launch_bounds__(kThreads) gradients_kernel(const __grid_constant__ PiecesJob p) {
+  start_next_kernel();
   uint32_t number;
-  if (own_piece(p, number)) PieceWorker<T, kSum>(p, number).add_gradients();
+  if (own_piece(p, number)) {
+    PieceWorker<T, kSum>(p, p.pieces - 1 - number).add_gradients();
+  }
 }
 template <class T, bool kSum>
 __global__ void __launch_bounds__(kThreads) finish_kernel(const __grid_constant__ PiecesJob p) {
+  start_next_kernel();
   uint32_t number;
   if (own_piece(p, number)) PieceWorker<T, kSum>(p, number).finish();
 }
@@ -220,6 +234,8 @@ __global__ void __launch_bounds__(kThreads) finish_kernel(const __grid_constant_
 __global__ void __launch_bounds__(kThreads)
     join_statistics_kernel(const __grid_constant__ PiecesJob p) {
   __shared__ float4 warps[kThreads / 32];
+  start_next_kernel();
+  wait_previous_kernel();
   const float4* parts = p.parts + static_cast<int64_t>(blockIdx.x) * p.group_pieces;
   float4 own = make_float4(0, 0, 0, 0);
   for (uint32_t i = threadIdx.x; i < p.group_pieces; i += kThreads) {
@@ -239,6 +255,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 // The means behind d_s, out of the pieces' sums.
 __global__ void __launch_bounds__(kThreads) join_means_kernel(const __grid_constant__ PiecesJob p) {
+  start_next_kernel();
+  wait_previous_kernel();
   const uint32_t begin = blockIdx.x * p.group_pieces;
   const uint32_t sample = blockIdx.x / p.groups;
   const uint32_t row = sample * p.channels.divisor;
