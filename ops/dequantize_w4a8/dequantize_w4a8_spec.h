@@ -29,6 +29,8 @@ inline constexpr Case cases[] = {
     {"N=3 K=272 hadamard=0"},
     {"N=3 K=272 out=f16 hadamard=16 codebook=f32"},
     {"N=4 K=2048 hadamard=1024 codebook=f32"},
+    {"N=3 K=1280"},
+    {"N=3 K=1024 codebook=f32 out=f16"},
     {"N=0 K=256", kEdge},
     {"N=3 K=0", kEdge},
     {"N=1 K=16 hadamard=0", kEdge},
