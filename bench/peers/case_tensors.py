@@ -18,9 +18,11 @@ DTYPES = {
     "bool": torch.bool,
 }
 FLOATS = ("bf16", "f16", "f32")
-BLOCK = (
-    1 << 20
-)  # elements made at random and repeated: filling gigabytes takes longer than measuring
+# Elements made at random and repeated: filling gigabytes takes longer than measuring. A prime
+# number of them, as `pestle bench` has: of 2^20 a matrix of 8192 columns repeats its rows every
+# 128, and a product whose tiles are alike changes fewer bits, draws less power and runs at a
+# higher clock.
+BLOCK = 4194301
 
 
 class Case:
