@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <span>
 
 #include "formats/float_bits.h"
 #include "harness/data.h"
@@ -269,31 +270,44 @@ std::vector<std::string> mutant_names() {
   return names;
 }
 
-std::vector<MutantVerdict> check_mutants(const Op& op, const CheckOptions& options) {
+namespace {
+
+std::vector<MutantVerdict> verdicts_on(const Op& op, const Impl& impl, const CheckOptions& options,
+                                       Memory& memory) {
   std::vector<MutantVerdict> verdicts;
-  Memory& memory = options.memory != nullptr ? *options.memory : host_memory();
-  const auto impl = std::find_if(op.impls.begin(), op.impls.end() - 1, [&](const Impl& candidate) {
-    return candidate.device == memory.device().type &&
-           (options.impl.empty() || options.impl == candidate.id);
-  });
-  if (impl == op.impls.end() - 1) return verdicts;
   for (const Mutant& mutant : kMutants) {
-    g = {.op = &op, .impl = &*impl, .memory = &memory, .mutant = mutant.run};
+    g = {.op = &op, .impl = &impl, .memory = &memory, .mutant = mutant.run};
     Op mutated = op;
-    mutated.impls = {*impl, op.reference()};
+    mutated.impls = {impl, op.reference()};
     mutated.impls[0].run = run_current;
     CheckOptions quick = options;
-    quick.impl = impl->id;
+    quick.impl = impl.id;
     quick.launch = launch_name(Launch::kDefault);  // a graph would record the device's part only
     quick.few_variants = true;
     quick.until_failure = true;
     CheckReport report;
     check_op(mutated, quick, report);
-    MutantVerdict verdict{op.spec->name, impl->id, mutant.name, g.applied, !report.ok(), ""};
+    MutantVerdict verdict{op.spec->name, impl.id, mutant.name, g.applied, !report.ok(), ""};
     if (verdict.caught) verdict.by = report.failures[0].what;
     verdicts.push_back(verdict);
   }
   g = {};
+  return verdicts;
+}
+
+}  // namespace
+
+// Of the first implementation there that takes any of the cases.
+std::vector<MutantVerdict> check_mutants(const Op& op, const CheckOptions& options) {
+  std::vector<MutantVerdict> verdicts;
+  Memory& memory = options.memory != nullptr ? *options.memory : host_memory();
+  for (const Impl& impl : std::span(op.impls).first(op.impls.size() - 1)) {
+    if (impl.device != memory.device().type) continue;
+    if (!options.impl.empty() && options.impl != impl.id) continue;
+    verdicts = verdicts_on(op, impl, options, memory);
+    const auto applies = [](const MutantVerdict& verdict) { return verdict.applies; };
+    if (std::any_of(verdicts.begin(), verdicts.end(), applies)) break;
+  }
   return verdicts;
 }
 

@@ -272,11 +272,11 @@ def warm_steps(pestle, ops, options):
 
 
 def check_steps(pestle, ops, options, wants):
-    cases = cases_of(pestle, options.tags_check)
+    huge = "huge" in options.tags_check.split(",")
+    more = ["--cases", str(data_file("huge_cuda.json"))] if huge else []
+    cases = cases_of(pestle, options.tags_check, more)
     weight = {op: sum(row["bytes"] for row in rows) for op, rows in cases.items()}
-    check = [str(pestle), "check", "--device", options.device]
-    if "huge" in options.tags_check.split(","):
-        check += ["--cases", str(data_file("huge_cuda.json"))]
+    check = [str(pestle), "check", "--device", options.device, *more]
     if options.host_gib:
         check += ["--host-gib", str(options.host_gib)]
     steps = []
@@ -284,7 +284,7 @@ def check_steps(pestle, ops, options, wants):
         steps += [
             Step("check", f"{op}.{options.tags_check}", [*check, op, "--tags", options.tags_check],
                  weight.get(op, 0))
-            for op in ops
+            for op in ops if op in cases
         ]  # fmt: skip
     if wants("mutants"):
         steps += [Step("mutants", op, [*check, op, "--mutants"]) for op in ops]

@@ -4,15 +4,15 @@
 //          packed (group_norm_packed.cuh): those that are whole pairs of pieces of its threads,
 //          with a residual, a gate or in clusters of 4 blocks and more: in registers as they came.
 //          held (group_norm_held.cuh): shorter ones in registers. long (group_norm_long.cuh):
-//          longer ones in two kernels. All but packed make codes of a given scale of the whole tensor,
-//          too. any: a block a group, any strides. codes: one of these, then the quantiser, out of
-//          the L2 as far as it fits (ops/common/rule_codes.h).
+//          longer ones in two kernels. All but packed make codes of a given scale of the whole
+//          tensor, too. any: a block a group, any strides. codes: one of these, then the quantiser,
+//          out of the L2 as far as it fits (ops/common/rule_codes.h).
 // Traffic  staged, held: each tensor once. long: x and residual twice. Modulation is folded into
 //          weight and bias of a sample's channel. codes: out written and read again.
 // Numerics f32; means and squared differences from them, joined in a fixed order.
 // Measured H200, share of the copy: staged 131,072 elements with silu 78 %, with modulation 75 %,
-//          409,600 elements 82 %; packed with a residual 79 %, 163,840 elements 77 %; long 87 %, with residual and gate 91 % (x
-//          and residual counted twice); codes 47 %.
+//          409,600 elements 82 %; packed with a residual 79 %, 163,840 elements 77 %; long 87 %,
+//          with residual and gate 91 % (x and residual counted twice); codes 47 %.
 #include "backends/cuda/device/any_tensor.cuh"
 #include "backends/cuda/device/block_sums.cuh"
 #include "backends/cuda/device/row_ring.cuh"

@@ -23,6 +23,7 @@ inline constexpr Case cases[] = {
     {"S=5x4104 x=f16 scale=-3"},
     {"S=3x17x8 x=f32 dim=1"},
     {"S=2x33000 x=f32", kEdge},
+    {"S=2x530000 x=f32", kEdge, Dist::kSpecial},
     {"S=3x20000 x=bf16", kEdge, Dist::kSpecial},
     {"S=70x96 x=bf16 mask=f16 B=70x1", kEdge, Dist::kSpecial},
     {"S=70x40 x=f32", kEdge, Dist::kSpecial},

@@ -34,6 +34,7 @@ inline constexpr Case cases[] = {
     {"N=1 K=16 hadamard=0", kEdge},
     {"N=9 K=112 hadamard=0", kEdge, Dist::kSpecial},
     {"N=9 K=256 x=f32", kEdge, Dist::kSpecial},
+    {"N=9 K=512", kEdge, Dist::kSpecial},
     {"N=9 K=400 x=f32 hadamard=0", kEdge, Dist::kSpecial},
     {"N=4 K=256", kEdge, Dist::kZeros},
     {"N=4 K=256 x=f32 hadamard=64", kEdge, Dist::kSubnormal},

@@ -25,6 +25,7 @@ inline constexpr Case cases[] = {
     {"S=3x17x8 x=f32 dim=1"},
     {"S=2x8x24 x=bf16 dim=0", kEdge},
     {"S=2x33000 x=f32", kEdge},
+    {"S=2x530000 x=f32", kEdge},
     {"S=3x20000 x=bf16", kEdge, Dist::kSpecial},
     {"S=2x20008 x=f32", kEdge, Dist::kOutliers},
     {"S=2x20000 x=f16 mask=bf16 B=20000 scale=0.5", kEdge, Dist::kSpecial},

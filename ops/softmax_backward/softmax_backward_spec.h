@@ -24,6 +24,7 @@ inline constexpr Case cases[] = {
     {"S=3x17x8 d_out=f32 dim=1"},
     {"S=2x8x24 dim=-3", kEdge},
     {"S=2x33000 d_out=f32", kEdge},
+    {"S=2x270000 d_out=f32", kEdge, Dist::kSpecial},
     {"S=70x96", kEdge, Dist::kSpecial},
     {"S=70x40 d_out=f32", kEdge, Dist::kSpecial},
     {"S=9x2048 d_out=f16", kEdge, Dist::kOutliers},

@@ -154,3 +154,14 @@ def test_jobs_at_once_share_the_cores_evenly():
     assert all(sum(core in share for share in shares) == 2 for core in range(64))
     assert all(len(set(share)) == 2 for share in gpu_run.shares([0, 1], 5))
     assert gpu_run.shares([3, 4], 1) == [None]
+
+
+def test_ops_without_such_cases_are_not_checked():
+    from types import SimpleNamespace
+
+    from tools import gpu_run
+
+    options = SimpleNamespace(tags_check="huge", device="cpu", host_gib=0)
+    ops = ["swap_nibbles", "repack_zeros", "adaln_backward"]  # contract, none, file
+    steps = gpu_run.check_steps(PESTLE, ops, options, lambda part: part == "check")
+    assert [step.name for step in steps] == ["check.swap_nibbles.huge", "check.adaln_backward.huge"]
