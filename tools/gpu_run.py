@@ -187,8 +187,10 @@ class Run:
 
         def turn(i):
             cores = free.get()
-            self.step(steps[i], i % len(self.gpus), cores)
-            free.put(cores)
+            try:
+                self.step(steps[i], i % len(self.gpus), cores)
+            finally:  # the others wait for them
+                free.put(cores)
 
         with ThreadPoolExecutor(self.options.jobs) as pool:
             list(pool.map(turn, range(len(steps))))
