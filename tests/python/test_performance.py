@@ -174,9 +174,11 @@ def test_builds_have_a_table():
 ROW = changed(
     BENCH, dtype="bf16", bytes=512 << 20, graph=False, copy_gb_per_s=4000.0,
     gpu={**GPU, "portable": ""}, peers={"torch_eager": 30.0, "torch_compile": 22.0},
+    reads=205 << 20, writes=307 << 20,
 )  # fmt: skip
 SHARE = {"bar": "share", "rows": [{"ops": ["negate"]}], "min_mib": 256, "figure": "share_of_copy",
          "every": 0.88, "geomean": 0.94}  # fmt: skip
+TWICE = {**SHARE, "rows": [{"ops": ["negate"], "reads": 2}]}
 SPEED = {"bar": "speed", "rows": [{"ops": ["*"], "case": "M="}], "figure": "speed",
          "peers": "best", "every": 1.2}  # fmt: skip
 
@@ -193,6 +195,8 @@ def verdict(bar, *bench, host=()):
         (SHARE, changed(ROW, percent_of_ceiling=87.0), "MISSED"),
         (SHARE, changed(ROW, bytes=1 << 20), "MISSING"),
         (SHARE, changed(ROW, op="other"), "MISSING"),
+        (TWICE, changed(ROW, percent_of_ceiling=70.0), "met"),  # 1.4 times the bytes
+        (TWICE, changed(ROW, percent_of_ceiling=60.0), "MISSED"),
         (SHARE, changed(ROW, gpu={**GPU, "portable": "80"}), "MISSING"),
         ({**SHARE, "portable": True}, changed(ROW, gpu={**GPU, "portable": "80"}), "met"),
         ({**SHARE, "but": [{"ops": ["negate"], "case": "M=8$"}]}, ROW, "MISSING"),
