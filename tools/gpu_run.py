@@ -2,7 +2,8 @@
 """Checks and benches on a GPU machine that has no network and no compiler (tools/gpu.sh run).
 
 Checks, mutants and sanitizer runs go over all cores and GPUs at once; then each GPU, with nothing
-else running, takes every so-many-th op's bench; what a call costs the host is measured last, alone.
+else running on it, takes one op's bench after the other; what a call costs the host is measured
+last, alone.
 
 Results lie in build/gpu-results/HASH-OF-THE-PROGRAM, so that the same command goes on where it
 stopped, and are copied to $OUT if that is set: check.jsonl, mutants.jsonl, sanitizer.jsonl,
@@ -12,6 +13,7 @@ the next run; its lines are in failed.jsonl.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import math
@@ -87,7 +89,8 @@ def brief(text):
 class Step:
     def __init__(self, kind, name, command, weight=0, sanitizer=None):
         self.kind, self.name, self.command = kind, f"{kind}.{name}", command
-        self.weight = weight  # bytes that it moves: the heaviest of a phase start first
+        # Bytes that it moves, or cases that it times: the heaviest of a phase start first
+        self.weight = weight
         self.sanitizer = sanitizer
 
 
@@ -196,14 +199,18 @@ class Run:
             list(pool.map(turn, range(len(steps))))
 
     def alone(self, steps):
-        """Each GPU takes its share of the steps, one after the other."""
+        """Each GPU takes the next step, the heaviest first, when it is done with its last."""
+        waiting = queue.SimpleQueue()
+        for step in sorted(steps, key=lambda step: -step.weight):
+            waiting.put(step)
 
-        def share(gpu):
-            for step in steps[gpu :: len(self.gpus)]:
-                self.step(step, gpu)
+        def turns(gpu):
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self.step(waiting.get_nowait(), gpu)
 
         with ThreadPoolExecutor(len(self.gpus)) as pool:
-            list(pool.map(share, range(len(self.gpus))))
+            list(pool.map(turns, range(len(self.gpus))))
 
 
 def data_file(name):
@@ -252,7 +259,10 @@ def bench_steps(pestle, ops, options):
     for i in range(0, len(there), options.batch):
         batch = there[i : i + options.batch]
         name = batch[0] + (f"+{len(batch) - 1}" if len(batch) > 1 else "")
-        steps.append(Step("bench", f"{name}.{options.tags_bench}", [*map(str, command), *batch]))
+        steps.append(
+            Step("bench", f"{name}.{options.tags_bench}", [*map(str, command), *batch],
+                 sum(len(cases[op]) for op in batch))
+        )  # fmt: skip
     return steps
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,33 @@ def test_jobs_at_once_share_the_cores_evenly():
     assert all(sum(core in share for share in shares) == 2 for core in range(64))
     assert all(len(set(share)) == 2 for share in gpu_run.shares([0, 1], 5))
     assert gpu_run.shares([3, 4], 1) == [None]
+
+
+def test_a_gpu_takes_the_next_bench_when_it_is_done(tmp_path, monkeypatch):
+    from types import SimpleNamespace
+
+    from tools import gpu_run
+
+    monkeypatch.setattr(gpu_run, "ROOT", tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    program = tmp_path / "pestle"
+    program.write_text("")
+    run = gpu_run.Run(SimpleNamespace(minutes=1, done=None), program)
+    slow = threading.Event()
+    ran = []
+
+    def step(step, gpu):
+        if step.name == "bench.long":
+            slow.wait(30)
+        ran.append((step.name, gpu))
+        if len(ran) == 3:  # all the others: the GPU that is not busy had them
+            slow.set()
+
+    monkeypatch.setattr(run, "step", step)
+    weights = {"short": 1, "long": 9, "middle": 4, "other": 2}
+    run.alone([gpu_run.Step("bench", name, [], weight) for name, weight in weights.items()])
+    assert [name for name, _ in ran] == ["bench.middle", "bench.other", "bench.short", "bench.long"]
+    assert len({gpu for _, gpu in ran[:3]}) == 1
 
 
 def test_ops_without_such_cases_are_not_checked():
