@@ -10,14 +10,15 @@
 //          products, f32 sums); where less than a thirty-second of the squares' sum is left about
 //          the mean, squared differences in a second one. f32: always two. Codes:
 //          product_codes.cuh.
-// Measured H200, share of the copy, 20480 x 5120 to codes: fp8 85 to 88 %, int8 87, mxfp8 80, nvfp4
-//          60 to 62, int8 rotated 32; f32 parameters: layer_norm 16384 x 4096 88, rows of 65536 80
-//          to 86, of 262144 81; adaln 32760 x 5120 90. norm_rows.md
+// Measured H200, share of the copy, 20480 x 5120 to codes: fp8 85 to 88 %, int8 87, mxfp8 80, int8
+//          rotated by 256 44; f32 parameters: layer_norm 1024 x 65536 80, rms_norm 85, 256 x 262144
+//          82. norm_rows.md
 #include "backends/cuda/launch.h"
 #include "backends/cuda/shared_memory.h"
 #include "core/machine.h"
 #include "ops/common/norm_resident.h"
 #include "ops/common/norm_resident_codes.cuh"
+#include "ops/common/norm_resident_rotated.cuh"
 
 namespace pestle::ops {
 namespace norm_device {
@@ -80,6 +81,9 @@ __global__ void __launch_bounds__(ResidentMap<T, Kind>::kWarps * 32, 1)
       } else if constexpr (Map::kRotates) {
         put_rotated_of<T>(p, team, joins, values, out, row_index,
                           reinterpret_cast<float4*>(exchange));
+      } else if constexpr (Map::kRuns) {
+        put_rotated_runs_of<T>(p, team, joins, values, out, row_index, unpack,
+                               shared_place(exchange));
       } else if constexpr (std::is_same_v<Kind, Nvfp4Codes>) {
         put_nvfp4_of<T>(p, team, values, out, next, row_index, p.groups * p.rows_of_group, global,
                         unpack);
@@ -164,6 +168,9 @@ Status start_kind(const Call& call, const char* name, const NormRows& n, Residen
     case OutFormat::kNone: return start<T, NoCodes>(call, name, n, job, taken);
     case OutFormat::kInt8Row:
       if (n.quant.hadamard > kLongestGroup) return {};
+      if (n.quant.hadamard == 256 && n.columns() % 256 == 0) {
+        return start<T, RotatedRuns>(call, name, n, job, taken);
+      }
       if (n.quant.hadamard > 0) return start<T, RotatedCodes>(call, name, n, job, taken);
       return start<T, ByteCodes<Int8Code>>(call, name, n, job, taken);
     case OutFormat::kNvfp4:

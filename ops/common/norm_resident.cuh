@@ -14,10 +14,16 @@ namespace pestle::ops::norm_device {
 
 using namespace row_quantizer;
 
+// int8 after rotation by groups of 256.
+struct RotatedRuns {
+  static constexpr bool kCodes = true, kBytes = false;
+};
+
 // What a thread holds: granules of kN neighbours, those of a warp side by side.
 template <class T, class Kind>
 struct ResidentMap {
   static constexpr bool kRotates = std::is_same_v<Kind, RotatedCodes>;
+  static constexpr bool kRuns = std::is_same_v<Kind, RotatedRuns>;
   // Rows that are finished step by step stay in shared memory until then: a loop that is not
   // unrolled, and registers for more warps.
   static constexpr bool kStays = std::is_same_v<Kind, Nvfp4Codes>;
@@ -27,6 +33,7 @@ struct ResidentMap {
   // So many that a multiprocessor's registers hold them all.
   static constexpr int kSteps = (T::kBytes == 4           ? 64
                                  : kRotates               ? 64
+                                 : kRuns                  ? 32
                                  : Kind::kCodes || kStays ? 80
                                                           : 48) /
                                 kN;
@@ -34,8 +41,9 @@ struct ResidentMap {
                                 : kStays                   ? 32
                                 : Kind::kCodes             ? 20
                                                            : 24;
-  static constexpr int kExchangeBytes = kRotates ? kLongQuads * 16 : 0;  // of a warp
-  static constexpr int kStepBytes = 32 * kPieces * kPieceBytes;          // of a warp
+  static constexpr int kExchangeBytes =  // of a warp
+      kRotates ? kLongQuads * 16 : (kRuns ? 4 * (1024 + 64 + 256 + 16) : 0);
+  static constexpr int kStepBytes = 32 * kPieces * kPieceBytes;  // of a warp
   static constexpr int kStepQuads = 32 * kQuads;
 };
 constexpr int kMostWarps = 32, kWarpsOfTeam = 12, kTeamsOfCluster = 4;
@@ -126,9 +134,7 @@ struct ResidentTeam {
     const uint32_t numbers = joined + (slot * kMostWarps + index * warps) * sizeof(uint2);
     if (lane < 2) store_word(numbers + warp * sizeof(uint2) + lane * 4, v);
     meet();
-    uint2 all = load_pair(numbers);
-#pragma unroll 1
-    for (int w = 1; w < warps; ++w) all = f(all, load_pair(numbers + w * sizeof(uint2)));
+    const uint2 all = join_numbers(numbers, warps, f);
     return cluster == 1 ? all : join_blocks(joins, slot, all, f);
   }
   __device__ float2 sums(ResidentJoins& joins, JoinKind kind, float v) {
@@ -158,13 +164,45 @@ struct ResidentTeam {
       if (lane == 0) expect_arrivals(arrived, cluster * static_cast<int>(sizeof(uint2)));
       if (lane < cluster) send_pair(&joins.blocks[slot][index][rank], arrived, lane, v);
     }
-    wait_arrivals(arrived, phases >> slot & 1);
+    await_pairs(arrived, phases >> slot & 1);
     phases ^= 1u << slot;
-    const uint2* blocks = joins.blocks[slot][index];
-    v = blocks[0];
+    return join_numbers(shared_place(joins.blocks[slot][index]), cluster, f);
+  }
+  // Of `count` numbers, 16 at most. Many by all lanes at once: one after another, each load waits
+  // for the one before. What changes nothing is zeros.
+  template <class Join>
+  __device__ uint2 join_numbers(uint32_t numbers, int count, Join f) const {
+    static_assert(kWarpsOfTeam <= 16 && kMostBlocksOfTeam <= 16);
+    if (count <= 4) {
+      uint2 few = load_pair(numbers);
 #pragma unroll 1
-    for (int b = 1; b < cluster; ++b) v = f(v, blocks[b]);
-    return v;
+      for (int i = 1; i < count; ++i) few = f(few, load_pair(numbers + i * sizeof(uint2)));
+      return few;
+    }
+    const int at = lane % 16;
+    uint2 all = make_uint2(0, 0);
+    if (at < count) all = load_pair(numbers + at * sizeof(uint2));
+#pragma unroll
+    for (int distance = 8; distance > 0; distance /= 2) {
+      all = f(all, make_uint2(__shfl_xor_sync(~0u, all.x, distance),
+                              __shfl_xor_sync(~0u, all.y, distance)));
+    }
+    return all;
+  }
+  // Of the block's scope: with the cluster's each wait empties the L1.
+  __device__ static void await_pairs(const uint64_t* barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+    uint32_t done = 0;
+    while (done == 0) {
+      asm volatile(
+          "{\n.reg .pred done;\n"
+          "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+          "selp.u32 %0, 1, 0, done;\n}"
+          : "=r"(done)
+          : "r"(shared_place(barrier)), "r"(parity)
+          : "memory");
+    }
+#endif
   }
 };
 
@@ -495,7 +533,7 @@ __device__ __noinline__ void store_canonical(char* to, uint4 v) {
 template <class T, class Kind>
 struct ResidentValues {
   using Map = ResidentMap<T, Kind>;
-  static constexpr bool kByTensor = std::is_same_v<T, Bf16> && std::is_same_v<Kind, Nvfp4Codes>;
+  static constexpr bool kByTensor = std::is_same_v<T, Bf16> && (Map::kStays || Map::kRuns);
   ResidentRow<T, Kind>& row;
   const ResidentParameters<T, Kind>& given;
   RowStatistics s;

@@ -15,11 +15,13 @@
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/early_launch.h"
 #include "backends/cuda/shared_memory.h"
+#include "ops/common/norm_held.h"
 #include "ops/common/norm_job.cuh"
 #include "ops/common/norm_long.h"
 #include "ops/common/norm_resident.h"
 #include "ops/common/norm_rows.h"
 #include "ops/common/norm_staged.h"
+#include "ops/common/norm_warps.h"
 #include "ops/common/quantize_rows.cuh"
 #include "ops/common/quantized_any.cuh"
 #include "ops/common/quantized_output.cuh"
@@ -519,8 +521,12 @@ bool is_empty(const NormRows& n) { return n.rows() == 0 || n.columns() == 0; }
 
 Status norm_rows_cuda(const Call& call, const char* name, const NormRows& n) {
   if (is_long(n, blocks_of_cluster(call))) return start_long_norm(call, name, n);
+  bool taken = false;
+  PESTLE_TRY(norm_device::start_held_norm(call, name, n, taken));
+  if (taken) return {};
+  PESTLE_TRY(norm_device::start_warps_norm(call, name, n, taken));
+  if (taken) return {};
   if (is_resident(n)) {
-    bool taken = false;
     PESTLE_TRY(norm_device::start_resident_norm(call, name, n, taken));
     if (taken) return {};
   }

@@ -56,6 +56,7 @@ inline constexpr Case cases[] = {
     {"M=130 K=160 x=f16 weight=f32 out_format=mxfp8"},
     {"M=3 K=544 out_format=mxfp8 scale_layout=plain residual=bf16"},
     {"M=3 K=48 out_format=nvfp4", kEdge, Dist::kSpecial},
+    {"M=8000 K=16 weight=bf16 global_scale=f32 out_format=nvfp4", kEdge},
     {"M=9 K=64 x=f32 out_format=mxfp8", kEdge, Dist::kSpecial},
     {"M=9 K=64 out_format=fp8_row", kEdge, Dist::kSpecial},
     {"M=9 K=64 x=f16 out_format=int8_row", kEdge, Dist::kZeros},

@@ -59,6 +59,9 @@ struct TensorScale {
 #pragma unroll
     for (int i = 0; i < 4; ++i) addend_[i] = addend + zeros[i];
   }
+  __device__ void add_nothing() {
+    for (float& one : addend_) one = 0;
+  }
   __device__ void apply(const uint4& piece, float* v) const {
     four(piece.x, piece.y, v);
     four(piece.z, piece.w, v + 4);
