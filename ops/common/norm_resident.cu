@@ -10,7 +10,7 @@
 //          products, f32 sums); where less than a thirty-second of the squares' sum is left about
 //          the mean, squared differences in a second one. f32: always two. Codes:
 //          product_codes.cuh.
-// Measured H200, share of the copy, 20480 x 5120 to codes: fp8 85 to 88 %, int8 87, mxfp8 80, int8
+// Measured H200, share of the copy, 20480 x 5120 to codes: fp8 87 to 88 %, int8 87, mxfp8 80, int8
 //          rotated by 256 44; f32 parameters: layer_norm 1024 x 65536 80, rms_norm 85, 256 x 262144
 //          82. norm_rows.md
 #include "backends/cuda/launch.h"
@@ -47,6 +47,13 @@ __global__ void __launch_bounds__(ResidentMap<T, Kind>::kWarps * 32, 1)
   if constexpr (std::is_same_v<Kind, Nvfp4Codes>)
     global = Nvfp4Scale::from<T>(p.codes.global_scale);
   const TensorUnpack unpack;
+  __shared__ ByteRule of_all;  // where all rows have one scale that is given
+  if constexpr (Kind::kBytes) {
+    if (threadIdx.x < 32 && p.codes.given != nullptr && p.codes.one_scale) {
+      const ByteRule rule = given_rule<T, typename Kind::Code>(__ldg(p.codes.given));
+      if (threadIdx.x == 0) of_all = rule;
+    }
+  }
   for (int group = number / p.clusters_of_group; group < p.groups; group += groups_at_once) {
     int r = number % p.clusters_of_group + team.index * p.clusters_of_group;
     const char* x = p.x + static_cast<int64_t>(group) * p.rows_of_group * p.x_row_bytes;
@@ -77,7 +84,7 @@ __global__ void __launch_bounds__(ResidentMap<T, Kind>::kWarps * 32, 1)
       if constexpr (!Kind::kCodes) {
         put_numbers<T>(values, out);
       } else if constexpr (Kind::kBytes) {
-        put_bytes_of<T, typename Kind::Code>(p, team, joins, values, out, row_index);
+        put_bytes_of<T, typename Kind::Code>(p, team, joins, values, out, row_index, of_all);
       } else if constexpr (Map::kRotates) {
         put_rotated_of<T>(p, team, joins, values, out, row_index,
                           reinterpret_cast<float4*>(exchange));

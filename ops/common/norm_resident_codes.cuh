@@ -25,7 +25,8 @@ __device__ inline void put_numbers(const Values& values, char* out) {
 
 template <class T, class Code, class Values>
 __device__ inline void put_bytes_of(const ResidentNorm& p, ResidentTeam& team, ResidentJoins& joins,
-                                    const Values& values, char* out, int row_index) {
+                                    const Values& values, char* out, int row_index,
+                                    const ByteRule& of_all) {
   const RowQuantizer& o = p.codes;
   auto& row = values.row;
   MagnitudeOf<T> most;
@@ -42,8 +43,10 @@ __device__ inline void put_bytes_of(const ResidentNorm& p, ResidentTeam& team, R
     const float scale = Code::scale(largest);
     if (team.leads()) o.scale_out[row_index] = scale;
     rule = computed_rule<T, Code>(scale, largest);
+  } else if (o.one_scale) {
+    rule = of_all;
   } else {
-    rule = given_rule<T, Code>(__ldg(o.given + (o.one_scale ? 0 : row_index)));
+    rule = given_rule<T, Code>(__ldg(o.given + row_index));
   }
   const bool is_short = rule.by.is_short(__uint_as_float(largest));
   char* q = row_at(o.q, o.q_row_bytes, row_index) + static_cast<int64_t>(row.at.first) * kRun;
