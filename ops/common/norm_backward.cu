@@ -1,6 +1,7 @@
 // Gradients of rms_norm, layer_norm, adaln and rms_adaln on CUDA.
 // Map      rows: norm_backward_rows.cuh; a second kernel adds up the runs' sums in a fixed order.
-//          rows that no cluster holds: norm_backward_long.cuh.
+//          rows that no cluster holds: norm_backward_teams.cuh; with a residual, a gate or several
+//          groups norm_backward_long.cuh.
 //          any: a block a row for d_x, then a block 32 columns of all rows (of a group) for the
 //          sums; small tensors: a cluster does both.
 // Traffic  x and d_out (and residuals) once, d_x once; 4 bytes of sums a column, array and run.
@@ -17,6 +18,7 @@
 #include "ops/common/norm_backward_long.cuh"
 #include "ops/common/norm_backward_rows.cuh"
 #include "ops/common/norm_backward_sums.cuh"
+#include "ops/common/norm_backward_teams.cuh"
 
 namespace pestle::ops {
 namespace {
@@ -162,20 +164,19 @@ int kind_of(const NormBackward& b) {
   return n.scale.data != nullptr || n.subtract_mean || b.d_bias.data != nullptr ? kSums : kProducts;
 }
 
-// Shared memory of a block, beside what the kernel declares itself.
-int64_t ring_bytes(int compute_capability) {
-  const int64_t all = [&] {
-    switch (compute_capability) {
-      case 80:
-      case 87: return int64_t{163};
-      case 90:
-      case 100:
-      case 103: return int64_t{227};
-      default: return int64_t{99};
-    }
-  }();
-  return all * 1024 - static_cast<int64_t>(sizeof(Parts)) - 64;
+// Shared memory that a block may have.
+int64_t block_bytes(int compute_capability) {
+  switch (compute_capability) {
+    case 80:
+    case 87: return int64_t{163} * 1024;
+    case 90:
+    case 100:
+    case 103: return int64_t{227} * 1024;
+    default: return int64_t{99} * 1024;
+  }
 }
+// Beside what the kernel declares itself.
+int64_t beside_parts(int64_t memory) { return memory - static_cast<int64_t>(sizeof(Parts)) - 64; }
 
 // What a kernel has of a row; no lanes: it does not fit.
 template <class T, int kKind>
@@ -185,7 +186,7 @@ TeamPlan plan_of(const NormBackward& b, const Machine& machine) {
   // Two teams a block if small clusters allow it: one works while the other waits for its sums.
   constexpr int kMostOfTwo = kKind == kProducts ? 8 : 2;
   TeamPlan plan;
-  const int64_t memory = ring_bytes(machine.compute_capability);
+  const int64_t memory = beside_parts(block_bytes(machine.compute_capability));
   const int most_blocks = largest_cluster(machine.compute_capability);
   plan.units = static_cast<int>(b.forward.columns() / Limit::kWide);
   for (int teams = 2; teams > 0; --teams) {
@@ -282,11 +283,72 @@ Status start_long(const Call& call, const char* name, const GradientJob& job, in
   return launch(call, name, {job.runs.runs * stripes, kColumnsThreads}, columns_kernel<T>, job,
                 facts, stripes);
 }
+
+// ---- teams ----
+
+// Blocks that an H200 runs at once. No more anywhere, since teams order the sums.
+constexpr int64_t kMostTeamBlocks = 264;
+
+// Shares the rows among teams, or leaves `job` alone: false.
+template <class T, int kKind>
+Result<bool> start_teams(const Call& call, const char* name, GradientJob& job, int64_t rows,
+                         bool keeps_sums, int64_t memory) {
+  using Own = TeamGradients<T, kKind, kTeamRows>;
+  static BlocksAtOnce at_once;
+  const auto kernel = teams_kernel<T, kKind, kTeamRows>;
+  TeamJob t;
+  t.stages = 3;
+  t.warps = kTeamWarps;
+  const size_t bytes = static_cast<size_t>(t.stages) * Own::kStageBytes;
+  if (static_cast<int64_t>(bytes + sizeof(TeamShared)) > memory) return false;
+  const auto most =
+      at_once.of(device_index(call), reinterpret_cast<const void*>(kernel), kTeamThreads, bytes);
+  PESTLE_TRY(most.status());
+  t.units = static_cast<int>(job.columns / Own::kWide);
+  t.rows = static_cast<int>(rows);
+  t.blocks = static_cast<int>(ceil_div(t.units, int64_t{kTeamThreads}));
+  const int64_t blocks = std::min<int64_t>(most.value(), kMostTeamBlocks);
+  t.teams = static_cast<int>(std::min(ceil_div(rows, int64_t{kTeamRows}), blocks / t.blocks));
+  if (t.teams < 2) return false;
+  job.runs = RowRuns();
+  job.runs.groups = 1;
+  job.runs.group_rows = rows;
+  job.runs.runs = job.runs.runs_of_group = t.teams;
+  t.job = job;
+  t.keeps_sums = keeps_sums;
+  t.words = reinterpret_cast<uint64_t*>(job.sums + kArrays * job.columns * most_runs(job.columns));
+  PESTLE_TRY(clear(call, t.words, rows * t.blocks * Own::kWords * 8));
+  const Grid grid{int64_t{t.blocks} * t.teams, kTeamThreads, bytes, 1};
+  PESTLE_TRY(launch_together(call, name, grid, kernel, t));
+  return true;
+}
 template <class T>
-Status start(const Call& call, const char* name, const Way& way, const GradientJob& job,
-             int64_t rows, int64_t memory) {
+Result<bool> start_teams(const Call& call, const char* name, const NormBackward& b,
+                         GradientJob& job, int64_t memory) {
+  const int64_t rows = b.forward.rows();
+  const bool keeps_sums = b.d_bias.data != nullptr || b.d_shift.data != nullptr;
+  return kind_of(b) == kProducts
+             ? start_teams<T, kProducts>(call, name, job, rows, keeps_sums, memory)
+             : start_teams<T, kSums>(call, name, job, rows, keeps_sums, memory);
+}
+// Rows that no cluster holds, of one group, without gate or residual.
+bool by_teams(const NormBackward& b, const TeamPlan& plan) {
+  if (is_general(kind_of(b)) || b.groups() != 1 || b.forward.rows() >= int64_t{1} << 30)
+    return false;
+  return plan.lanes == 0;
+}
+
+template <class T>
+Status start(const Call& call, const char* name, const NormBackward& b, const Way& way,
+             GradientJob& job, int64_t memory) {
+  const int64_t rows = b.forward.rows();
+  if (by_teams(b, way.plan)) {
+    const auto done = start_teams<T>(call, name, b, job, memory);
+    PESTLE_TRY(done.status());
+    if (done.value()) return {};
+  }
   if (way.plan.lanes == 0) return start_long<T>(call, name, job, rows);
-  return start_kind<T>(call, name, way.kind, job, memory);
+  return start_kind<T>(call, name, way.kind, job, beside_parts(memory));
 }
 
 // The second kernel as the first one's multiprocessors are set up: all memory shared, no L1.
@@ -377,11 +439,11 @@ Status norm_backward_cuda(const Call& call, const char* name, const NormBackward
   job.one_by_count = 1.0f / static_cast<float>(n.columns());
   job.subtract_mean = n.subtract_mean;
   job.keeps_weight = b.d_weight.data != nullptr;
-  const int64_t memory = ring_bytes(machine.compute_capability);
+  const int64_t memory = block_bytes(machine.compute_capability);
   switch (n.x.dtype) {
-    case DType::kBF16: PESTLE_TRY(start<Bf16>(call, name, way, job, n.rows(), memory)); break;
-    case DType::kF16: PESTLE_TRY(start<F16>(call, name, way, job, n.rows(), memory)); break;
-    default: PESTLE_TRY(start<F32>(call, name, way, job, n.rows(), memory)); break;
+    case DType::kBF16: PESTLE_TRY(start<Bf16>(call, name, b, way, job, memory)); break;
+    case DType::kF16: PESTLE_TRY(start<F16>(call, name, b, way, job, memory)); break;
+    default: PESTLE_TRY(start<F32>(call, name, b, way, job, memory)); break;
   }
   return add_up_runs(call, name, b, job);
 }

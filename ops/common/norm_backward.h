@@ -41,7 +41,7 @@ inline constexpr const char* kNormDResidualSentence =
 // Partial sums of runs of rows: four arrays of K floats a run (kMostRuns of them on the CPU).
 inline constexpr const char* kNormBackwardCpuWorkspace = "4*4*16*K";
 inline constexpr const char* kNormBackwardCudaWorkspace =
-    "4*4*K*max(8, min(2112, 2162688/max(K,1))) + 16*M";
+    "4*4*K*max(8, min(2112, 2162688/max(K,1))) + 16*M*max(1, cdiv(K, 1024))";
 
 // ---- for implementations ----
 

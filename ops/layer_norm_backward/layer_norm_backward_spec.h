@@ -32,7 +32,7 @@ inline constexpr Case cases[] = {
     {"M=7 K=64 x=f32 weight=bf16 gate=f32 G=1 eps=0.001", kSmoke, Dist::kOutliers},
     {"M=24 K=2056 weight=bf16 residual=bf16 gate=bf16 G=3 d_residual_out=bf16"},
     {"M=40 K=1000 bias=f32"},
-    {"M=2 K=20000 weight=f32"},
+    {"M=5 K=20000 weight=f32"},
     {"M=0 K=16 weight=f32 bias=f32", kEdge},
     {"M=3 K=0 weight=f32", kEdge},
     {"M=1 K=1 x=f32 weight=f32", kEdge},
