@@ -52,6 +52,37 @@ __device__ inline void store_chunk(const Elements<T>& out, int chunk, const floa
   out.store(chunk, v);
 }
 
+// A row of f32 for what treats every element alike: a thread's unit is two pieces of 16 bytes that
+// lie apart, so that neighbouring threads' pieces are neighbours and a warp asks for whole sectors.
+struct Apart {
+  static constexpr int kBytes = 4;
+  using Raw = F32::Raw;
+  char* row;
+  int lane, lanes, pieces;
+
+  __device__ Apart(const RowTensor& t, const RowPlace& p)
+      : row(Vectors<F32>(t, p).row), lane(p.lane), lanes(p.lanes), pieces(2 * p.units) {}
+  __device__ int piece(int chunk, int half) const { return (2 * chunk + half) * lanes + lane; }
+  __device__ uint4 load_piece(int number) const {
+    return number < pieces ? load16(row + int64_t{number} * 16) : make_uint4(0, 0, 0, 0);
+  }
+  __device__ Raw load(int chunk) const {
+    return {load_piece(piece(chunk, 0)), load_piece(piece(chunk, 1))};
+  }
+  __device__ static void values(const Raw& raw, float (&v)[kUnit]) { F32::to_f32(raw, v); }
+  __device__ void store(int chunk, const float (&v)[kUnit]) const {
+    const Raw raw = F32::pack(v);
+    if (piece(chunk, 0) < pieces) store16(row + int64_t{piece(chunk, 0)} * 16, raw.low);
+    if (piece(chunk, 1) < pieces) store16(row + int64_t{piece(chunk, 1)} * 16, raw.high);
+  }
+};
+__device__ inline void store_chunk(const Apart& out, int chunk, const float (&v)[kUnit]) {
+  const F32::Raw raw = F32::pack(v);
+  const int low = out.piece(chunk, 0), high = out.piece(chunk, 1);
+  if (low < out.pieces) reinterpret_cast<uint4*>(out.row)[low] = raw.low;
+  if (high < out.pieces) reinterpret_cast<uint4*>(out.row)[high] = raw.high;
+}
+
 template <class Access>
 __global__ void __launch_bounds__(kThreads, Access::kBytes == 2 ? 8 : 5)
     forward_kernel(ActivationJob job) {
@@ -107,16 +138,20 @@ __global__ void __launch_bounds__(kThreads, Access::kBytes == 2 ? 5 : 4)
 
 }  // namespace activation_device
 
+// How units are reached, where 16 bytes at a time do.
+template <class T>
+using Units = std::conditional_t<T::kBytes == 4, activation_device::Apart, cuda::Vectors<T>>;
+
 template <class T>
 Status start_activation(const Call& call, const char* name, const ActivationJob& job, bool any) {
   using namespace activation_device;
   const cuda::Grid grid{job.groups.blocks(), job.groups.threads()};
   if (job.grad.is_present) {
     return any ? launch_early(call, name, grid, backward_kernel<Elements<T>>, job)
-               : launch_early(call, name, grid, backward_kernel<Vectors<T>>, job);
+               : launch_early(call, name, grid, backward_kernel<Units<T>>, job);
   }
   return any ? launch_early(call, name, grid, forward_kernel<Elements<T>>, job)
-             : launch_early(call, name, grid, forward_kernel<Vectors<T>>, job);
+             : launch_early(call, name, grid, forward_kernel<Units<T>>, job);
 }
 
 inline Status run_activation(const Call& call, const char* name, const ActivationJob& job,

@@ -145,7 +145,8 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const __grid_constant__ 
     }
 #pragma unroll
     for (float& e : v) e = d_loss * (e - job.shared);
-    Piece<T>::store(out + c * kThreads * 16, v);
+    // Without a hint: evict-first stores cost 0.5 %, since as much is written as read.
+    *reinterpret_cast<uint4*>(out + c * kThreads * 16) = Piece<T>::packed(v);
   }
 }
 
