@@ -6,6 +6,7 @@
 #include "backends/cuda/device/row_ring.cuh"
 #include "backends/cuda/device/tiles.h"
 #include "ops/common/channel_affine.cuh"
+#include "ops/common/product_codes.cuh"
 #include "ops/common/row_codes.cuh"
 #include "ops/group_norm/group_norm_groups.h"
 
@@ -110,11 +111,31 @@ __device__ __noinline__ void put_codes(uint8_t* to, uint4 piece, const char* sca
   else
     store4(to, codes.x);
 }
-// A piece of rounded values and its codes; `at`: its first byte in out.
+// What numbers are multiplied by for their codes, where that decides as the quotient by the scale
+// does; else 0. By whole warps.
 template <class T>
-__device__ inline void store_result(const Job& p, int64_t at, const uint4& piece) {
+__device__ inline float code_factor(const char* q_scale) {
+  using Code = Fp8Code<formats::E4m3>;
+  const float scale = __uint_as_float(__ldg(reinterpret_cast<const uint32_t*>(q_scale)));
+  const ByteRule rule = given_rule<T, Code>(scale);
+  return rule.is_product && scale >= 0x1p-60f && scale <= 0x1p60f ? rule.factor : 0.0f;
+}
+// A piece of rounded values and its codes; `at`: its first byte in out. `factor`: code_factor, or 0
+// where NaN may be among them.
+template <class T>
+__device__ inline void store_result(const Job& p, int64_t at, const uint4& piece, float factor) {
   if (p.out != nullptr) store16(p.out + at, piece);
-  if (p.q != nullptr) put_codes<T>(p.q + at / T::kBytes, piece, p.q_scale);
+  if (p.q == nullptr) return;
+  if constexpr (T::kBytes == 2) {
+    if (factor != 0) {
+      float v[kUnit];
+      T::to_f32({piece}, v);
+      for (int j = 0; j < kUnit; ++j) v[j] *= factor;
+      store8(p.q + at / T::kBytes, fp8_codes<formats::E4m3>(v));
+      return;
+    }
+  }
+  put_codes<T>(p.q + at / T::kBytes, piece, p.q_scale);
 }
 #endif
 

@@ -149,7 +149,7 @@ __device__ inline float2 whole_of(const LongJob& p, uint32_t group) {
 
 template <class T, bool kSum>
 __device__ inline void put_unit(const Job& p, int64_t at, const float2& of, const float2& wb,
-                                bool sound, float (&v)[kUnit]) {
+                                bool sound, float codes, float (&v)[kUnit]) {
   constexpr int kPiece = 16 / T::kBytes;
   if constexpr (kSum) {
     if (p.residual_out != nullptr) T::put(p.residual_out + at, round_unit<T>(v));
@@ -160,13 +160,13 @@ __device__ inline void put_unit(const Job& p, int64_t at, const float2& of, cons
   if (!sound) {
     for (int j = 0; j < kUnit && p.silu; ++j) v[j] = silu_of(v[j]);
     for (int k = 0; k < kUnit / kPiece; ++k) {
-      store_result<T>(p, at + 16 * k, round_piece<T>(v + k * kPiece));
+      store_result<T>(p, at + 16 * k, round_piece<T>(v + k * kPiece), 0);
     }
     return;
   }
   if (p.silu) silu_pairs<kUnit>(v);
   for (int k = 0; k < kUnit / kPiece; ++k) {
-    store_result<T>(p, at + 16 * k, round_numbers<T>(v + k * kPiece));
+    store_result<T>(p, at + 16 * k, round_numbers<T>(v + k * kPiece), codes);
   }
 }
 
@@ -183,6 +183,7 @@ __global__ void __launch_bounds__(kThreads, kResultBlocks)
   Units<T, kSum> in;
   in.load(p.job, start, tile + threadIdx.x);
   TileChannels<kSum> channels(p.job, place, tile, end, true);
+  const float codes = p.job.q == nullptr ? 0.0f : code_factor<T>(p.job.q_scale);
   wait_previous_kernel();
   const float2 of = whole_of(p, group);
   // No infinity and no NaN can come out.
@@ -194,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, kResultBlocks)
     channels.of(unit, true);
     float v[kUnit];
     in.values(i, channels.gate, v);
-    put_unit<T, kSum>(p.job, start + unit * (kUnit * T::kBytes), of, channels.wb, sound, v);
+    put_unit<T, kSum>(p.job, start + unit * (kUnit * T::kBytes), of, channels.wb, sound, codes, v);
   }
 }
 

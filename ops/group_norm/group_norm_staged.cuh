@@ -78,6 +78,7 @@ struct StagedParts {
   float2 parameters[2][kChannels];
   float gates[2][kSum ? kChannels : 1];
   uint64_t arrived[2];
+  float factor;  // of codes
 };
 
 template <class T, int kThreads, bool kSum>
@@ -272,10 +273,10 @@ struct Staged {
     for (int j = 0; j < kElements; ++j) v[j] = __fmaf_rn(v[j] - mean, w, wb.y);
     if (sound && fabsf(wb.x) + fabsf(wb.y) < 1e18f) {
       if constexpr (kSilu) silu_pairs<kElements>(v);
-      store_result<T>(p.job, to, round_numbers<T>(v));
+      store_result<T>(p.job, to, round_numbers<T>(v), parts.factor);
     } else {
       for (int j = 0; j < kElements; ++j) v[j] = kSilu ? silu_of(v[j]) : v[j];
-      store_result<T>(p.job, to, round_piece<T>(v));
+      store_result<T>(p.job, to, round_piece<T>(v), 0);
     }
   }
   template <bool kSilu>
@@ -350,6 +351,10 @@ __global__ void __launch_bounds__(kThreads, kStagedThreads / kThreads)
   uint32_t place = own.get;
   for (int i = 0; i < p.plan.ring; ++i, place = own.after(place)) own.fetch(place);
   own.ask_for_parameters(blockIdx.x / p.plan.cluster);
+  if (p.job.q != nullptr && threadIdx.x < 32) {
+    const float factor = code_factor<T>(p.job.q_scale);
+    if (threadIdx.x == 0) parts.factor = factor;
+  }
   if (p.plan.cluster > 1) {  // others' shared memory is theirs only once they have begun
     if (threadIdx.x == 0) {
       for (int i = 0; i < 2; ++i) begin_barrier(&parts.arrived[i]);
