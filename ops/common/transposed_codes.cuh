@@ -14,7 +14,7 @@
 //          (86 % by two blocks a multiprocessor, not three, which spill 100 bytes), computed and
 //          without q_t 93 % (85 %); 32760 x 5120, where
 //          q_t's rows begin inside sectors: fp8 89 %, int8 87 % (87 and 86 % by 16 down, 84 % by
-//          64; 82 % with sectors in parts), squares 74 %.
+//          64; 82 % with sectors in parts), squares 74 %: joined_squares.cuh is faster.
 // Tried    squares down a strip of 8 or 16, what fills no sector kept for the next: 72 and 73 %;
 //          four blocks a multiprocessor: squares 73 %; q by plain stores: the same.
 #pragma once

@@ -2,6 +2,7 @@
 // with the codes transposed, ops/common/transposed_codes.cuh.
 #include "ops/common/element.h"
 #include "ops/common/fp8_scale_grid.h"
+#include "ops/common/joined_squares.cuh"
 #include "ops/common/quantize_rows.cuh"
 #include "ops/common/transposed_codes.cuh"
 #include "ops/quantize_fp8/quantize_fp8_spec.h"
@@ -42,6 +43,14 @@ Status run(const Call& call) {
     return run_quantize_rows<Fp8Code<F>>(call, "quantize_fp8", rows_of(call));
   });
 }
+Status run_joined(const Call& call) {
+  return with_fp8(call.tensor(kQ).dtype, [&]<class F>(F) {
+    return run_quantize_joined<Fp8Code<F>>(call, "quantize_fp8_joined", rows_of(call));
+  });
+}
+std::string refuses_joined(const Call& call, const Machine&) {
+  return refuse_quantize_joined(rows_of(call));
+}
 Status run_tiles(const Call& call) {
   return with_fp8(call.tensor(kQ).dtype, [&]<class F>(F) {
     return run_quantize_tiles<Fp8Code<F>, true>(call, "quantize_fp8_tiles", rows_of(call));
@@ -66,6 +75,12 @@ constexpr Impl kImpls[] = {
      .refuses = refuses,
      .run = run,
      .workspace = "if(has(scale) || numel(scale_out) > 1, 0, 4096)"},
+    {.id = "cuda/quantize_fp8_joined",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_joined,
+     .run = run_joined,
+     .workspace = "if(has(scale), 0, 4*numel(scale_out))"},
     {.id = "cuda/quantize_fp8_tiles",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

@@ -1,6 +1,7 @@
 // quantize_int8 on CUDA: ops/common/quantize_rows.cuh with these codes and scales; rotated first,
 // ops/common/quantize_rotated.cuh; with the codes transposed, ops/common/transposed_codes.cuh.
 #include "ops/common/int8_scale_grid.h"
+#include "ops/common/joined_squares.cuh"
 #include "ops/common/quantize_rotated.cuh"
 #include "ops/common/quantize_rows.cuh"
 #include "ops/common/transposed_codes.cuh"
@@ -49,6 +50,12 @@ Status run_rotated(const Call& call) {
 std::string refuses_rotated(const Call& call, const Machine&) {
   return refuse_quantize_rotated(rows_of(call));
 }
+Status run_joined(const Call& call) {
+  return run_quantize_joined<Int8Code>(call, "quantize_int8_joined", rows_of(call));
+}
+std::string refuses_joined(const Call& call, const Machine&) {
+  return refuse_quantize_joined(rows_of(call));
+}
 Status run_tiles(const Call& call) {
   return run_quantize_tiles<Int8Code, false>(call, "quantize_int8_tiles", rows_of(call));
 }
@@ -75,6 +82,11 @@ constexpr Impl kImpls[] = {
      .refuses = refuses_rotated,
      .run = run_rotated,
      .workspace = "if(has(scale) || numel(scale_out) > 1, 0, 4)"},
+    {.id = "cuda/quantize_int8_joined",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_joined,
+     .run = run_joined},
     {.id = "cuda/quantize_int8_tiles",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
