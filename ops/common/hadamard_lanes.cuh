@@ -61,10 +61,12 @@ __device__ inline void long_butterflies(float (&v)[kLongRun]) {
 }
 
 // From 64 neighbours a lane to eight units of 8, as long_run_offset says, in two rounds: first the
-// first half of each run, which becomes the units of even number. Quad i of lane l's half lies at
+// first half of each run, which becomes the units of even number; kGroups: to four whole groups of
+// 16, one of each lane of four. Quad i of lane l's half lies at
 // l * 8 + (i ^ f(l)), where f makes eight neighbouring lanes meet no bank twice, neither when each
 // writes its quad i nor when two groups of four read quad 2 * j + i of one member each. `shared`
 // lies at a multiple of 128 bytes.
+template <bool kGroups = false>
 __device__ inline void exchange_long_runs(float (&v)[kLongRun], float4* shared) {
   const int lane = threadIdx.x % 32;
   const int group = lane / 4, part = lane % 4;
@@ -75,7 +77,7 @@ __device__ inline void exchange_long_runs(float (&v)[kLongRun], float4* shared) 
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const float* from = v + 32 * h + 4 * i;
+      const float* from = v + (kGroups ? i / 2 * 16 + 8 * h + i % 2 * 4 : 32 * h + 4 * i);
       shared[(lane * 8 + f) ^ i] = make_float4(from[0], from[1], from[2], from[3]);
     }
     __syncwarp();

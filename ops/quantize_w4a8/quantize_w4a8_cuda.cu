@@ -116,17 +116,7 @@ struct Search {
   }
 };
 
-struct Job {
-  const char* x;
-  int64_t x_row_bytes;
-  int x_bytes;
-  DType x_dtype;
-  char* q;
-  int64_t q_row_bytes;
-  char* scale_rel;
-  int64_t scale_rel_row_bytes;
-  float* scale_channel;
-  int columns;
+struct Job : RowTensors {
   int chunks;
 };
 
@@ -461,21 +451,25 @@ __global__ void __launch_bounds__(kAnyThreads) any_scales(const AnyJob job, int6
 
 // ---- host ----
 
-Status run(const Call& call) {
+RowTensors row_tensors(const Call& call) {
   const TensorView& x = call.tensor(kX);
   const TensorView& scale_rel = call.tensor(kScaleRel);
+  return {x.as<const char>(),
+          row_distance(x),
+          dtype_bytes(x.dtype),
+          x.dtype,
+          call.tensor(kQ).as<char>(),
+          row_distance(call.tensor(kQ)),
+          scale_rel.as<char>(),
+          scale_rel.strides[0],
+          call.tensor(kScaleChannel).as<float>(),
+          static_cast<int>(x.shape[1])};
+}
+
+Status run(const Call& call) {
+  const TensorView& x = call.tensor(kX);
   const auto chunks = static_cast<int>(ceil_div(x.shape[1], kChunk));
-  const Job job{x.as<const char>(),
-                row_distance(x),
-                dtype_bytes(x.dtype),
-                x.dtype,
-                call.tensor(kQ).as<char>(),
-                row_distance(call.tensor(kQ)),
-                scale_rel.as<char>(),
-                scale_rel.strides[0],
-                call.tensor(kScaleChannel).as<float>(),
-                static_cast<int>(x.shape[1]),
-                chunks};
+  const Job job{row_tensors(call), chunks};
   const int warps = std::min(chunks, kMostWarps);
   const Grid grid{x.shape[0], 32 * warps, static_cast<size_t>(chunks * kChunkBytes)};
   const auto start = [&](auto n) -> Status {
@@ -489,19 +483,7 @@ Status run(const Call& call) {
 
 Status run_fixed(const Call& call) {
   const TensorView& x = call.tensor(kX);
-  const TensorView& scale_rel = call.tensor(kScaleRel);
-  FixedJob job{x.as<const char>(),
-               row_distance(x),
-               dtype_bytes(x.dtype),
-               x.dtype,
-               call.tensor(kQ).as<char>(),
-               row_distance(call.tensor(kQ)),
-               scale_rel.as<char>(),
-               scale_rel.strides[0],
-               call.tensor(kScaleChannel).as<float>(),
-               x.shape[0],
-               static_cast<int>(x.shape[1]),
-               1};
+  FixedJob job{row_tensors(call), x.shape[0], 1};
   const auto warps = static_cast<int>(ceil_div(x.shape[1], kLongPiece));
   // The tables of a thread block cost as much as two of its rows: two waves of blocks at most.
   const int64_t at_once = static_cast<int64_t>(std::max(1, kResidentWarps / warps)) *

@@ -22,7 +22,8 @@ namespace pestle::ops::quantize_w4a8 {
 
 using cuda::fp8_pair;
 
-struct FixedJob {
+// The call's tensors, for kernels whose rows have no gaps.
+struct RowTensors {
   const char* x;
   int64_t x_row_bytes;
   int x_bytes;
@@ -32,8 +33,11 @@ struct FixedJob {
   char* scale_rel;
   int64_t scale_rel_row_bytes;
   float* scale_channel;
-  int64_t rows;
   int columns;
+};
+
+struct FixedJob : RowTensors {
+  int64_t rows;
   int rows_each;  // of a thread block
 };
 
@@ -425,47 +429,12 @@ __device__ inline uint32_t turn_bytes(uint32_t word) {
   return __byte_perm(word, across, lane < 2 ? 0x5410 : 0x3276);
 }
 
-// As exchange_long_runs, but lane r of four gets quads 4 * r to 4 * r + 3 of each one's run.
-__device__ inline void exchange_groups(float (&v)[kLongRun], float4* shared) {
-  const int lane = threadIdx.x % 32;
-  const int group = lane / 4, part = lane % 4;
-  const int f = part << 1 | (group & 1);
-  float first[kLongRun / 2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float* from = v + i / 2 * 16 + 8 * h + i % 2 * 4;
-      shared[(lane * 8 + f) ^ i] = make_float4(from[0], from[1], from[2], from[3]);
-    }
-    __syncwarp();
-#pragma unroll
-    for (int m = 0; m < 4; ++m) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float4 quad = shared[((group * 32 + f) ^ (m << 1 | i)) + m * 8];
-        float* to = h == 0 ? first + 8 * m + 4 * i : v + 16 * m + 8 + 4 * i;
-        to[0] = quad.x;
-        to[1] = quad.y;
-        to[2] = quad.z;
-        to[3] = quad.w;
-      }
-    }
-  }
-#pragma unroll
-  for (int m = 0; m < 4; ++m) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) v[16 * m + i] = first[8 * m + i];
-  }
-}
-
 template <int kN>
 __device__ inline void rotate_groups(float (&v)[kLongRun], float4* shared) {
   long_butterflies<1, true>(v);
   long_butterflies<4, true>(v);
   long_butterflies<16, true>(v);
-  exchange_groups(v, shared);
+  exchange_long_runs<true>(v, shared);
   if constexpr (kN == 256) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) butterfly<true>(v[i], v[16 + i], v[32 + i], v[48 + i]);
@@ -482,7 +451,7 @@ __device__ inline void quantize_fixed_row(const FixedJob& job, int64_t row, int 
   fit_closely<1>(v, norm, of.offset(1) < of.left, cell, fits);
   fit_closely<2>(v, norm, of.offset(2) < of.left, cell, fits);
   fit_closely<3>(v, norm, of.offset(3) < of.left, cell, fits);
-  // What other warps have found already spares this one its own best group, mostly.
+  // What other warps have found already spares this one its own best group, at times.
   uint32_t least = __reduce_max_sync(~0u, __float_as_uint(fits.least));
   if (lane == 0) least = max(least, atomicMax(&tables.least_peak[turn], least));
   least = __shfl_sync(~0u, least, 0);
