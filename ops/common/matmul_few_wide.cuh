@@ -16,8 +16,8 @@
 //          in f32 registers; 8-bit integers in s32. Epilogue in f32, one rounding.
 //          A kernel's start overlaps the end of the one before; until that has ended, for it may
 //          have made the weight, b goes no further than the L2.
-// Measured H200, us, bf16 / fp8: 16, 4096, 4096 11.1 / 6.4; 16, 14336, 4096 31.4 / 17.3; 1, 4096,
-//          14336 31.1 (ops/matmul/matmul.md).
+// Measured H200, us, bf16 / fp8: 1, 4096, 4096 10.1 / 5.8; 16, 4096, 4096 10.2 / 6.0; 16, 14336,
+//          4096 31.5 / 16.6, scales of rows 16.6 (ops/matmul/matmul.md).
 #pragma once
 
 #include "backends/cuda/early_launch.h"
@@ -42,8 +42,9 @@ struct FewWideJob {
   int k_stages = 0;    // stages a tile
   int stages = 0;      // of the ring
   int ring_bytes = 0;
-  int early = 0;      // stages of b that go to the L2 before the kernel in front has ended
-  bool late = false;  // the next kernel may begin when all loads have been asked for, else at once
+  int early = 0;        // stages of b that go to the L2 before the kernel in front has ended
+  int start_after = 0;  // the next kernel may begin when so many stages were asked for; 0: at once
+  int a_rows = kFewRows;  // of a that a box brings; the rest of its 16 rows is what lay there
 };
 
 // In shared memory; the ring comes first.
@@ -130,16 +131,18 @@ struct FewWide {
   __device__ static void produce(const Memory& s, const FewWideJob& job) {
     const int bytes = stage_bytes(job);
     Place at;
+    const int expected = kWideBoxes * (box_bytes(job) + job.a_rows * kRowBytes);
+    int asked = 0;
     for (int tile = blockIdx.x; tile < job.tile.tiles; tile += gridDim.x) {
       for (int step = 0; step < job.k_stages; ++step) {
         hopper::wait(&s.barriers.empty[at.stage], at.parity ^ 1);
         uint64_t* full = &s.barriers.full[at.stage];
-        hopper::arrive_expecting(full, bytes);
+        hopper::arrive_expecting(full, expected);
         load_stage(job, s.ring + at.stage * bytes, full, tile, step);
         at.advance(job.stages);
+        if (++asked == job.start_after) cuda::start_next_kernel();
       }
     }
-    if (job.late) cuda::start_next_kernel();
   }
 
   // One instruction of one block of 64 columns: unit i (of four) of 128 bytes of k.
@@ -221,9 +224,35 @@ struct FewWide {
     }
   }
 
+  // Factors and biases are asked for before the products and looked at behind them: a trip to
+  // memory takes as long as a stage's bytes, and one behind the other would hold the products back.
   struct Values {
-    float factor[2] = {1, 1}, bias[2] = {};
+    float factor[2] = {1, 1};
+    uint32_t bias[2] = {0, 0};  // as bits of its dtype
   };
+  struct RowValues {
+    float factor[4] = {1, 1, 1, 1};
+    float alpha = 1;
+  };
+  __device__ static float ask(const float* p) {
+    float v;
+    asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p));
+    return v;
+  }
+  __device__ static uint32_t ask_bits(const hopper::FloatMatrix& t, int64_t offset) {
+    uint32_t v;
+    if (t.dtype == hopper::Float::kF32) {
+      asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(t.data + offset * 4));
+    } else {
+      asm volatile("{\n.reg .u16 h;\nld.global.nc.u16 h, [%1];\ncvt.u32.u16 %0, h;\n}"
+                   : "=r"(v)
+                   : "l"(t.data + offset * 2));
+    }
+    return v;
+  }
+  __device__ static float factor_at(const hopper::Factors& f, float asked) {
+    return f.of_terms && fabsf(asked) == INFINITY ? NAN : asked;
+  }
 
   // This thread's columns of out (of a block: two, 8 apart) and rows (4).
   __device__ static int column_of(const FewWideJob& job, int tile, int block, int half) {
@@ -231,64 +260,137 @@ struct FewWide {
     const int n = tile * job.tile.columns + c;
     return c < job.tile.columns && n < job.epilogue.n ? n : -1;
   }
+  __device__ static int row_of(int i) { return threadIdx.x % 4 * 2 + i / 2 * 8 + i % 2; }
   __device__ static Values values_of(const FewWideJob& job, int tile, int block) {
     const hopper::EpilogueArguments& e = job.epilogue;
     Values v;
+    int n[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int n = column_of(job, tile, block, half);
-      if (n < 0) continue;
-      if (e.columns.data) v.factor[half] = e.columns.at(n);
-      if (e.bias.data) v.bias[half] = float_at(e.bias, n * e.bias.column_stride);
+    for (int half = 0; half < 2; ++half) n[half] = max(0, column_of(job, tile, block, half));
+    if (e.columns.data) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        v.factor[half] = ask(e.columns.data + n[half] * e.columns.step);
+    }
+    if (e.bias.data) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        v.bias[half] = ask_bits(e.bias, n[half] * e.bias.column_stride);
     }
     return v;
   }
-  __device__ static void finish(const FewWideJob& job, int tile, int block, const Values& values,
-                                const float (&row_factor)[4], float alpha, const Sum (&d)[8]) {
-    const hopper::EpilogueArguments& e = job.epilogue;
-    float v[8];
+  __device__ static RowValues row_values(const hopper::EpilogueArguments& e) {
+    RowValues v;
+    if (e.rows.data) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int m = row_of(i);
+        v.factor[i] = ask(e.rows.data + (m < e.m ? m : 0) * e.rows.step);
+      }
+    }
+    if (e.alpha) v.alpha = ask(e.alpha);
+    return v;
+  }
+
+  // The results of a block: element i is of row i / 4 * 2 + i % 2 and of column i / 2 % 2.
+  __device__ static void scale(const hopper::EpilogueArguments& e, const Values& values,
+                               const RowValues& rows, const Sum (&d)[8], float (&v)[8]) {
+    float bias[2] = {0, 0}, column[2], row[4];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      column[half] = factor_at(e.columns, values.factor[half]);
+      if (e.bias.data)
+        bias[half] = e.bias.dtype == hopper::Float::kF32
+                         ? __uint_as_float(values.bias[half])
+                         : hopper::half_of(values.bias[half], e.bias.dtype);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) row[i] = factor_at(e.rows, rows.factor[i]);
 #pragma unroll
     for (int i = 0; i < 8; ++i)
-      v[i] = static_cast<float>(d[i]) * row_factor[i / 4 * 2 + i % 2] * values.factor[i / 2 % 2] *
-                 alpha +
-             values.bias[i / 2 % 2];
-    hopper::activate_all(e.activation, v);
+      v[i] = static_cast<float>(d[i]) * row[i / 4 * 2 + i % 2] * column[i / 2 % 2] * rows.alpha +
+             bias[i / 2 % 2];
+  }
+  // Where a thread's results of a block go; known before the products, for a warp is alone on its
+  // scheduler, and behind them each instruction delays the next kernel's start.
+  struct Places {
+    char* column[2];
+    int64_t row[4];
+  };
+  __device__ static Places places_of(const FewWideJob& job, int tile, int block) {
+    const hopper::FloatMatrix& out = job.epilogue.out;
+    const int bytes = out.element_bytes();
+    Places p;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int n = column_of(job, tile, block, i / 2 % 2);
-      const int m = threadIdx.x % 4 * 2 + i / 4 * 8 + i % 2;
-      if (n < 0 || m >= e.m) continue;
-      float y = v[i];
-      if (e.residual.data)
-        y += float_at(e.residual, m * e.residual.row_stride + n * e.residual.column_stride);
-      char* p = const_cast<char*>(e.out.data) +
-                (m * e.out.row_stride + n * e.out.column_stride) * e.out.element_bytes();
-      if (e.out.dtype == hopper::Float::kF32)
-        *reinterpret_cast<float*>(p) = y;
-      else
-        *reinterpret_cast<uint16_t*>(p) = static_cast<uint16_t>(hopper::pack(y, 0, e.out.dtype));
+    for (int half = 0; half < 2; ++half) {
+      const int n = column_of(job, tile, block, half);
+      p.column[half] = const_cast<char*>(out.data) + n * out.column_stride * bytes;
+      asm volatile("" : "+l"(p.column[half]));  // here, not where it is used
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      p.row[i] = row_of(i) * out.row_stride * bytes;
+      asm volatile("" : "+l"(p.row[i]));
+    }
+    return p;
+  }
+  __device__ static void finish(const FewWideJob& job, int tile, int block, const Values& values,
+                                const RowValues& rows, const Places& places, const Sum (&d)[8]) {
+    const hopper::EpilogueArguments& e = job.epilogue;
+    const int n[2] = {column_of(job, tile, block, 0), column_of(job, tile, block, 1)};
+    float v[8];
+    scale(e, values, rows, d, v);
+    hopper::activate_all(e.activation, v);
+    if (e.residual.data) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int m = row_of(i / 4 * 2 + i % 2);
+        if (n[i / 2 % 2] >= 0 && m < e.m)
+          v[i] += float_at(e.residual,
+                           m * e.residual.row_stride + n[i / 2 % 2] * e.residual.column_stride);
+      }
+    }
+    store(e, n, places, v);
+  }
+  __device__ static void store(const hopper::EpilogueArguments& e, const int (&n)[2],
+                               const Places& places, const float (&v)[8]) {
+    if (e.out.dtype == hopper::Float::kF32) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int half = i / 2 % 2, r = i / 4 * 2 + i % 2;
+        if (n[half] >= 0 && row_of(r) < e.m)
+          *reinterpret_cast<float*>(places.column[half] + places.row[r]) = v[i];
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {  // two rows
+      const int half = i / 2 % 2, r = i / 4 * 2;
+      const uint32_t two = hopper::pack(v[i], v[i + 1], e.out.dtype);
+      char* to = places.column[half];
+      if (n[half] >= 0 && row_of(r) < e.m)
+        *reinterpret_cast<uint16_t*>(to + places.row[r]) = static_cast<uint16_t>(two);
+      if (n[half] >= 0 && row_of(r + 1) < e.m)
+        *reinterpret_cast<uint16_t*>(to + places.row[r + 1]) = static_cast<uint16_t>(two >> 16);
     }
   }
 
   __device__ static void consume(const Memory& s, const FewWideJob& job) {
-    const hopper::EpilogueArguments& e = job.epilogue;
-    float row_factor[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int m = threadIdx.x % 4 * 2 + i / 2 * 8 + i % 2;
-      row_factor[i] = e.rows.data && m < e.m ? e.rows.at(m) : 1.0f;
-    }
-    const float alpha = e.alpha ? __ldg(e.alpha) : 1.0f;
+    const RowValues rows = row_values(job.epilogue);
     Place at;
     for (int tile = blockIdx.x; tile < job.tile.tiles; tile += gridDim.x) {
       Values values[kBlocks];
+      Places places[kBlocks];
 #pragma unroll
-      for (int block = 0; block < kBlocks; ++block) values[block] = values_of(job, tile, block);
+      for (int block = 0; block < kBlocks; ++block) {
+        values[block] = values_of(job, tile, block);
+        places[block] = places_of(job, tile, block);
+      }
       Sum d[kBlocks][8] = {};
       accumulate(s, job, at, d);
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block)
-        finish(job, tile, block, values[block], row_factor, alpha, d[block]);
+        finish(job, tile, block, values[block], rows, places[block], d[block]);
     }
   }
 
@@ -306,7 +408,7 @@ struct FewWide {
       hopper::publish_barriers();
       for (int i = 0; i < job.early; ++i) prefetch_stage(job, blockIdx.x, i);
     }
-    if (!job.late) cuda::start_next_kernel();
+    if (job.start_after == 0) cuda::start_next_kernel();
     __syncthreads();
     cuda::wait_previous_kernel();
     if (threadIdx.x < 128)
@@ -347,7 +449,7 @@ inline void plan_ring(FewWideJob* job) {
   const int stage = kWideBoxes * (job->tile.columns + kFewRows) * hopper::kRowBytes;
   const bool little = narrow && int64_t{job->k_stages} * stage <= 2 * kWideHalfRing;
   job->ring_bytes = little ? kWideHalfRing : kWideRing;
-  job->late = little;
+  job->start_after = little ? std::max(1, job->k_stages - 2) : 0;
   job->early = std::min(job->k_stages, narrow ? 2 : 1);
   job->stages = std::min(kWideStages, job->ring_bytes / stage);
 }
@@ -361,7 +463,8 @@ Status start_few_wide(const Call& call, const char* name, const Operands& o,
   job.tile = choose_few_rows_tile(o.out.columns, cuda::multiprocessors(cuda::device_index(call)));
   BoxedTensor a = boxes_of(o.a, true, true);
   BoxedTensor b = boxes_of(o.b, false, true);
-  a.box[1] = kFewRows;
+  job.a_rows = static_cast<int>(std::clamp<int64_t>(o.out.rows, 1, kFewRows));
+  a.box[1] = job.a_rows;
   b.box[1] = job.tile.columns;
   job.k_elements = a.box[0];
   job.k_stages =

@@ -14,9 +14,8 @@
 // Numerics f32 sums along k in one order; the tensor cores truncate what falls below the sum's
 //          last bit. Epilogue in f32, one rounding.
 // Measured H200, bf16 and f16, ten large shapes in turns: 1.01 to 1.08 of torch.matmul (1.03 by
-//          geomean), 0.99 of the best of it and cuBLASLt's eight; 4608 x 12288 x 3072 503 us,
-//          bias + gelu_tanh + residual 541 (583 before results were made beside the next tile's
-//          products), with gelu 551 (594) (matmul.md).
+//          geomean), 0.99 of the best of it and cuBLASLt's eight; 4608 x 12288 x 3072 515 us,
+//          bias + gelu_tanh + residual 540, with gelu 544 (matmul.md).
 #include "ops/common/late_epilogue.h"
 #include "ops/common/matmul_any.cuh"
 #include "ops/common/matmul_choice.cuh"
