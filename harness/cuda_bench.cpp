@@ -13,10 +13,12 @@ namespace {
 // Shorter calls than this are timed in a graph: queued one by one they wait for one another.
 constexpr double kShortUs = 20;
 constexpr int64_t kMostCalls = 200;  // a sample; all fit in the stream's queue
-// Arithmetic for so long that power holds the clocks: samples that are long enough for them to
-// follow, after one that is not counted. run_peers.py does the same.
+// Arithmetic for so long that power holds the clocks: long samples back to back, after a load that
+// lets them settle (for the first tenth of a second they are higher). Nothing waits in between,
+// for power is held on average: a pause of 2 ms in 30 is 3 % of speed. run_peers.py does the same.
 constexpr int64_t kSustainedFlops = int64_t{1} << 36;
 constexpr double kSustainedUs = 30000;
+constexpr double kSettleUs = 150000;
 constexpr int64_t kMostSustained = 250;
 constexpr int64_t kFewestSets = 4;
 constexpr int64_t kLargestSet = int64_t{4} << 30;
@@ -68,21 +70,24 @@ class Timer {
     return {};
   }
 
-  // Microseconds of `work`, which queues on the stream that it is given.
-  double sample(const std::function<Status(void* stream)>& work) {
+  // Microseconds of `work`, which queues on the stream that it is given; it starts when all of it
+  // is queued and the L2 holds nothing of it, unless it is `sustained`.
+  double sample(const std::function<Status(void* stream)>& work, bool sustained) {
     double us = NAN;
     const auto run = [&]() -> Status {
-      PESTLE_TRY(cuda::flush_l2(device_, flush_->data, flush_->bytes, stream_));
-      PESTLE_TRY(gate_.close(stream_));
+      if (!sustained) {
+        PESTLE_TRY(cuda::flush_l2(device_, flush_->data, flush_->bytes, stream_));
+        PESTLE_TRY(gate_.close(stream_));
+      }
       PESTLE_TRY(cuda::record_event(device_, events_[0], stream_));
       const Status queued = work(stream_);
       const Status recorded = cuda::record_event(device_, events_[1], stream_);
-      gate_.open();
+      if (!sustained) gate_.open();
       PESTLE_TRY(queued);
       PESTLE_TRY(recorded);
       auto elapsed = cuda::elapsed_us(device_, events_[0], events_[1]);
       PESTLE_TRY(elapsed.status());
-      if (gate_.timed_out()) return {Code::kInternal, "a call waits for the device"};
+      if (!sustained && gate_.timed_out()) return {Code::kInternal, "a call waits for the device"};
       us = elapsed.value();
       return {};
     };
@@ -108,8 +113,9 @@ class Timer {
 // Several calls a sample, one by one or as a graph.
 class Contender {
  public:
-  Contender(Timer& timer, int64_t calls, std::function<Status(void* stream)> queue_one)
-      : timer_(timer), calls_(calls), queue_one_(std::move(queue_one)) {}
+  Contender(Timer& timer, int64_t calls, std::function<Status(void* stream)> queue_one,
+            bool sustained = false)
+      : timer_(timer), calls_(calls), queue_one_(std::move(queue_one)), sustained_(sustained) {}
   ~Contender() { drop_graph(); }
   Contender(const Contender&) = delete;
   Contender& operator=(const Contender&) = delete;
@@ -123,11 +129,16 @@ class Contender {
     return {};
   }
   double sample() {
-    const double us = timer_.sample([&](void* stream) {
+    const auto work = [&](void* stream) {
       return graph_ != nullptr ? cuda::launch_graph(timer_.device(), graph_, stream)
                                : queue(stream);
-    });
+    };
+    const double us = timer_.sample(work, sustained_);
     return us / static_cast<double>(calls_);
+  }
+  // Of the same work, not counted.
+  void load_for(double us) {
+    for (double passed = 0; passed < us;) passed += sample() * static_cast<double>(calls_);
   }
   double best_of(int samples) {
     double best = sample();
@@ -147,6 +158,7 @@ class Contender {
   Timer& timer_;
   int64_t calls_;
   std::function<Status(void* stream)> queue_one_;
+  bool sustained_;
   void* graph_ = nullptr;
 };
 
@@ -261,8 +273,9 @@ Result<BenchResult> bench_case_on_cuda(const Op& op, const Case& row, const Benc
   const bool sustained = bench.flops() >= kSustainedFlops;
   // Never the same set twice in a sample: with the flush, each call finds nothing in L2. (Sustained
   // ones come to a set again when a gigabyte of others has passed.)
-  Contender ours(timer, calls, [&](void* stream) { return bench.queue(*impl, stream); });
-  Contender theirs(timer, calls, [&](void* stream) { return bench.queue(*versus, stream); });
+  Contender ours(timer, calls, [&](void* stream) { return bench.queue(*impl, stream); }, sustained);
+  Contender theirs(
+      timer, calls, [&](void* stream) { return bench.queue(*versus, stream); }, sustained);
   Contender copies(timer, std::min(bench.sets(), kMostCalls),
                    [&](void* stream) { return copy.queue(stream); });
 
@@ -276,14 +289,16 @@ Result<BenchResult> bench_case_on_cuda(const Op& op, const Case& row, const Benc
   if (graph) PESTLE_TRY(ours.use_graph());
   if (graph && versus != nullptr) PESTLE_TRY(theirs.use_graph());
   PESTLE_TRY(choose_config(copy, copies, graph));
-  if (sustained) ours.sample();
-  if (sustained && versus != nullptr) theirs.sample();
+  if (sustained && versus != nullptr) theirs.load_for(kSettleUs);
+  if (sustained) ours.load_for(kSettleUs);
 
-  std::vector<std::function<double()>> contenders = {[&] { return ours.sample(); },
-                                                     [&] { return copies.sample(); }};
+  std::vector<std::function<double()>> contenders = {[&] { return ours.sample(); }};
   if (versus != nullptr) contenders.push_back([&] { return theirs.sample(); });
+  const std::function<double()> one_copy = [&] { return copies.sample(); };
+  if (!sustained) contenders.push_back(one_copy);
   std::vector<Timing> timings = time_interleaved(contenders, options.timing);
   const cuda::Clocks clocks = cuda::clocks(timer.device());
+  if (sustained) timings.push_back(time_interleaved({one_copy}, options.timing)[0]);
   PESTLE_TRY(timer.status());
   memory.synchronize();
 
@@ -308,11 +323,11 @@ Result<BenchResult> bench_case_on_cuda(const Op& op, const Case& row, const Benc
   result.bytes = bench.bytes();
   result.flops = bench.flops();
   result.time = std::move(timings[0]);
-  result.copy = std::move(timings[1]);
+  result.copy = std::move(timings.back());
   rate(result);
   if (versus != nullptr) {
     result.versus = versus->id;
-    result.versus_time = std::move(timings[2]);
+    result.versus_time = std::move(timings[1]);
     result.ratio = paired_ratio(result.time, result.versus_time);
   }
   return result;
@@ -334,7 +349,26 @@ Status take_way(const Op& op, BenchCase& bench, OneWay& way) {
   return bench.prepare(*way.impl);
 }
 
-// Times each way in turn; fills the choices' times.
+// Each contender alone, after `settle`, forwards and backwards: of ways that draw unlike power, one
+// that draws less gives the clock away to the others when they are timed in turn, as it would not
+// in a model. The better of both times, since machines have slow phases of a tenth of a second.
+std::vector<Timing> time_one_by_one(const std::vector<std::function<double()>>& contenders,
+                                    const std::function<void(size_t)>& settle,
+                                    TimingOptions options) {
+  const size_t count = contenders.size();
+  options.seconds /= 2 * static_cast<double>(count);
+  options.at_least = 4;
+  std::vector<Timing> best(count);
+  for (size_t turn = 0; turn < 2 * count; ++turn) {
+    const size_t i = turn < count ? turn : 2 * count - 1 - turn;
+    settle(i);
+    Timing timing = time_interleaved({contenders[i]}, options)[0];
+    if (turn < count || timing.median < best[i].median) best[i] = std::move(timing);
+  }
+  return best;
+}
+
+// Times each way; fills the choices' times.
 Status time_all(BenchCase& bench, std::vector<OneWay>& ways, const BenchOptions& options,
                 Timer& timer) {
   PESTLE_TRY(timer.start());
@@ -344,7 +378,7 @@ Status time_all(BenchCase& bench, std::vector<OneWay>& ways, const BenchOptions&
   std::vector<std::unique_ptr<Contender>> contenders;
   for (OneWay& way : ways) {
     contenders.push_back(std::make_unique<Contender>(
-        timer, calls, [&](void* stream) { return bench.queue(*way.impl, stream); }));
+        timer, calls, [&](void* stream) { return bench.queue(*way.impl, stream); }, sustained));
     PESTLE_TRY(use_tuned(way.file));
     const double us = contenders.back()->best_of(3);
     if (!sustained && us < kShortUs) PESTLE_TRY(contenders.back()->use_graph());
@@ -356,7 +390,12 @@ Status time_all(BenchCase& bench, std::vector<OneWay>& ways, const BenchOptions&
       return contenders[i]->sample();
     });
   }
-  const std::vector<Timing> times = time_interleaved(turns, options.timing);
+  const auto settle = [&](size_t i) {
+    (void)use_tuned(ways[i].file).ok();
+    contenders[i]->load_for(kSettleUs);
+  };
+  const std::vector<Timing> times = sustained ? time_one_by_one(turns, settle, options.timing)
+                                              : time_interleaved(turns, options.timing);
   for (size_t i = 0; i < ways.size(); ++i) ways[i].file.choices[0].us = times[i].median;
   return timer.status();
 }

@@ -55,8 +55,10 @@ class GpuTimer:
     SHORT_US = 20
     CALLS_IN_GRAPH = 20
     SLEEP_CYCLES = 4_000_000  # about 2 ms, for the host to queue a chain of kernels
-    # Work that is bound by power: samples long enough for the clocks to follow (as cuda_bench.cpp)
+    # Work that is bound by power: long samples back to back, after a load that lets the clocks
+    # settle. No sleep in between, during which power would be saved up (as cuda_bench.cpp).
     SUSTAINED_US = 30_000
+    SETTLE_US = 150_000
     MOST_SUSTAINED = 250
 
     def __init__(self):
@@ -64,9 +66,10 @@ class GpuTimer:
         self.flush = torch.ones(size // 4, dtype=torch.int32, device="cuda")
         self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
 
-    def sample(self, call):
-        self.flush.sum()
-        torch.cuda._sleep(self.SLEEP_CYCLES)
+    def sample(self, call, sustained=False):
+        if not sustained:
+            self.flush.sum()
+            torch.cuda._sleep(self.SLEEP_CYCLES)
         self.events[0].record()
         call()
         self.events[1].record()
@@ -103,7 +106,9 @@ class GpuTimer:
             once = min(self.sample(call) for _ in range(2))
             calls = max(1, min(self.MOST_SUSTAINED, round(self.SUSTAINED_US / once)))
             call = self.in_turn(call, siblings, calls)
-            self.sample(call)
+            passed = 0
+            while passed < self.SETTLE_US:
+                passed += self.sample(call, sustained)
         elif statistics.median(self.sample(call) for _ in range(5)) < self.SHORT_US:
             in_turn = [call, *(siblings() if siblings else [])]
             for sibling in in_turn[1:]:
@@ -115,7 +120,7 @@ class GpuTimer:
         samples = []
         end = time.perf_counter() + seconds
         while len(samples) < 5 or (time.perf_counter() < end and len(samples) < 1000):
-            samples.append(self.sample(call) / calls)
+            samples.append(self.sample(call, sustained) / calls)
         if graph is not None:
             del graph, call
             torch.cuda.empty_cache()  # the harness needs the memory of its results

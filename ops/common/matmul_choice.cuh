@@ -42,39 +42,8 @@ inline const ProductChoice* tuned_for(const AdvisedProduct& p) {
   return tuned_choice(p.key, p.means.compute_capability, p.means.multiprocessors);
 }
 
-// Large products of 16-bit floats, b [K, N], that our tiles made faster than each of the eight
-// algorithms of cuBLASLt 13.1 (the last one as fast), in turns on an H200 (matmul.md).
-inline bool tiles_lead(const AdvisedProduct& p) {
-  struct Shape {
-    DType dtype;
-    int64_t m, n, k;
-  };
-  constexpr Shape kShapes[] = {
-      {DType::kBF16, 4096, 4096, 4096},  {DType::kBF16, 8192, 8192, 8192},
-      {DType::kBF16, 32760, 5120, 5120}, {DType::kBF16, 32760, 13824, 5120},
-      {DType::kF16, 8192, 8192, 8192},   {DType::kF16, 32760, 5120, 5120},
-  };
-  const ProductMeans& means = p.means;
-  if (means.compute_capability != 90 || means.multiprocessors != kMultiprocessorsOfH200)
-    return false;
-  for (const Shape& s : kShapes) {
-    if (p.key == ProductKey{s.dtype, s.dtype, s.dtype, s.m, s.n, s.k, 1, true, false}) return true;
-  }
-  return false;
-}
-
 inline const char* preferred(const ProductIds& ids, const AdvisedProduct& p) {
-  if (tuned_for(p) == nullptr && !p.means.few_rows && tiles_lead(p)) return ids.tile;
   return ids.of(choose_way(p.key, p.means, tuned_for(p)).way);
-}
-
-// The algorithm of cuBLASLt that was fastest where nothing is tuned.
-inline int fastest_algorithm(const ProductKey& key, int version, int multiprocessors) {
-  constexpr DType kF16 = DType::kF16;
-  if (version == 130100 && multiprocessors == kMultiprocessorsOfH200 &&
-      key == ProductKey{kF16, kF16, kF16, 4608, 12288, 3072, 1, true, false})
-    return 7;  // 514 us, the first 556
-  return measured_algorithm(key, version, multiprocessors);
 }
 
 // How the implementation would run it.
@@ -89,7 +58,8 @@ inline std::string plan_of(const ProductIds& ids, const AdvisedProduct& p, std::
     ProductChoice choice = choose_way(p.key, only, tuned && tuned->way == way ? tuned : nullptr);
     if (choice.way != way) choice = {way};
     if (way == ProductWay::kLibrary && !choice.tuned)
-      choice.variant = fastest_algorithm(p.key, p.means.version, p.means.multiprocessors);
+      choice.variant = std::min(measured_algorithm(p.key, p.means.version, p.means.multiprocessors),
+                                p.means.algorithms - 1);
     return describe(choice, p.key, p.means.multiprocessors);
   }
   return "";
@@ -136,7 +106,7 @@ inline int algorithm_for(const Call& call, const ProductKey& key) {
   const int version = cublas_version();
   if (tuned && tuned->way == ProductWay::kLibrary && tuned->version == version)
     return tuned->variant;  // the last that there is where there are fewer
-  return fastest_algorithm(key, version, cuda::multiprocessors(device));
+  return measured_algorithm(key, version, cuda::multiprocessors(device));
 }
 
 }  // namespace pestle::ops
