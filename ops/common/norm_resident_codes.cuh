@@ -90,7 +90,7 @@ __device__ inline void put_mxfp8_blocks(const RowQuantizer& o, const BlockPlace&
         float v[kUnit];
         T::to_f32(unit, v);
         for (float& one : v) one *= block.inverse;
-        codes[half] = fp8_codes<formats::E4m3>(v);
+        codes[half] = fp8_codes_of_numbers<formats::E4m3, true>(v);
       } else {
         codes[half] = block.codes<T>(unit);
       }

@@ -13,6 +13,7 @@
 #include "backends/cuda/device/block_scales.cuh"
 #include "backends/cuda/device/e2m1.cuh"
 #include "backends/cuda/device/fp8.cuh"
+#include "backends/cuda/device/largest.cuh"
 #include "backends/cuda/device/tiles.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tensor_amax.h"
@@ -103,7 +104,7 @@ __device__ inline uint2 mx_unit_codes(const typename T::Raw& raw, uint32_t amax,
     return make_uint2(cuda::e2m1_words(x, cuda::E2m1Factors::of(inverse), x), 0);
   } else {
     for (int i = 0; i < cuda::kUnit; ++i) x[i] *= inverse;
-    return cuda::fp8_codes<F>(x);
+    return cuda::fp8_codes_of_numbers<F, true>(x);
   }
 }
 
@@ -136,8 +137,8 @@ __device__ void quantize_mx_tile(const MxMatrix& m, const MxRounding& rounding,
   uint8_t e[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    amax[r] = T::amax(raw[r][0]);
-    if constexpr (kUnits == 2) amax[r] = max(amax[r], T::amax(raw[r][1]));
+    amax[r] = cuda::largest_of_unit<T>(raw[r][0]);
+    if constexpr (kUnits == 2) amax[r] = max(amax[r], cuda::largest_of_unit<T>(raw[r][1]));
 #pragma unroll
     for (int step = 1; step < kLanes; step *= 2) {
       amax[r] = max(amax[r], __shfl_xor_sync(0xFFFFFFFFu, amax[r], step));

@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(384) quantize_lanes(RowMatrix m, int lanes) {
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const int64_t row = place.row + r;
-    uint32_t amax = T::amax(raw[r]);
+    uint32_t amax = cuda::largest_of_unit<T>(raw[r]);
     for (int step = 1; step < lanes; step *= 2) {
       amax = max(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, step));
     }
@@ -140,8 +140,8 @@ __global__ void __launch_bounds__(384) quantize_lanes(RowMatrix m, int lanes) {
     const float s = Code::scale(amax);
     if (place.unit % lanes == 0) m.scale_out[row * m.map.grid_columns + place.unit / lanes] = s;
     put(m, row, place.unit,
-        encode_unit<T, Code, true>(raw[r], cuda::Divider::by(s), m.rounding,
-                                   m.element(row, place.unit)));
+        encode_unit_below<T, Code, true>(amax, raw[r], cuda::Divider::by(s), m.rounding,
+                                         m.element(row, place.unit)));
   }
 }
 
@@ -170,15 +170,17 @@ __global__ void __launch_bounds__(512) quantize_row(RowMatrix m) {
     raw[i] = unit < m.units ? T::load(x_at<T>(m, row, unit)) : T::zero();
   }
 #pragma unroll
-  for (int i = 0; i < kPerThread; ++i) amax = max(amax, T::amax(raw[i]));
-  const float s = Code::scale(block_max(amax));
+  for (int i = 0; i < kPerThread; ++i) amax = max(amax, cuda::largest_of_unit<T>(raw[i]));
+  amax = block_max(amax);
+  const float s = Code::scale(amax);
   if (threadIdx.x == 0) m.scale_out[row] = s;
   const cuda::Divider by = cuda::Divider::by(s);
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     const int unit = threadIdx.x + i * blockDim.x;
     if (unit < m.units) {
-      put(m, row, unit, encode_unit<T, Code, true>(raw[i], by, m.rounding, m.element(row, unit)));
+      put(m, row, unit,
+          encode_unit_below<T, Code, true>(amax, raw[i], by, m.rounding, m.element(row, unit)));
     }
   }
 }
@@ -200,15 +202,17 @@ __global__ void __launch_bounds__(256) quantize_square(RowMatrix m) {
     raw[i] = row < m.rows && unit < m.units ? T::load(x_at<T>(m, row, unit)) : T::zero();
   }
 #pragma unroll
-  for (int i = 0; i < kRowsEach; ++i) amax = max(amax, T::amax(raw[i]));
-  const float s = Code::scale(block_max(amax));
+  for (int i = 0; i < kRowsEach; ++i) amax = max(amax, cuda::largest_of_unit<T>(raw[i]));
+  amax = block_max(amax);
+  const float s = Code::scale(amax);
   if (threadIdx.x == 0) m.scale_out[blockIdx.x] = s;
   const cuda::Divider by = cuda::Divider::by(s);
 #pragma unroll
   for (int i = 0; i < kRowsEach; ++i) {
     const int64_t row = first + i * 16;
     if (row < m.rows && unit < m.units) {
-      put(m, row, unit, encode_unit<T, Code, true>(raw[i], by, m.rounding, m.element(row, unit)));
+      put(m, row, unit,
+          encode_unit_below<T, Code, true>(amax, raw[i], by, m.rounding, m.element(row, unit)));
     }
   }
 }

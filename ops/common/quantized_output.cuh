@@ -7,6 +7,7 @@
 #include "backends/cuda/device/block_scales.cuh"
 #include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/device/e2m1.cuh"
+#include "backends/cuda/device/largest.cuh"
 #include "backends/cuda/device/row_ring.cuh"
 #include "backends/cuda/tensor_amax.h"
 #include "formats/mx.h"
@@ -182,50 +183,12 @@ struct Nvfp4Scale {
   // The scale of a plain block: 448 at most.
   __device__ uint8_t quickly(uint32_t amax) const {
     const float sixth = short_quotient(__uint_as_float(amax), 6.0f, 1.0f / 6.0f);
-    return static_cast<uint8_t>(
-        fp8_pair<formats::E4m3>(short_quotient(sixth, g, reciprocal), 0.0f));
+    return e4m3_of_magnitude(short_quotient(sixth, g, reciprocal));
   }
   __device__ uint8_t of(uint32_t amax) const {
     return is_plain(amax) ? quickly(amax) : any_nvfp4_scale(amax, g);
   }
 };
-
-// The larger magnitudes of two pairs, of any sign; NaN above all.
-template <class T>
-__device__ inline uint32_t larger_magnitudes(uint32_t a, uint32_t b) {
-  uint32_t r;
-#if __CUDA_ARCH__ >= 860
-  if constexpr (std::is_same_v<T, Bf16>)
-    asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-  else
-    asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-#else
-  r = max_u16x2(a & 0x7FFF7FFFu, b & 0x7FFF7FFFu);
-#endif
-  return r;
-}
-// The larger of a pair's magnitudes, as T::amax has it.
-template <class T>
-__device__ inline uint32_t largest_of_pair(uint32_t two) {
-  two &= 0x7FFF7FFFu;
-  if constexpr (std::is_same_v<T, Bf16>) return max(two << 16, two & 0xFFFF0000u);
-  const float2 pair = F16::pair(two);
-  return max(__float_as_uint(pair.x), __float_as_uint(pair.y));
-}
-template <class T>
-__device__ inline uint32_t larger_of_piece(const uint4& v) {
-  return larger_magnitudes<T>(larger_magnitudes<T>(v.x, v.y), larger_magnitudes<T>(v.z, v.w));
-}
-// T::amax of two units; NaN above all.
-template <class T>
-__device__ inline uint32_t largest_of(const typename T::Raw& a, const typename T::Raw& b) {
-  if constexpr (T::kBytes == 2) {
-    return largest_of_pair<T>(
-        larger_magnitudes<T>(larger_of_piece<T>(a.v), larger_of_piece<T>(b.v)));
-  } else {
-    return max(T::amax(a), T::amax(b));
-  }
-}
 
 // The codes of a run: 16 bytes, or 8 where its second half lies past the row's end.
 template <class At>
@@ -267,7 +230,7 @@ __device__ inline void put_bytes(const RowQuantizer& o, const Team& team, const 
     if (at.has(i + 1))
       largest = max(largest, largest_of<T>(raw[i], raw[i + 1]));
     else if (at.has(i))
-      largest = max(largest, T::amax(raw[i]));
+      largest = max(largest, largest_of_unit<T>(raw[i]));
   }
   float scale;
   if (o.given != nullptr) {
@@ -400,7 +363,7 @@ struct Mxfp8Scale {
     float v[kUnit];
     T::to_f32(raw, v);
     for (int i = 0; i < kUnit; ++i) v[i] *= inverse;
-    return fp8_codes<formats::E4m3>(v);
+    return fp8_codes_of_numbers<formats::E4m3, true>(v);
   }
 };
 // Two neighbouring lanes hold a block.

@@ -4,6 +4,7 @@
 #include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/device/elements.cuh"
 #include "backends/cuda/device/fp8.cuh"
+#include "backends/cuda/device/largest.cuh"
 #include "formats/fp8.h"
 #include "formats/int8.h"
 #include "formats/philox.h"
@@ -19,7 +20,7 @@ struct Fp8Code {
   // Finite ones; kBounded: of a computed scale, so none beyond the largest code.
   template <bool kBounded>
   __device__ static uint2 plain_codes(const float (&v)[cuda::kUnit]) {
-    return cuda::fp8_codes<F>(v);
+    return cuda::fp8_codes_of_numbers<F, kBounded>(v);
   }
   __device__ static uint8_t code(float v) { return formats::code_from_f32<F>(v); }
   __device__ static uint8_t stochastic(float v, uint16_t u) {
@@ -81,17 +82,24 @@ __device__ __noinline__ uint2 encode_slowly(typename T::Raw raw, float scale,
 }
 
 // `element`: row-major index of the unit's first, a multiple of 8. kBounded: the scale was computed
-// from these elements among others.
+// from these elements among others. None has a magnitude above `amax`.
 template <class T, class Code, bool kBounded>
-__device__ inline uint2 encode_unit(const typename T::Raw& raw, const cuda::Divider& by,
-                                    const RandomRounding& rounding, uint64_t element) {
-  if (rounding.stochastic || !by.is_short(__uint_as_float(T::amax(raw)))) {
+__device__ inline uint2 encode_unit_below(uint32_t amax, const typename T::Raw& raw,
+                                          const cuda::Divider& by, const RandomRounding& rounding,
+                                          uint64_t element) {
+  if (rounding.stochastic || !by.is_short(__uint_as_float(amax))) {
     return encode_slowly<T, Code>(raw, by.scale, rounding, element);
   }
   float v[cuda::kUnit];
   T::to_f32(raw, v);
   for (int i = 0; i < cuda::kUnit; ++i) v[i] = by.shortly(v[i]);
   return Code::template plain_codes<kBounded>(v);
+}
+template <class T, class Code, bool kBounded>
+__device__ inline uint2 encode_unit(const typename T::Raw& raw, const cuda::Divider& by,
+                                    const RandomRounding& rounding, uint64_t element) {
+  return encode_unit_below<T, Code, kBounded>(cuda::largest_of_unit<T>(raw), raw, by, rounding,
+                                              element);
 }
 
 }  // namespace pestle::ops

@@ -204,7 +204,7 @@ __device__ float tile_scale(const TileCodes& t, const TileAt& tile,
   } else {
     uint32_t amax = 0;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) amax = max(amax, T::amax(raw[i]));
+    for (int i = 0; i < 8; ++i) amax = max(amax, cuda::largest_of_unit<T>(raw[i]));
     s = Code::scale(block_max(amax));
   }
   const bool mine = !t.whole || (tile.down == 0 && tile.across == 0);

@@ -1,4 +1,5 @@
 // layer_norm on CUDA: the kernels of ops/common/norm_rows.cu, which says how and how fast.
+#include "ops/common/norm_teams.h"
 #include "ops/layer_norm/layer_norm_spec.h"
 
 namespace pestle::ops::layer_norm {
@@ -14,7 +15,20 @@ std::string refuses(const Call& call, const Machine& machine) {
   return refuse_norm_rows_cuda(norm_rows<spec>(call, true), machine);
 }
 
+Status run_teams(const Call& call) {
+  return norm_teams_cuda(call, "layer_norm_teams", norm_rows<spec>(call, true));
+}
+std::string refuses_teams(const Call& call, const Machine& machine) {
+  return refuse_norm_teams_cuda(norm_rows<spec>(call, true), machine);
+}
+
 constexpr Impl kImpls[] = {
+    {.id = "cuda/layer_norm_teams",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_teams,
+     .run = run_teams,
+     .workspace = kNormTeamsWorkspace},
     {.id = "cuda/layer_norm",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

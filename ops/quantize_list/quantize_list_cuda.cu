@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) list_amax(const __grid_constant__ Li
   for (int i = 0; i < kInFlight; ++i) raw[i] = load_unit<T>(e, first + i * kThreads);
   uint32_t largest = 0;
 #pragma unroll
-  for (int i = 0; i < kInFlight; ++i) largest = max(largest, T::amax(raw[i]));
+  for (int i = 0; i < kInFlight; ++i) largest = max(largest, cuda::largest_of_unit<T>(raw[i]));
   largest = block_max(largest);
   if (threadIdx.x == 0 && largest != 0) atomicMax(e.amax, largest);
 }
@@ -144,13 +144,13 @@ __device__ void quantize_list_row(const List& list, const Entry& e, uint32_t row
   if (list.computes) {
     uint32_t amax = 0;
 #pragma unroll
-    for (int i = 0; i < kInFlight; ++i) amax = max(amax, T::amax(held[i]));
+    for (int i = 0; i < kInFlight; ++i) amax = max(amax, cuda::largest_of_unit<T>(held[i]));
     for (uint32_t first = lane + kHeld; first < e.units; first += kHeld) {
       typename T::Raw raw[kInFlight];
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) raw[i] = load_unit<T>(own, first + i * kTeam);
 #pragma unroll
-      for (int i = 0; i < kInFlight; ++i) amax = max(amax, T::amax(raw[i]));
+      for (int i = 0; i < kInFlight; ++i) amax = max(amax, cuda::largest_of_unit<T>(raw[i]));
     }
     s = Code::scale(kTeam == 32 ? __reduce_max_sync(0xFFFFFFFFu, amax) : block_max(amax));
     if (lane == 0) e.scale[row] = s;

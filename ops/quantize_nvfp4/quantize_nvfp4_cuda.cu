@@ -87,7 +87,7 @@ struct Matrix {
 __device__ uint8_t block_scale(uint32_t amax, float g, float reciprocal) {
   const float sixth = short_quotient(__uint_as_float(amax), 6.0f, 1.0f / 6.0f);
   const float t = short_quotient(sixth, g, reciprocal);
-  return static_cast<uint8_t>(fp8_pair<formats::E4m3>(t > 448.0f ? 448.0f : t, 0.0f));
+  return e4m3_of_magnitude(t > 448.0f ? 448.0f : t);
 }
 
 // A block by the scalar rule: its two words of codes and its scale. `block`: its number among all.
@@ -233,7 +233,7 @@ __device__ void quantize_tile(const Matrix& m, const Rule& rule, const TilePlace
   uint32_t amax[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    amax[r] = max(T::amax(raw[r][0]), T::amax(raw[r][1]));
+    amax[r] = largest_of<T>(raw[r][0], raw[r][1]);
     plain = plain && (amax[r] - kSmallest <= kLargest - kSmallest || amax[r] == 0);
   }
   if (__all_sync(0xFFFFFFFFu, plain))

@@ -326,7 +326,7 @@ __device__ inline uint32_t table_codes(const float* v, const RowScale& by, uint3
 // The scale's code, and whether it is certain.
 __device__ inline uint32_t rel_code(float quotient, bool& certain) {
   const uint32_t two =
-      fp8_pair<formats::E4m3>(quotient * (1 - kFitError), quotient * (1 + kFitError));
+      cuda::e4m3_of_magnitudes(quotient * (1 - kFitError), quotient * (1 + kFitError));
   certain = (two & 0xFF) == (two >> 8 & 0xFF);
   return two & 0xFF;
 }

@@ -1,4 +1,5 @@
 // rms_norm on CUDA: the kernels of ops/common/norm_rows.cu, which says how and how fast.
+#include "ops/common/norm_teams.h"
 #include "ops/rms_norm/rms_norm_spec.h"
 
 namespace pestle::ops::rms_norm {
@@ -14,7 +15,20 @@ std::string refuses(const Call& call, const Machine& machine) {
   return refuse_norm_rows_cuda(norm_rows<spec>(call, false), machine);
 }
 
+Status run_teams(const Call& call) {
+  return norm_teams_cuda(call, "rms_norm_teams", norm_rows<spec>(call, false));
+}
+std::string refuses_teams(const Call& call, const Machine& machine) {
+  return refuse_norm_teams_cuda(norm_rows<spec>(call, false), machine);
+}
+
 constexpr Impl kImpls[] = {
+    {.id = "cuda/rms_norm_teams",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_teams,
+     .run = run_teams,
+     .workspace = kNormTeamsWorkspace},
     {.id = "cuda/rms_norm",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

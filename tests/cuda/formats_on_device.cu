@@ -1,5 +1,6 @@
 // Every format's scalar functions, run by the GPU and by the host on the same seeded blocks: the
-// bytes must be equal. usage: pestle_cuda_formats [BLOCKS]; exit 0 when all agree.
+// bytes must be equal; and device/fp8.cuh's words of codes for every f32 there is.
+// usage: pestle_cuda_formats [BLOCKS]; exit 0 when all agree.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "backends/cuda/device.h"
+#include "backends/cuda/device/fp8.cuh"
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "formats/e5m2.h"
@@ -167,17 +169,59 @@ Status run(uint64_t num_blocks) {
   return {};
 }
 
+// ---- words of codes ----
+
+// Counts the numbers whose codes by any of the words' functions are not the rule's.
+template <class F>
+__global__ void words_kernel(unsigned long long* wrong) {
+  const uint64_t threads = uint64_t{gridDim.x} * blockDim.x;
+  unsigned long long count = 0;
+  for (uint64_t i = blockIdx.x * uint64_t{blockDim.x} + threadIdx.x; i < 1ull << 32; i += threads) {
+    const float x = __uint_as_float(static_cast<uint32_t>(i));
+    const float abs = fabsf(x);
+    const uint32_t code = code_from_f32<F>(x), back = code_from_f32<F>(-x);
+    const uint32_t rule = code | code_from_f32<F>(1.5f) << 8 | back << 16 | code << 24;
+    bool same = cuda::fp8_word<F>(x, 1.5f, -x, x) == rule;
+    if (abs < 0x1p100f) {
+      same &= cuda::fp8_word_of_numbers<F, false>(x, 1.5f, -x, x) == rule;
+      if (abs <= F::kMax) same &= cuda::fp8_word_of_numbers<F, true>(x, 1.5f, -x, x) == rule;
+    }
+    if (F::kMan == 3 && i >> 31 == 0 && !(abs >= 0x1p100f)) {
+      same &= cuda::e4m3_of_magnitudes(x, 1.5f) == (rule & 0xFFFF);
+      same &= cuda::e4m3_of_magnitudes(1.5f, x) == (rule >> 8 & 0xFF | code << 8);
+    }
+    count += !same;
+  }
+  if (count != 0) atomicAdd(wrong, count);
+}
+
+template <class F>
+Status run_words(const char* format) {
+  unsigned long long* wrong = nullptr;
+  unsigned long long count = 0;
+  PESTLE_CUDA_TRY(cudaMalloc(&wrong, sizeof(count)));
+  PESTLE_CUDA_TRY(cudaMemset(wrong, 0, sizeof(count)));
+  words_kernel<F><<<4096, 256>>>(wrong);
+  PESTLE_CUDA_TRY(cudaGetLastError());
+  PESTLE_CUDA_TRY(cudaMemcpy(&count, wrong, sizeof(count), cudaMemcpyDeviceToHost));
+  PESTLE_CUDA_TRY(cudaFree(wrong));
+  if (count == 0) return {};
+  return {Code::kInternal, std::string(format) + ": " + std::to_string(count) + " of 2^32 differ"};
+}
+
 }  // namespace
 }  // namespace pestle
 
 int main(int argc, char** argv) {
   const uint64_t num_blocks = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 100000;
-  const pestle::Status status = pestle::run(num_blocks);
-  if (!status.ok()) {
+  for (const pestle::Status& status :
+       {pestle::run_words<pestle::formats::E4m3>("E4M3 words"),
+        pestle::run_words<pestle::formats::E5m2>("E5M2 words"), pestle::run(num_blocks)}) {
+    if (status.ok()) continue;
     std::fprintf(stderr, "%s\n", status.message().c_str());
     return 1;
   }
-  std::printf("%llu blocks: device and host agree on every format\n",
+  std::printf("%llu blocks: device and host agree on every format, and on 2^32 words\n",
               static_cast<unsigned long long>(num_blocks));
   return 0;
 }

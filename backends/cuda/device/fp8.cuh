@@ -24,26 +24,84 @@ __device__ inline uint32_t fp8_pair(float a, float b) {
 #endif
 }
 
-// Out of line: without the instruction, a NaN takes 60 instructions.
+// ---- without the instruction: before sm_89 ----
+
+// Rounded magnitudes of two numbers as f16, which holds all of a format's: E5M2's codes are then
+// the upper bytes. E4M3 has the same fraction one place further down and an exponent that is 8 too
+// large, so times 2^-8 its codes begin at bit 7. NaN stays one.
+template <class F, bool kBounded>
+__device__ inline uint32_t fp8_halves(float a, float b) {
+  using formats::rounded_magnitude;
+  __half2 two = __floats2half2_rn(rounded_magnitude<F>(a), rounded_magnitude<F>(b));
+  if constexpr (F::kMan == 3) two = __hmul2(two, __half2half2(__ushort_as_half(0x1C00)));
+  if constexpr (!kBounded) {
+    constexpr unsigned short kMost = F::kMan == 3 ? 0x3F00 : 0x7B00;
+    two = __hmin2_nan(two, __half2half2(__ushort_as_half(kMost)));
+  }
+  return *reinterpret_cast<const uint32_t*>(&two);
+}
+// Codes of magnitudes 0 and 2 in `even`, 1 and 3 in `odd`, with the signs of the numbers.
+template <class F>
+__device__ inline uint32_t fp8_word_of(uint32_t even, uint32_t odd, const float (&v)[4]) {
+  const uint32_t codes = F::kMan == 3 ? (even >> 7) + (odd << 1) : __byte_perm(even, odd, 0x7351);
+  const uint32_t signs =
+      __byte_perm(__byte_perm(__float_as_uint(v[0]), __float_as_uint(v[1]), 0x0073),
+                  __byte_perm(__float_as_uint(v[2]), __float_as_uint(v[3]), 0x0073), 0x5410);
+  return codes | (signs & 0x80808080u);
+}
+// Out of line: a NaN takes 60 instructions.
 template <class F>
 __device__ __noinline__ uint32_t fp8_word_any(float a, float b, float c, float d) {
   return fp8_pair<F>(a, b) | fp8_pair<F>(c, d) << 16;
 }
+
+// ---- words ----
+
+// Of four numbers below 2^100; kBounded: their codes are none beyond the largest, rounded.
+template <class F, bool kBounded>
+__device__ inline uint32_t fp8_word_of_numbers(float a, float b, float c, float d) {
+#if __CUDA_ARCH__ >= 890
+  return fp8_pair<F>(a, b) | fp8_pair<F>(c, d) << 16;
+#else
+  return fp8_word_of<F>(fp8_halves<F, kBounded>(a, c), fp8_halves<F, kBounded>(b, d), {a, b, c, d});
+#endif
+}
+// Of any four.
 template <class F>
 __device__ inline uint32_t fp8_word(float a, float b, float c, float d) {
 #if __CUDA_ARCH__ >= 890
   return fp8_pair<F>(a, b) | fp8_pair<F>(c, d) << 16;
 #else
-  using formats::abs_bits;
-  const uint32_t largest = max(max(abs_bits(a), abs_bits(b)), max(abs_bits(c), abs_bits(d)));
-  if (formats::abs_is_nan(largest)) return fp8_word_any<F>(a, b, c, d);
-  return formats::codes_by_sum<F>(a, b, c, d);
+  const uint32_t even = fp8_halves<F, false>(a, c), odd = fp8_halves<F, false>(b, d);
+  // NaN has a bit that no number has (E4M3), or has once the exponent is one larger.
+  const uint32_t odd_ones = F::kMan == 3
+                                ? (even | odd) & 0x40004000u
+                                : ((even + 0x04000400u) | (odd + 0x04000400u)) & 0x80008000u;
+  if (odd_ones != 0) return fp8_word_any<F>(a, b, c, d);
+  return fp8_word_of<F>(even, odd, {a, b, c, d});
 #endif
+}
+// Of two numbers from 0 to 2^100, or NaN, as scales are.
+__device__ inline uint32_t e4m3_of_magnitudes(float a, float b) {
+#if __CUDA_ARCH__ >= 890
+  return fp8_pair<formats::E4m3>(a, b);
+#else
+  const uint32_t two = fp8_halves<formats::E4m3, false>(a, b);
+  return (two >> 7 & 0x7Fu) | (two >> 15 & 0x7F00u);
+#endif
+}
+__device__ inline uint8_t e4m3_of_magnitude(float v) {
+  return static_cast<uint8_t>(e4m3_of_magnitudes(v, 0.0f));
 }
 
 template <class F>
 __device__ inline uint2 fp8_codes(const float (&v)[kUnit]) {
   return make_uint2(fp8_word<F>(v[0], v[1], v[2], v[3]), fp8_word<F>(v[4], v[5], v[6], v[7]));
+}
+template <class F, bool kBounded>
+__device__ inline uint2 fp8_codes_of_numbers(const float (&v)[kUnit]) {
+  return make_uint2(fp8_word_of_numbers<F, kBounded>(v[0], v[1], v[2], v[3]),
+                    fp8_word_of_numbers<F, kBounded>(v[4], v[5], v[6], v[7]));
 }
 
 // A code stands for this times an f16 that its bits make up: E5M2 is the upper half of one, E4M3
