@@ -87,10 +87,7 @@ __device__ inline void put_mxfp8_blocks(const RowQuantizer& o, const BlockPlace&
     for (int half = 0; half < 2; ++half) {
       const typename T::Raw unit = unit_of<T>(row.x[s], half);
       if (is_quick) {
-        float v[kUnit];
-        T::to_f32(unit, v);
-        for (float& one : v) one *= block.inverse;
-        codes[half] = fp8_codes_of_numbers<formats::E4m3, true>(v);
+        codes[half] = fp8_codes_of_products<T, formats::E4m3, true>(unit, block.inverse);
       } else {
         codes[half] = block.codes<T>(unit);
       }

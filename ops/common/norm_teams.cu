@@ -1,9 +1,10 @@
 // Norms of long rows by blocks that all run at once (row_teams.cuh): GPUs without clusters, and
 // what is too long for those with.
-// Map      A team of blocks shares a row, 16 KiB of it a block, and takes every so-manieth row. A
-//          block's columns are the same in all its rows, so that its parameters lie in its shared
-//          memory, as f32 factors and addends, made once. A row's statistics are told while the row
-//          before is finished from registers, and the row after is on its way to shared memory.
+// Map      A team of blocks shares rows, 16 KiB of each a block. A block's columns are the same in
+//          all its rows, so that its parameters lie in its shared memory, as f32 factors and
+//          addends, made once. Its up to four crews of 256 threads have rows of their own. A row's
+//          statistics are told while the row before is finished from registers, and the row after
+//          is on its way to shared memory.
 // Traffic  x and out once, parameters once a block, 8 bytes a block and row.
 // Numerics norm_rows.h: f32; each warp's mean first, then its squared differences from it; what
 //          warps and blocks have (count, mean, squares) is joined about the common mean, in a fixed
@@ -41,9 +42,11 @@ struct TeamNorm {
   ops::Team team;
 };
 
-// Bytes of shared memory: two parts of rows, factors and addends.
+constexpr int kMostCrews = 4;
+constexpr int64_t kCrewBytes = 2 * kPartBytes;
+// Bytes of factors and addends.
 template <class T, bool kAdds>
-constexpr size_t kTeamNormShared = 2 * kPartBytes + (kAdds ? 2 : 1) * kPartBytes * 4 / T::kBytes;
+constexpr int64_t kKeptBytes = (kAdds ? 2 : 1) * kPartBytes * 4 / T::kBytes;
 
 // Numbers' mean and the sum of their squared differences from it.
 struct Moments {
@@ -110,14 +113,18 @@ __device__ inline Moments hear_moments(const TeamNorm& p, const uint64_t* words)
   return join_moments(own, count, p.share, p.subtract_mean);
 }
 
-// By all threads: tells the team the block's part of one row and sets what all told of another.
+// By a crew: tells the team the block's part of one row and sets what all told of another.
 // Null: not that. No word is 0.
 __device__ inline void exchange_moments(const TeamNorm& p, MomentParts& parts, unsigned rank,
                                         float share, Moments own, uint64_t* tell,
                                         const uint64_t* hear) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = threadIdx.x % kTeamThreads / 32, lane = threadIdx.x % 32;
+  const auto meet = [] {
+    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.x / kTeamThreads + 1), "n"(kTeamThreads)
+                 : "memory");
+  };
   if (lane == 0) parts.warps[warp] = own;
-  __syncthreads();
+  meet();
   if (warp == 0 && tell != nullptr) {
     const bool is_there = lane < kTeamWarps;
     const Moments one[1] = {is_there ? parts.warps[lane % kTeamWarps] : Moments{0, 0}};
@@ -134,26 +141,31 @@ __device__ inline void exchange_moments(const TeamNorm& p, MomentParts& parts, u
       parts.rstd = rsqrtf(__fmaf_rn(all.squares, p.share, p.eps));
     }
   }
-  __syncthreads();
+  meet();
 }
 
 template <class T, bool kAdds>
-__global__ void __launch_bounds__(kTeamThreads, kAdds ? 2 : 3)
+__global__ void __launch_bounds__(kTeamThreads* kMostCrews, 1)
     team_norm_kernel(const __grid_constant__ TeamNorm p) {
   constexpr int kCount = kPieceBytes / T::kBytes, kPieces = kPartPieces, kQuads = kCount / 4;
   extern __shared__ uint4 staged[];
-  __shared__ MomentParts parts;
+  __shared__ MomentParts parts_of[kMostCrews];
+  const int crew = threadIdx.x / kTeamThreads, crews = blockDim.x / kTeamThreads;
+  MomentParts& parts = parts_of[crew];
   RowPlace place = team_device::team_place(p.team, p.groups);
-  const int64_t rows = p.groups.rows, step = p.team.teams;
+  place.lane = threadIdx.x % kTeamThreads;
+  int row = static_cast<int>(place.row) * crews + crew;  // of fewer than 2^31
+  const int rows = static_cast<int>(p.groups.rows), step = p.team.teams * crews;
   const int left = place.units * (kUnit / kCount) - place.lane;  // pieces, from this thread's first
   const int64_t first = place.first * (kUnit * T::kBytes) + place.lane * kPieceBytes;
   const auto has = [&](int c) { return c * kTeamThreads < left; };
   const auto buffer = [&](int turn, int c) {
-    return staged + (turn % 2 * kPieces + c) * kTeamThreads + threadIdx.x;
+    return staged + kKeptBytes<T, kAdds> / 16 +
+           ((crew * 2 + turn % 2) * kPieces + c) * kTeamThreads + place.lane;
   };
-  const auto fetch = [&](int64_t row, int turn) {
-    if (row < rows) {
-      const char* x = p.x + row * p.x_row_bytes + first;
+  const auto fetch = [&](int of, int turn) {
+    if (of < rows) {
+      const char* x = p.x + of * p.x_row_bytes + first;
 #pragma unroll
       for (int c = 0; c < kPieces; ++c) {
         if (has(c)) copy_async(buffer(turn, c), x + c * kTeamThreads * kPieceBytes);
@@ -161,15 +173,16 @@ __global__ void __launch_bounds__(kTeamThreads, kAdds ? 2 : 3)
     }
     commit_copies();
   };
-  const auto words_of = [&](int64_t row) { return p.team.words + row * p.team.blocks; };
-  fetch(place.row, 0);
-  fetch(place.row + step, 1);
+  const auto words_of = [&](int of) { return p.team.words + int64_t{of} * p.team.blocks; };
+  fetch(row, 0);
+  fetch(row + step, 1);
 
-  // This thread's factors and addends, a quad of them and the next thread's side by side.
-  auto* kept = reinterpret_cast<float4*>(staged + 2 * kPieces * kTeamThreads) + threadIdx.x;
+  // A lane's factors and addends, a quad of them and the next lane's side by side; the crews share
+  // the work.
+  auto* kept = reinterpret_cast<float4*>(staged) + place.lane;
   constexpr int kAddends = kPieces * kQuads * kTeamThreads;
 #pragma unroll 1
-  for (int i = 0; i < kPieces * kQuads; ++i) {
+  for (int i = crew; i < kPieces * kQuads; i += crews) {
     const int c = i / kQuads;
     const int column = static_cast<int>(place.first * kUnit) +
                        (c * kTeamThreads + place.lane) * kCount + i % kQuads * 4;
@@ -189,7 +202,9 @@ __global__ void __launch_bounds__(kTeamThreads, kAdds ? 2 : 3)
   for (int c = 0; c < kPieces; ++c) own_count += has(c) ? static_cast<float>(kCount) : 0.0f;
   const float warp_count = lanes_sum(own_count), warp_share = inverse_of(warp_count);
   const float block_share = inverse_of(static_cast<float>(place.units * kUnit));
-  if (threadIdx.x % 32 == 0) parts.counts[threadIdx.x / 32] = warp_count;
+  if (threadIdx.x % 32 == 0) parts.counts[place.lane / 32] = warp_count;
+  __syncthreads();
+  if (row >= rows) return;
 
   // What this thread's warp has of a row that is there.
   const auto moments_of = [&](int turn) {
@@ -226,10 +241,10 @@ __global__ void __launch_bounds__(kTeamThreads, kAdds ? 2 : 3)
     for (int c = 0; c < kPieces; ++c) raw[c] = has(c) ? *buffer(turn, c) : make_uint4(0, 0, 0, 0);
   };
   wait_for_copies<1>();
-  exchange_moments(p, parts, place.rank, block_share, moments_of(0), words_of(place.row), nullptr);
+  exchange_moments(p, parts, place.rank, block_share, moments_of(0), words_of(row), nullptr);
   hold(0);
-  for (int turn = 0; place.row < rows; ++turn, place.row += step) {
-    const int64_t next = place.row + step;
+  for (int turn = 0; row < rows; ++turn, row += step) {
+    const int next = row + step;
     fetch(next + step, turn);
     Moments own{0, 0};
     if (next < rows) {
@@ -237,9 +252,9 @@ __global__ void __launch_bounds__(kTeamThreads, kAdds ? 2 : 3)
       own = moments_of(turn + 1);
     }
     exchange_moments(p, parts, place.rank, block_share, own, next < rows ? words_of(next) : nullptr,
-                     words_of(place.row));
+                     words_of(row));
     const float mean = parts.mean, rstd = parts.rstd;
-    char* out = p.out + place.row * p.out_row_bytes + first;
+    char* out = p.out + row * p.out_row_bytes + first;
 #pragma unroll
     for (int c = 0; c < kPieces; ++c) {
       float v[kCount];
@@ -269,26 +284,33 @@ __global__ void __launch_bounds__(kTeamThreads, kAdds ? 2 : 3)
   }
 }
 
-// taken: the device runs as many blocks at once as a row needs.
+// taken: the device runs as many blocks at once as a row needs. All of them share rows then.
 template <class T, bool kAdds>
 Status start(const Call& call, const char* name, TeamNorm& job, bool& taken) {
   static BlocksAtOnce at_once;
-  constexpr size_t kShared = kTeamNormShared<T, kAdds>;
-  auto* kernel = team_norm_kernel<T, kAdds>;
-  RowGroups& g = job.groups;
-  const auto blocks =
-      at_once.of(device_index(call), reinterpret_cast<const void*>(kernel), kTeamThreads, kShared);
-  PESTLE_TRY(blocks.status());
-  const int64_t needed = ceil_div(g.units * kUnit * T::kBytes, kPartBytes);
-  taken = needed <= std::min<int64_t>(blocks.value(), 32 * kTeamWords);
+  const int device = device_index(call);
+  const int64_t room = most_shared_bytes(device) - (1 << 10) - kKeptBytes<T, kAdds>;
+  const int64_t crews = std::min<int64_t>(room / kCrewBytes, kMostCrews);
+  taken = crews > 0;
   if (!taken) return {};
-  job.team.blocks = static_cast<int>(needed);
-  g.block_units = ceil_div(ceil_div(g.units, needed), 8) * 8;  // multiples of 128 bytes
-  job.team.teams = static_cast<int>(std::min<int64_t>(g.rows, blocks.value() / needed));
+  const auto shared = static_cast<size_t>(kKeptBytes<T, kAdds> + crews * kCrewBytes);
+  const int threads = static_cast<int>(crews) * kTeamThreads;
+  auto* kernel = team_norm_kernel<T, kAdds>;
+  const auto blocks = at_once.of(device, reinterpret_cast<const void*>(kernel), threads, shared);
+  PESTLE_TRY(blocks.status());
+  RowGroups& g = job.groups;
+  const int64_t needed = ceil_div(g.units * kUnit * T::kBytes, kPartBytes);
+  constexpr int64_t kMost = 32 * kTeamWords;
+  taken = needed <= std::min<int64_t>(blocks.value(), kMost);
+  if (!taken) return {};
+  const int64_t teams = std::min(ceil_div(g.rows, crews), blocks.value() / needed);
+  const int64_t of_team = std::min({blocks.value() / teams, 2 * needed, kMost});
+  g.block_units = ceil_div(ceil_div(g.units, of_team), 8) * 8;  // multiples of 128 bytes
+  job.team.blocks = static_cast<int>(of_team);
+  job.team.teams = static_cast<int>(teams);
   job.team.words = static_cast<uint64_t*>(call.workspace);
-  PESTLE_TRY(clear(call, job.team.words, g.rows * needed * 8));
-  return launch_together(call, name, {needed * job.team.teams, kTeamThreads, kShared, 1}, kernel,
-                         job);
+  PESTLE_TRY(clear(call, job.team.words, g.rows * of_team * 8));
+  return launch_together(call, name, {of_team * teams, threads, shared, 1}, kernel, job);
 }
 
 template <class T>

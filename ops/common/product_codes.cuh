@@ -117,18 +117,7 @@ __device__ inline ByteRule given_rule(float scale) {
 // A unit's bytes; no value is beyond what the rule's divider is short for.
 template <class T, class Code, bool kBounded>
 __device__ inline uint2 product_bytes(const typename T::Raw& raw, const ByteRule& rule) {
-  float v[cuda::kUnit];
-  T::to_f32(raw, v);
-  if constexpr (std::is_same_v<Code, Int8Code> && kBounded) {
-    uint32_t r[cuda::kUnit];
-    for (int i = 0; i < cuda::kUnit; ++i) {
-      r[i] = __float_as_uint(__fmaf_rn(v[i], rule.factor, 0x1.8p23f));
-    }
-    return Int8Code::low_bytes(r);
-  } else {
-    for (int i = 0; i < cuda::kUnit; ++i) v[i] *= rule.factor;
-    return Code::template plain_codes<kBounded>(v);
-  }
+  return Code::template products<T, kBounded>(raw, rule.factor);
 }
 // ---- E2M1 ----
 

@@ -96,15 +96,14 @@ __device__ inline uint2 mx_unit_codes(const typename T::Raw& raw, uint32_t amax,
     const auto index = static_cast<uint64_t>(row * units + unit);
     return mx_slow_unit<T, F>(raw, e, rounding, index * cuda::kUnit);
   }
-  float x[cuda::kUnit];
-  T::to_f32(raw, x);
   // A finite amax has e <= 253, so this is normal. Products with it are exact.
   const float inverse = __uint_as_float(static_cast<uint32_t>(254 - e) << 23);
   if constexpr (kMxCodeBits<F> == 4) {
+    float x[cuda::kUnit];
+    T::to_f32(raw, x);
     return make_uint2(cuda::e2m1_words(x, cuda::E2m1Factors::of(inverse), x), 0);
   } else {
-    for (int i = 0; i < cuda::kUnit; ++i) x[i] *= inverse;
-    return cuda::fp8_codes_of_numbers<F, true>(x);
+    return cuda::fp8_codes_of_products<T, F, true>(raw, inverse);
   }
 }
 

@@ -213,10 +213,7 @@ __device__ __noinline__ uint2 any_byte_codes(typename T::Raw raw, float scale) {
 }
 template <class T, class Code, bool kBounded>
 __device__ inline uint2 short_byte_codes(const typename T::Raw& raw, const Divider& by) {
-  float v[kUnit];
-  T::to_f32(raw, v);
-  for (int i = 0; i < kUnit; ++i) v[i] = by.shortly(v[i]);
-  return Code::template plain_codes<kBounded>(v);
+  return Code::template quotients<T, kBounded>(raw, by);
 }
 
 // Codes of a byte; a scale that is computed is the row's: by a join of the largest, in the slot.
@@ -360,10 +357,7 @@ struct Mxfp8Scale {
   __device__ uint2 codes(const typename T::Raw& raw) const {
     if (amax >= formats::kF32Inf) return any_mxfp8_codes<T>(raw, code);
     if (amax == 0) return make_uint2(0, 0);
-    float v[kUnit];
-    T::to_f32(raw, v);
-    for (int i = 0; i < kUnit; ++i) v[i] *= inverse;
-    return fp8_codes_of_numbers<formats::E4m3, true>(v);
+    return fp8_codes_of_products<T, formats::E4m3, true>(raw, inverse);
   }
 };
 // Two neighbouring lanes hold a block.

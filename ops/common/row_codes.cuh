@@ -22,6 +22,16 @@ struct Fp8Code {
   __device__ static uint2 plain_codes(const float (&v)[cuda::kUnit]) {
     return cuda::fp8_codes_of_numbers<F, kBounded>(v);
   }
+  // Of finite products.
+  template <class T, bool kBounded>
+  __device__ static uint2 products(const typename T::Raw& raw, float factor) {
+    return cuda::fp8_codes_of_products<T, F, kBounded>(raw, factor);
+  }
+  // Of finite quotients.
+  template <class T, bool kBounded>
+  __device__ static uint2 quotients(const typename T::Raw& raw, const cuda::Divider& by) {
+    return cuda::fp8_codes_of_quotients<T, F, kBounded>(raw, by);
+  }
   __device__ static uint8_t code(float v) { return formats::code_from_f32<F>(v); }
   __device__ static uint8_t stochastic(float v, uint16_t u) {
     return formats::code_stochastic<F>(v, u);
@@ -49,6 +59,24 @@ struct Int8Code {
   __device__ static uint2 plain_codes(const float (&v)[cuda::kUnit]) {
     uint32_t r[cuda::kUnit];
     for (int i = 0; i < cuda::kUnit; ++i) r[i] = rounded(kBounded ? v[i] : clamped(v[i]));
+    return low_bytes(r);
+  }
+  template <class T, bool kBounded>
+  __device__ static uint2 quotients(const typename T::Raw& raw, const cuda::Divider& by) {
+    float v[cuda::kUnit];
+    T::to_f32(raw, v);
+    for (int i = 0; i < cuda::kUnit; ++i) v[i] = by.shortly(v[i]);
+    return plain_codes<kBounded>(v);
+  }
+  template <class T, bool kBounded>
+  __device__ static uint2 products(const typename T::Raw& raw, float factor) {
+    float v[cuda::kUnit];
+    T::to_f32(raw, v);
+    uint32_t r[cuda::kUnit];
+    for (int i = 0; i < cuda::kUnit; ++i) {
+      r[i] = kBounded ? __float_as_uint(__fmaf_rn(v[i], factor, 0x1.8p23f))
+                      : rounded(clamped(v[i] * factor));
+    }
     return low_bytes(r);
   }
   __device__ static uint8_t code(float v) {
@@ -90,10 +118,7 @@ __device__ inline uint2 encode_unit_below(uint32_t amax, const typename T::Raw& 
   if (rounding.stochastic || !by.is_short(__uint_as_float(amax))) {
     return encode_slowly<T, Code>(raw, by.scale, rounding, element);
   }
-  float v[cuda::kUnit];
-  T::to_f32(raw, v);
-  for (int i = 0; i < cuda::kUnit; ++i) v[i] = by.shortly(v[i]);
-  return Code::template plain_codes<kBounded>(v);
+  return Code::template quotients<T, kBounded>(raw, by);
 }
 template <class T, class Code, bool kBounded>
 __device__ inline uint2 encode_unit(const typename T::Raw& raw, const cuda::Divider& by,

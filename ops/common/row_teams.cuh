@@ -115,17 +115,20 @@ inline std::string refuse_teams(const TensorView& x, int64_t dim, int64_t in_clu
 }
 
 // Shares rows of `row_bytes` (of one tensor), `block_bytes` a block at most. False: the device does
-// not run as many blocks of the kernel at once as a row needs.
+// not run as many blocks of the kernel at once as a row needs. Blocks that would be left over share
+// rows, too, as long as there are at most `times` as many as a row needs: so many words there are.
 inline Result<bool> make_team(const Call& call, const void* kernel, cuda::BlocksAtOnce& at_once,
                               int64_t row_bytes, int64_t block_bytes, cuda::RowGroups& g,
-                              Team& team) {
+                              Team& team, int64_t times = 1) {
   constexpr int64_t kAligned = 8;  // units: parts begin at multiples of 128 bytes
   const auto blocks = at_once.of(cuda::device_index(call), kernel, kTeamThreads, kTeamShared);
   PESTLE_TRY(blocks.status());
-  team.blocks = static_cast<int>(cuda::ceil_div(row_bytes, block_bytes));
-  if (team.blocks > blocks.value()) return false;
+  const int64_t needed = cuda::ceil_div(row_bytes, block_bytes);
+  if (needed > blocks.value()) return false;
+  const int64_t teams = std::min<int64_t>(g.rows, blocks.value() / needed);
+  team.teams = static_cast<int>(teams);
+  team.blocks = static_cast<int>(std::min(blocks.value() / teams, times * needed));
   g.block_units = cuda::ceil_div(cuda::ceil_div(g.units, team.blocks), kAligned) * kAligned;
-  team.teams = static_cast<int>(std::min<int64_t>(g.rows, blocks.value() / team.blocks));
   team.words = static_cast<uint64_t*>(call.workspace);
   return true;
 }

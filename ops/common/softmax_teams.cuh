@@ -152,9 +152,10 @@ __global__ void __launch_bounds__(kTeamThreads, 3)
 
 }  // namespace softmax_device
 
-// A word for each block of each row, twice; f32's parts are the shorter ones.
+// A word for each block of each row, twice; f32's parts are the shorter ones, and there may be
+// twice as many blocks as needed.
 inline constexpr const char* kTeamWorkspace =
-    "16 * (numel(x) / size(x, dim)) * cdiv(size(x, dim), 8192)";
+    "32 * (numel(x) / size(x, dim)) * cdiv(size(x, dim), 8192)";
 
 // Starts the kernel, if the device runs as many blocks at once as a row needs; false: it does not.
 template <class T, SoftmaxKind kKind>
@@ -166,7 +167,7 @@ Result<bool> start_teams(const Call& call, const char* name, const SoftmaxJob& s
   RowGroups& g = job.softmax.groups;
   g.units = ceil_div(softmax.x.count, kUnit);
   auto fits = make_team(call, reinterpret_cast<const void*>(kernel), at_once,
-                        g.units * kUnit * T::kBytes, kTeamRowBytes, g, job.team);
+                        g.units * kUnit * T::kBytes, kTeamRowBytes, g, job.team, 2);
   PESTLE_TRY(fits.status());
   if (!fits.value()) return false;
   PESTLE_TRY(clear(call, job.team.words, g.rows * job.team.blocks * 16));

@@ -171,6 +171,25 @@ Status run(uint64_t num_blocks) {
 
 // ---- words of codes ----
 
+// Codes of a 16-bit element, the lower bits, times a factor, which the upper ones are half of.
+template <class T>
+__device__ bool products_agree(uint32_t bits) {
+  const typename T::Raw raw{make_uint4(bits & 0xFFFFu, bits << 16, bits & 0xFFFFu, bits << 16)};
+  float x[cuda::kUnit];
+  T::to_f32(raw, x);
+  const float factor = __uint_as_float((bits & 0x7FFF0000u) | 0x8421u);
+  const float product = x[0] * factor;
+  if (!(factor > 0x1p-80f && factor < 0x1p80f && fabsf(product) < 0x1p20f)) return true;
+  const uint32_t code = code_from_f32<E4m3>(product);
+  const uint32_t zero = code_from_f32<E4m3>(x[1] * factor);
+  const uint32_t rule = code | zero << 8 | zero << 16 | code << 24;
+  const uint2 codes = cuda::fp8_codes_of_products<T, E4m3, false>(raw, factor);
+  bool same = codes.x == rule && codes.y == rule;
+  if (fabsf(product) > 448.0f) return same;
+  const uint2 bounded = cuda::fp8_codes_of_products<T, E4m3, true>(raw, factor);
+  return same && bounded.x == rule && bounded.y == rule;
+}
+
 // Counts the numbers whose codes by any of the words' functions are not the rule's.
 template <class F>
 __global__ void words_kernel(unsigned long long* wrong) {
@@ -189,6 +208,10 @@ __global__ void words_kernel(unsigned long long* wrong) {
     if (F::kMan == 3 && i >> 31 == 0 && !(abs >= 0x1p100f)) {
       same &= cuda::e4m3_of_magnitudes(x, 1.5f) == (rule & 0xFFFF);
       same &= cuda::e4m3_of_magnitudes(1.5f, x) == (rule >> 8 & 0xFF | code << 8);
+    }
+    if constexpr (F::kMan == 3) {
+      same &= products_agree<cuda::Bf16>(static_cast<uint32_t>(i));
+      same &= products_agree<cuda::F16>(static_cast<uint32_t>(i));
     }
     count += !same;
   }

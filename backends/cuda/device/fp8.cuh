@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/device/elements.cuh"
 #include "formats/codes_by_sum.h"
 #include "formats/e4m3.h"
@@ -55,6 +56,33 @@ __device__ __noinline__ uint32_t fp8_word_any(float a, float b, float c, float d
   return fp8_pair<F>(a, b) | fp8_pair<F>(c, d) << 16;
 }
 
+// The same of two magnitudes that are times 2^-8 already: two instructions an element less. They
+// are not rounded_magnitude's operations, but the same numbers.
+template <bool kBounded>
+__device__ inline uint32_t e4m3_halves(float a, float b) {
+  const auto rounded = [](float v) {
+    const float least = fmaxf(v, 0x1.8p-14f);
+    return __fmaf_rn(least, 0x1p20f, -__fmaf_rn(least, 0x1p20f, -v));
+  };
+  __half2 two = __floats2half2_rn(rounded(a), rounded(b));
+  if constexpr (!kBounded) two = __hmin2(two, __half2half2(__ushort_as_half(0x3F00)));
+  return *reinterpret_cast<const uint32_t*>(&two);
+}
+// Codes of what f makes of a unit's 16-bit elements: magnitudes times 2^-8. The signs are those of
+// `of`.
+template <class T, bool kBounded, class F>
+__device__ inline uint2 e4m3_codes(const typename T::Raw& raw, const typename T::Raw& of, F f) {
+  float v[kUnit];
+  T::to_f32(raw, v);
+  const auto word = [&](const float* v, uint32_t low, uint32_t high) {
+    const uint32_t even = e4m3_halves<kBounded>(f(v[0]), f(v[2]));
+    const uint32_t odd = e4m3_halves<kBounded>(f(v[1]), f(v[3]));
+    const uint32_t signs = __byte_perm(low, high, 0x7531);
+    return ((even >> 7) + (odd << 1)) | (signs & 0x80808080u);
+  };
+  return make_uint2(word(v, of.v.x, of.v.y), word(v + 4, of.v.z, of.v.w));
+}
+
 // ---- words ----
 
 // Of four numbers below 2^100; kBounded: their codes are none beyond the largest, rounded.
@@ -102,6 +130,37 @@ template <class F, bool kBounded>
 __device__ inline uint2 fp8_codes_of_numbers(const float (&v)[kUnit]) {
   return make_uint2(fp8_word_of_numbers<F, kBounded>(v[0], v[1], v[2], v[3]),
                     fp8_word_of_numbers<F, kBounded>(v[4], v[5], v[6], v[7]));
+}
+// Of a unit's elements times a positive factor, all of them finite.
+template <class T, class F, bool kBounded>
+__device__ inline uint2 fp8_codes_of_products(const typename T::Raw& raw, float factor) {
+#if __CUDA_ARCH__ < 890
+  if constexpr (T::kBytes == 2 && F::kMan == 3) {
+    const float by = factor * 0x1p-8f;
+    return e4m3_codes<T, kBounded>(raw, raw, [by](float v) { return fabsf(v) * by; });
+  }
+#endif
+  float v[kUnit];
+  T::to_f32(raw, v);
+  for (int i = 0; i < kUnit; ++i) v[i] *= factor;
+  return fp8_codes_of_numbers<F, kBounded>(v);
+}
+// Of a unit's elements by a divider that is short for them.
+template <class T, class F, bool kBounded>
+__device__ inline uint2 fp8_codes_of_quotients(const typename T::Raw& raw, const Divider& by) {
+#if __CUDA_ARCH__ < 890
+  if constexpr (T::kBytes == 2 && F::kMan == 3) {
+    const Divider less{by.scale * 0x1p8f, by.reciprocal * 0x1p-8f};
+    constexpr uint32_t kBoth = 0x7FFF7FFFu;  // a fused step has no modifier for magnitudes
+    const typename T::Raw abs{
+        make_uint4(raw.v.x & kBoth, raw.v.y & kBoth, raw.v.z & kBoth, raw.v.w & kBoth)};
+    return e4m3_codes<T, kBounded>(abs, raw, [&](float v) { return less.shortly(v); });
+  }
+#endif
+  float v[kUnit];
+  T::to_f32(raw, v);
+  for (int i = 0; i < kUnit; ++i) v[i] = by.shortly(v[i]);
+  return fp8_codes_of_numbers<F, kBounded>(v);
 }
 
 // A code stands for this times an f16 that its bits make up: E5M2 is the upper half of one, E4M3
