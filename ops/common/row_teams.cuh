@@ -127,7 +127,9 @@ inline Result<bool> make_team(const Call& call, const void* kernel, cuda::Blocks
   if (needed > blocks.value()) return false;
   const int64_t teams = std::min<int64_t>(g.rows, blocks.value() / needed);
   team.teams = static_cast<int>(teams);
-  team.blocks = static_cast<int>(std::min(blocks.value() / teams, times * needed));
+  constexpr int64_t kHeardAtOnce = 32 * 4;  // more are asked for in two steps, 6 % of a row
+  const int64_t most = std::max(needed, std::min(times * needed, kHeardAtOnce));
+  team.blocks = static_cast<int>(std::min(blocks.value() / teams, most));
   g.block_units = cuda::ceil_div(cuda::ceil_div(g.units, team.blocks), kAligned) * kAligned;
   team.words = static_cast<uint64_t*>(call.workspace);
   return true;

@@ -109,9 +109,9 @@ __global__ void __launch_bounds__(kTeamThreads, 3)
 
 }  // namespace softmax_device
 
-// A word for each block of each row, of which there may be twice as many as needed.
+// A word for each block of each row.
 inline constexpr const char* kTeamBackwardWorkspace =
-    "16 * (numel(out) / size(out, dim)) * cdiv(size(out, dim), 4096)";
+    "8 * (numel(out) / size(out, dim)) * cdiv(size(out, dim), 4096)";
 
 // Where refuse_teams has nothing against it.
 template <SoftmaxKind kKind, class T>
@@ -123,7 +123,7 @@ Status start_softmax_backward_teams(const Call& call, const char* name, SoftmaxB
   RowGroups& g = team.job.groups;
   g.units = ceil_div(job.out.count, kUnit);
   auto fits = make_team(call, reinterpret_cast<const void*>(kernel), at_once,
-                        g.units * kUnit * T::kBytes, kTeamRowBytes / 2, g, team.team, 2);
+                        g.units * kUnit * T::kBytes, kTeamRowBytes / 2, g, team.team);
   PESTLE_TRY(fits.status());
   if (!fits.value()) return start_softmax_backward<kKind, T>(call, name, job, false);
   PESTLE_TRY(clear(call, team.team.words, g.rows * team.team.blocks * 8));
