@@ -7,7 +7,7 @@
 //          any   a thread block a head for d_x, then one a piece of the heads for d_weight.
 // Traffic  d_out, x and d_x once; rotations once for a thread block's heads.
 // Numerics f32; d_weight as sums of sums, in an order that depends on the shape alone.
-// Measured [1,24,4608,128], [1,12,32760,128] bf16 on an H200: 36.6, 99.3 us; 71, 88 % of the copy.
+// Measured [1,24,4608,128], [1,12,32760,128] bf16 on an H200: 34.0, 94.8 us; 71, 84 % of the copy.
 #include <atomic>
 
 #include "backends/cuda/early_launch.h"
@@ -51,7 +51,10 @@ struct Job {
   DType weight_dtype;
   int units, rot_units, lanes, positions, d;
   float one_by_d;
-  int64_t tasks;
+  // Tasks of each thread block, one more for the first `more`; groups of heads and tiles of
+  // positions.
+  unsigned each, more, groups, tiles;
+  bool turns_ahead;  // rotations are copied to shared memory a tile ahead
   float eps;
   float* sums;  // a row of D for each thread block
 };
@@ -133,13 +136,48 @@ __device__ void add_slots(const Job& job, const RopePlace& place, int slot, bool
   }
 }
 
-// 16 bytes to shared memory, without a register; by the L1 where a thread takes halves of sectors.
+// 16 bytes to shared memory, without a register, or zeros where `bytes` is 0; by the L1 where a
+// thread takes halves of sectors.
 template <bool kHalves>
-__device__ inline void copy_ahead(uint32_t to, const void* from) {
+__device__ inline void copy_ahead(uint32_t to, const void* from, int bytes) {
   if constexpr (kHalves)
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+                 : "memory");
   else
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+                 : "memory");
+}
+
+// A unit of weights as it lies in memory.
+struct RawWeights {
+  uint4 v[2];
+
+  __device__ RawWeights(const char* p, DType dtype) {
+    v[0] = load16(p);
+    v[1] = dtype == DType::kF32 ? load16(p + 16) : v[0];
+  }
+  __device__ void to_f32(DType dtype, float (&w)[kUnit]) const {
+    switch (dtype) {
+      case DType::kBF16: return Bf16::to_f32({v[0]}, w);
+      case DType::kF16: return F16::to_f32({v[0]}, w);
+      default: return F32::to_f32({v[0], v[1]}, w);
+    }
+  }
+};
+
+// Results with canonical NaN. The hardware's NaN of 16 bits is the largest code of all as an
+// integer with a sign.
+template <class T>
+__device__ inline void store_unit(char* p, const float (&v)[kUnit]) {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (T::kBytes == 2) {
+    const uint4 w = T::pack_numbers(v).v;
+    const uint32_t nan = T::all_nan().v.x;
+    return store16(p, make_uint4(__vmins2(w.x, nan), __vmins2(w.y, nan), __vmins2(w.z, nan),
+                                 __vmins2(w.w, nan)));
+  }
+#endif
+  T::store(p, v);
 }
 
 // Which heads and positions a thread works on: tasks follow one another, groups of heads first.
@@ -149,24 +187,22 @@ struct Task {
   const Job& job;
   int slot;
   bool has_unit;
-  unsigned groups, tiles;
-  unsigned group, tile;
-  int64_t b;
+  unsigned group, tile, b;
 
-  __device__ Task(const Job& of, int slot_in_block, bool unit_exists, int64_t number)
+  __device__ Task(const Job& of, int slot_in_block, bool unit_exists, unsigned number)
       : job(of), slot(slot_in_block), has_unit(unit_exists) {
-    const int64_t(&shape)[3] = job.operand.shape;
-    groups = static_cast<unsigned>((shape[1] + kHeads - 1) / kHeads);
-    tiles = static_cast<unsigned>((shape[2] + job.positions - 1) / job.positions);
-    const int64_t below = number / groups;
-    group = static_cast<unsigned>(number - below * groups);
-    b = below / tiles;
-    tile = static_cast<unsigned>(below - b * tiles);
+    const unsigned below = number / job.groups;
+    group = number - below * job.groups;
+    b = below / job.tiles;
+    tile = below - b * job.tiles;
   }
   __device__ void advance() {
-    if (++group < groups) return;
+    if (++group < job.groups) return;
     group = 0;
-    if (++tile < tiles) return;
+    next_tile();
+  }
+  __device__ void next_tile() {
+    if (++tile < job.tiles) return;
     tile = 0;
     ++b;
   }
@@ -202,9 +238,9 @@ __global__ void __launch_bounds__(kThreads, 2) backward_units(const __grid_const
   const auto piece = [](int i, int which, int c, int k) {
     return (((i * 2 + which) * kChunks + c) * kWords + k) * kThreads * 16;
   };
-  const int64_t begin = job.tasks * blockIdx.x / gridDim.x;
-  const int64_t end = job.tasks * (blockIdx.x + 1) / gridDim.x;
-  int64_t loaded = begin;
+  const unsigned begin = job.each * blockIdx.x + min(blockIdx.x, job.more);
+  const unsigned end = begin + job.each + (blockIdx.x < job.more ? 1 : 0);
+  unsigned loaded = begin;
   uint32_t load_stage = first;
   Task<T, kSplit> ahead(job, slot, has_unit, begin);
   const auto load_next = [&] {
@@ -214,14 +250,14 @@ __global__ void __launch_bounds__(kThreads, 2) backward_units(const __grid_const
       const int heads = ahead.heads();
 #pragma unroll
       for (int i = 0; i < kHeads; ++i) {
-        if (i >= heads) break;
+        const int bytes = i < heads ? 16 : 0;
 #pragma unroll
         for (int c = 0; c < kChunks; ++c) {
 #pragma unroll
           for (int k = 0; k < kWords; ++k) {
             const int from = column[c] * T::kBytes + k * 16;
-            copy_ahead<kWords == 2>(load_stage + piece(i, 0, c, k), x + from);
-            copy_ahead<kWords == 2>(load_stage + piece(i, 1, c, k), d_out + from);
+            copy_ahead<kWords == 2>(load_stage + piece(i, 0, c, k), x + from, bytes);
+            copy_ahead<kWords == 2>(load_stage + piece(i, 1, c, k), d_out + from, bytes);
           }
         }
         x += t.x_stride[1];
@@ -234,24 +270,59 @@ __global__ void __launch_bounds__(kThreads, 2) backward_units(const __grid_const
     load_stage =
         load_stage == first + (kStages - 1) * kStageBytes ? first : load_stage + kStageBytes;
   };
+  Task<T, kSplit> task(job, slot, has_unit, begin);
+  // Rotations of a task's tile, on their way with the next commit.
+  const uint32_t turns = first + kStages * kStageBytes;
+  const auto start_turns = [&](const Task<T, kSplit>& of) {
+    if (!place.rotates || of.b >= t.shape[0] || !of.active()) return;
+    const char* from = job.table.freqs + rope_offset(job.table.stride, of.b, 0, of.position()) +
+                       unit * (16 * Unit::kPairs);
+#pragma unroll
+    for (int k = 0; k < Unit::kPairs; ++k) {
+      copy_ahead<true>(turns + k * (kThreads * 16), from + k * 16, 16);
+    }
+  };
+  // Small loads first: behind the others they would wait for all of them.
+  const auto weights_of = [&](int c) {
+    return RawWeights(t.weight + column[c] * (job.weight_dtype == DType::kF32 ? 4 : 2),
+                      job.weight_dtype);
+  };
+  const RawWeights weights[2] = {weights_of(0), weights_of(kChunks - 1)};
+  if (job.turns_ahead) start_turns(task);
   for (int i = 0; i < kStages - 1; ++i) load_next();
   Columns<kSplit> columns{};
 #pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-    load_values(t.weight + column[c] * (job.weight_dtype == DType::kF32 ? 4 : 2), job.weight_dtype,
-                columns.w[c]);
-  }
+  for (int c = 0; c < kChunks; ++c) weights[c].to_f32(job.weight_dtype, columns.w[c]);
   uint32_t stage = first;
-  Task<T, kSplit> task(job, slot, has_unit, begin);
   float f[4 * Unit::kPairs] = {};
-  for (int64_t number = begin; number < end; ++number, task.advance()) {
+  for (unsigned number = begin; number < end; ++number, task.advance()) {
     load_next();
     asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
     const int heads = task.heads();
     const int64_t h0 = int64_t{task.group} * kHeads;
     const int64_t s = task.position();
-    if ((task.group == 0 || number == begin) && heads > 0 && place.rotates &&
-        job.table.shared_by_heads) {
+    if (job.turns_ahead) {
+      if (task.group == 0 || number == begin) {
+        // Asked for with the last tile's, three commits ago, but near the beginning.
+        if (number != begin && number - begin < kStages) {
+          asm volatile("cp.async.wait_all;" ::: "memory");
+        }
+        if (heads > 0) {
+#pragma unroll
+          for (int k = 0; k < Unit::kPairs; ++k) {
+            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                         : "=f"(f[4 * k]), "=f"(f[4 * k + 2]), "=f"(f[4 * k + 1]),
+                           "=f"(f[4 * k + 3])
+                         : "r"(turns + k * (kThreads * 16))
+                         : "memory");
+          }
+        }
+        Task<T, kSplit> next = task;
+        next.next_tile();
+        start_turns(next);
+      }
+    } else if ((task.group == 0 || number == begin) && heads > 0 && place.rotates &&
+               job.table.shared_by_heads) {
       load_turns<Unit::kPairs>(job.table, task.b, 0, s, unit * Unit::kPairs, f);
     }
     char* d_x = t.out + task.offset(t.out_stride);
@@ -263,7 +334,6 @@ __global__ void __launch_bounds__(kThreads, 2) backward_units(const __grid_const
                      : "=r"(raw[k].x), "=r"(raw[k].y), "=r"(raw[k].z), "=r"(raw[k].w)
                      : "r"(stage + piece(i, which, c, k))
                      : "memory");
-        if (i >= heads) raw[k] = make_uint4(0, 0, 0, 0);
       }
       if constexpr (kWords == 2)
         T::to_f32({raw[0], raw[1]}, v);
@@ -291,7 +361,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_units(const __grid_const
       for (int i = 0; i < kAtOnce<T, kSplit>; ++i) {
 #pragma unroll
         for (int c = 0; c < kChunks; ++c) {
-          if (h + i < heads) T::store(d_x + column[c] * T::kBytes, g[i].v[c]);
+          if (h + i < heads) store_unit<T>(d_x + column[c] * T::kBytes, g[i].v[c]);
         }
         d_x += t.out_stride[1];
       }
@@ -424,13 +494,24 @@ Rotations rotations_back(const Call& call) {
 
 template <class T, bool kSplit>
 Status start(const Call& call, Job& job, int64_t& rows) {
-  constexpr int kMemory = kStages * kThreads * 128;
+  constexpr int kTurns = kThreads * 64;
+  constexpr int kMemory = kStages * kThreads * 128 + (kSplit ? 0 : kTurns);
   static_assert(kHeadGroup<T, kSplit> * 2 * (kSplit ? 2 : 1) * kUnit * T::kBytes == 128);
   const auto kernel = backward_units<T, kSplit>;
   const auto& shape = job.operand.shape;
-  job.tasks =
-      shape[0] * ceil_div(shape[1], kHeadGroup<T, kSplit>) * ceil_div(shape[2], job.positions);
-  rows = std::min<int64_t>(job.tasks, kBlocks);
+  const int64_t groups = ceil_div(shape[1], kHeadGroup<T, kSplit>);
+  const int64_t tiles = ceil_div(shape[2], job.positions), tasks = shape[0] * groups * tiles;
+  rows = std::min<int64_t>(tasks, kBlocks);
+  if (tasks > INT_MAX) return unsupported("rms_rope_backward: more than 2^31 tasks");
+  if (tasks > 0) {
+    job.each = static_cast<unsigned>(tasks / rows);
+    job.more = static_cast<unsigned>(tasks % rows);
+  }
+  job.groups = static_cast<unsigned>(groups);
+  job.tiles = static_cast<unsigned>(tiles);
+  // What is asked for with a tile is there three tasks later.
+  job.turns_ahead = !kSplit && !job.table.has_sin && job.table.bytes == 4 && job.table.inverse &&
+                    job.table.shared_by_heads && groups >= kStages;
   // Shared memory beyond 48 KB must be asked for, once a kernel and device.
   static std::atomic<uint64_t> done{0};
   const uint64_t bit = uint64_t{1} << (device_index(call) & 63);
