@@ -29,9 +29,13 @@ inline constexpr const char* kLinearCodesOutWorkspace =
     "if(input_act == none, 0, bytes(x)*M*K) + 4*M*(cdiv(N,128) + 1) + 9216 + " PESTLE_LATE_BYTES;
 
 // A second pass over the product, which is f32 in the workspace before what its kernels need.
-inline constexpr const char* kLateLinearWorkspace =
-    "4*M*N + 8192 + round_up(M*K,256) + 2*round_up(4*M,256) + "
-    "if(input_act == none, 0, bytes(x)*M*K)";
+#define PESTLE_LATE_LINEAR_BYTES                              \
+  "4*M*N + 8192 + round_up(M*K,256) + 2*round_up(4*M,256) + " \
+  "if(input_act == none, 0, bytes(x)*M*K)"
+inline constexpr const char* kLateLinearWorkspace = PESTLE_LATE_LINEAR_BYTES;
+// The same where that product may be cuBLASLt's.
+inline constexpr const char* kLateLibraryLinearWorkspace =
+    PESTLE_LATE_LINEAR_BYTES " + " PESTLE_CUBLAS_SCALED_BYTES;
 
 struct CodedX {
   TensorView codes;  // [M, K] without gaps

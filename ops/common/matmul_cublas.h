@@ -6,7 +6,8 @@
 
 namespace pestle::ops {
 
-inline constexpr const char* kCublasWorkspace = "33554432 + 256";
+#define PESTLE_CUBLAS_BYTES "33554432 + 256"
+inline constexpr const char* kCublasWorkspace = PESTLE_CUBLAS_BYTES;
 
 // The same for a contract with symbols M, N and K, and copies of decode scales.
 #define PESTLE_CUBLAS_SCALED_BYTES \

@@ -206,7 +206,8 @@ std::string refuses_late(const Call& call, const Machine& machine) {
 
 // The product, and what its kernels need (packed operands, parts of f32).
 constexpr const char* kLateWorkspace =
-    "4*B*M*N + 6*(numel(a) + numel(b) + 16*B*(M + 2*K + N)) + 12*(M + N) + 8192";
+    "4*B*M*N + 6*(numel(a) + numel(b) + 16*B*(M + 2*K + N)) + 12*(M + N) + 8192 "
+    "+ " PESTLE_CUBLAS_BYTES;
 
 // The product in the workspace as bf16, what the product needs (packed operands, parts
 // of f32), what the

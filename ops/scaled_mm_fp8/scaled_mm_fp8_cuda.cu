@@ -149,6 +149,10 @@ Status run_by_cublas(const Call& call) {
                     algorithm_for(call, key_of(o, sums_of_call(call))));
 }
 
+// A second pass over a product that may be cuBLASLt's.
+constexpr const char* kLateLibraryWorkspace =
+    PESTLE_LATE_SCALED_BYTES " + " PESTLE_CUBLAS_SCALED_BYTES;
+
 constexpr ProductIds kIds{"cuda/scaled_mm_fp8_few_rows", "cuda/scaled_mm_fp8_hopper",
                           "cuda/scaled_mm_fp8_cublaslt"};
 
@@ -228,7 +232,7 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 80,
      .refuses = refuses_late_scaled,
      .run = run_late_on_cuda,
-     .workspace = kLateScaledWorkspace},
+     .workspace = kLateLibraryWorkspace},
     {.id = "cuda/scaled_mm_fp8_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
