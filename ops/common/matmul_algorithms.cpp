@@ -19,7 +19,6 @@ constexpr DType kF16 = DType::kF16;
 constexpr DType kE4M3 = DType::kE4M3;
 constexpr ProductSums kF32 = ProductSums::kF32;
 constexpr Measured kMeasured[] = {
-    {{kBF16, kBF16, kBF16, 4608, 12288, 3072, 1, true, false, kF32}, 7},
     {{kBF16, kBF16, kBF16, 4608, 9216, 3072, 1, true, false, kF32}, 4},
     {{kBF16, kBF16, kBF16, 32760, 13824, 5120, 1, true, false, kF32}, 5},
     {{kF16, kF16, kF16, 8192, 8192, 8192, 1, true, false, kF32}, 1},
@@ -32,7 +31,6 @@ constexpr Measured kMeasured[] = {
     {{kE4M3, kE4M3, kBF16, 4096, 4096, 4096, 1, true, true, ProductSums::kFast}, 4},
     {{kE4M3, kE4M3, kBF16, 4608, 9216, 3072, 1, true, true, ProductSums::kFast}, 4},
     {{kE4M3, kE4M3, kBF16, 32760, 13824, 5120, 1, true, true, ProductSums::kFast}, 7},
-    {{kE4M3, kE4M3, kBF16, 4608, 12288, 3072, 1, true, true, ProductSums::kAccurate}, 3},
     {{kE4M3, kE4M3, kBF16, 4096, 4096, 4096, 1, true, true, ProductSums::kAccurate}, 3},
     {{kE4M3, kE4M3, kBF16, 32760, 13824, 5120, 1, true, true, ProductSums::kAccurate}, 6},
 };
