@@ -103,6 +103,7 @@ class CaseCheck {
     if (done() || !any_impl()) return;
     auto trial = make_trial(memory_);
     if (!trial) return;
+    nan_args_ = trial->nan_args();
     for (const Impl& impl : op_.impls) {
       if (done()) return;
       if (!wanted(impl)) continue;
@@ -111,6 +112,9 @@ class CaseCheck {
       if (on_device_ && !again) on_second_device(impl);
     }
   }
+
+  // How many arguments kNanFlavour's NaN can be in, in the case that ran last.
+  uint64_t nan_args() const { return nan_args_; }
 
  private:
   bool big() const { return (row_.tags & (kBar | kHuge)) != 0; }
@@ -281,6 +285,7 @@ class CaseCheck {
   const bool on_device_;
   uint64_t seed_ = 0;
   bool again_ = false;
+  uint64_t nan_args_ = 0;
 };
 
 }  // namespace
@@ -337,6 +342,13 @@ void check_case(const Op& op, const Case& row, const CheckOptions& options, Chec
   // Special values come in flavours, chosen by the seed: small cases see all of them.
   for (uint64_t i = 1; i < kSpecialFlavours; ++i) {
     if (row.dist == Dist::kSpecial) check.run(options.seed + i);
+  }
+  // Its NaN is in one argument only: the others have theirs in turn.
+  const uint64_t flavour = options.seed % kSpecialFlavours;
+  const uint64_t nan_seed =
+      options.seed + (kSpecialFlavours + kNanFlavour - flavour) % kSpecialFlavours;
+  for (uint64_t i = 1; row.dist == Dist::kSpecial && i < check.nan_args(); ++i) {
+    check.run(nan_seed + i * kSpecialFlavours, true);
   }
   if (row.dist != Dist::kSpecial) check.run(options.seed + kSpecialFlavours, true);
 }

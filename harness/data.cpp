@@ -127,8 +127,10 @@ class Filler {
         random_{seed * 0x2545F4914F6CDD1Du},
         flavour_(static_cast<int>(seed % kSpecialFlavours)),
         is_float_(dtype_info(dtype).is_float) {
+    nan_end_ = count / 8;
     if (count > 0)
       forced_ = static_cast<int64_t>(random_(~uint64_t{0}) % static_cast<uint64_t>(count));
+    nan_end_ += forced_;
   }
 
   uint64_t operator()(int64_t place) const {
@@ -156,7 +158,8 @@ class Filler {
 
   uint64_t code(uint64_t random) const {
     if (dist_ == Dist::kZeros) return 0;
-    if (is_float_ && (dist_ != Dist::kSpecial || flavour_ == 3)) return finite_code(dtype_, random);
+    if (is_float_ && (dist_ != Dist::kSpecial || flavour_ == kNanFlavour))
+      return finite_code(dtype_, random);
     return random;
   }
 
@@ -194,13 +197,17 @@ class Filler {
       case Dist::kOutliers: return encode(dtype_, (random >> 40) % 256 == 0 ? normal * 64 : normal);
       case Dist::kSpecial: {
         // One NaN or Inf there is always, however small the tensor.
-        const bool nan = flavour_ == 0 || flavour_ == 3;
+        const bool nan = flavour_ == 0 || flavour_ == kNanFlavour;
         if (place == forced_ && flavour_ != 2) {
           return special_bits(dtype_, random & ~uint64_t{15}, nan, flavour_ == 1);
         }
         if ((random >> 40) % 4 != 0) break;
         // More of them come in some stretches of 16 only, so that some rows and blocks are finite.
         const uint64_t stretch = random_(~static_cast<uint64_t>(place / 16));
+        if (flavour_ == kNanFlavour) {
+          if (place < forced_ || place >= nan_end_ || stretch % 3 != 0) break;
+          return special_bits(dtype_, random & ~uint64_t{15}, true, false);
+        }
         return special_bits(dtype_, random, nan && stretch % 3 == 0,
                             flavour_ <= 1 && stretch % 3 == 1);
       }
@@ -220,6 +227,7 @@ class Filler {
   int flavour_;
   bool is_float_;
   int64_t forced_ = 0;
+  int64_t nan_end_ = 0;  // of kNanFlavour's stretch, which begins at forced_
 };
 
 // Large tensors repeat their first kPeriod elements, a prime number of them, so that no two rows or

@@ -37,6 +37,14 @@ Result<Trial> Trial::make(const Op& op, const Case& row, uint64_t seed, Memory& 
   PESTLE_TRY(call.status());
   trial.call_ = std::move(call.value());
   trial.slots_ = slots_of(*op.spec, trial.call_.values);
+  for (const Slot& slot : trial.slots_) {
+    const Arg& arg = op.spec->args[slot.arg];
+    const TensorView& t = tensor_at(trial.call_.values, slot);
+    const bool known = !trial.nan_args_.empty() && trial.nan_args_.back() == slot.arg;
+    if (arg.role == Role::kInput && !known && meaning_of(arg, t.dtype) == Meaning::kValues) {
+      trial.nan_args_.push_back(slot.arg);
+    }
+  }
   PESTLE_TRY(trial.find_codes());
   return trial;
 }
@@ -133,8 +141,13 @@ Status Trial::place_workspace(Memory& memory, int64_t bytes, Placed& placed) con
 
 // In row-major order.
 void Trial::fill_input(const Slot& slot, const TensorView& shape, void* elements) const {
-  fill(elements, shape.dtype, numel(shape), meaning_of(op_->spec->args[slot.arg], shape.dtype),
-       dist_, seed_ + (slot.arg + 1) * kSeedsApart + slot.position * kPositionsApart);
+  const Meaning meaning = meaning_of(op_->spec->args[slot.arg], shape.dtype);
+  // One argument at a time has kNanFlavour's NaN: its sums would hide another's.
+  const bool others = dist_ == Dist::kSpecial && seed_ % kSpecialFlavours == kNanFlavour &&
+                      meaning == Meaning::kValues && !nan_args_.empty() &&
+                      nan_args_[seed_ / kSpecialFlavours % nan_args_.size()] != slot.arg;
+  fill(elements, shape.dtype, numel(shape), meaning, others ? Dist::kNormal : dist_,
+       seed_ + (slot.arg + 1) * kSeedsApart + slot.position * kPositionsApart);
 }
 
 const TestTensor& Trial::tensor_of(const Placed& placed, size_t arg) const {

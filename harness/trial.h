@@ -38,6 +38,8 @@ class Trial {
   // try, and on a device. `sampled`: if bounded outputs are compared on sampled rows only.
   int64_t memory_needed(bool sampled) const;
   int64_t device_memory_needed() const;
+  // How many arguments kNanFlavour's NaN can be in.
+  size_t nan_args() const { return nan_args_.size(); }
   // By the reference, on the host.
   Status compute_truth();
   // For big cases: exact outputs by the best CPU implementation, which small cases hold to the
@@ -109,7 +111,8 @@ class Trial {
   uint64_t seed_ = 0;
   Memory* memory_ = nullptr;
   TextCall call_;
-  std::vector<Slot> slots_;  // its tensors
+  std::vector<Slot> slots_;       // its tensors
+  std::vector<size_t> nan_args_;  // inputs of values, which have kNanFlavour's NaN in turn
   Truth truth_;
   std::string codes_;                   // what makes its codes: "quantize_fp8 x=out ..."
   std::unique_ptr<Trial> with_output_;  // the same call with the output that the codes are of
