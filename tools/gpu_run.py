@@ -86,6 +86,12 @@ def brief(text):
     return "".join(lines)
 
 
+def ending(output, sanitizer):
+    """The lines to show of a step's output; a sanitizer repeats itself for each hazard."""
+    lines = output.splitlines()
+    return list(dict.fromkeys(lines))[:400] if sanitizer else lines[-40:]
+
+
 class Step:
     def __init__(self, kind, name, command, weight=0, sanitizer=None):
         self.kind, self.name, self.command = kind, f"{kind}.{name}", command
@@ -164,7 +170,7 @@ class Run:
         return json.dumps(line) + "\n", 1 if found else status
 
     def note(self, step, status, text, output, seconds):
-        shown = "\n".join(output.splitlines()[-40:]) if status or step.kind == "bench" else ""
+        shown = "\n".join(ending(output, step.sanitizer)) if status or step.kind == "bench" else ""
         word = {None: "ran out of time", 0: "passed"}.get(status, f"FAILED ({status})")
         self.say(f"=== {step.name}: {word}, {seconds:.0f} s" + (f"\n{shown}" if shown else ""))
         with self.lock:

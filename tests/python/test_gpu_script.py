@@ -147,6 +147,15 @@ def test_refusals_of_one_reason_are_one_line():
     assert second == {"op": "b"}
 
 
+def test_a_sanitizers_findings_are_shown_once_each():
+    from tools import gpu_run
+
+    said = ["= first", *(["= Race between a and b", "= at c"] * 100), "= SUMMARY: 200"]
+    shown = gpu_run.ending("\n".join(said), "racecheck")
+    assert shown == ["= first", "= Race between a and b", "= at c", "= SUMMARY: 200"]
+    assert gpu_run.ending("\n".join(said), None) == said[-40:]
+
+
 def test_jobs_at_once_share_the_cores_evenly():
     from tools import gpu_run
 
