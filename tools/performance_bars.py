@@ -82,11 +82,12 @@ def over_row(rule, line, lines):
 
 def share_of_copy(line, reads):
     """Of the copy's speed, with what is read counted `reads` times."""
-    counted = (reads * line["reads"] + line["writes"]) / line["bytes"] if reads > 1 else 1
-    said = f", its input counted {reads} times" if reads > 1 else ""
-    return line[
-        "percent_of_ceiling"
-    ] / 100 * counted, f"copy at {line['copy_gb_per_s']:.0f} GB/s{said}"
+    share = line["percent_of_ceiling"] / 100
+    said = f"copy at {line['copy_gb_per_s']:.0f} GB/s"
+    if reads == 1:
+        return share, said
+    counted = (reads * line["reads"] + line["writes"]) / line["bytes"]
+    return share * counted, f"{said}, its input counted {reads} times"
 
 
 def value_of(bar, line, lines):
