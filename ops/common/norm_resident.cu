@@ -188,14 +188,13 @@ Status start_kind(const Call& call, const char* name, const NormRows& n, Residen
   }
 }
 
-// At most a factor, and one addend.
+}  // namespace
+
 bool is_simple(const NormRows& n) {
   const bool weighs = n.weight.data != nullptr || n.bias.data != nullptr;
   const bool modulates = n.scale.data != nullptr || n.shift.data != nullptr;
   return !(weighs && modulates) && n.residual.data == nullptr && n.gate.data == nullptr;
 }
-
-}  // namespace
 
 Status start_resident_norm(const Call& call, const char* name, const NormRows& n, bool& taken) {
   taken = false;

@@ -5,6 +5,9 @@
 
 namespace pestle::ops::norm_device {
 
+// At most a factor and an addend.
+bool is_simple(const NormRows& n);
+
 // taken: it has started one.
 Status start_resident_norm(const Call& call, const char* name, const NormRows& n, bool& taken);
 

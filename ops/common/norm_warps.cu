@@ -12,6 +12,7 @@
 #include "backends/cuda/launch.h"
 #include "backends/cuda/shared_memory.h"
 #include "core/machine.h"
+#include "ops/common/norm_resident.h"
 #include "ops/common/norm_warps.h"
 #include "ops/common/norm_warps_codes.cuh"
 
@@ -84,13 +85,6 @@ __global__ void __launch_bounds__(kMostWarps * 32, 1)
 }
 
 // ---- host ----
-
-// At most a factor and an addend.
-bool is_simple(const NormRows& n) {
-  const bool weighs = n.weight.data != nullptr || n.bias.data != nullptr;
-  const bool modulates = n.scale.data != nullptr || n.shift.data != nullptr;
-  return !(weighs && modulates) && n.residual.data == nullptr && n.gate.data == nullptr;
-}
 
 // As many warps as shared memory has room for, and blocks for all groups alike.
 bool plan(const Call& call, const NormRows& n, WarpRows& job) {
