@@ -57,7 +57,7 @@ Status run_product_alone(const Call& call, TensorView* sums) {
   const uintptr_t rest = round_up(at + static_cast<uintptr_t>(size_bytes(*sums)));
   inner.workspace = reinterpret_cast<void*>(rest);
   inner.workspace_bytes = call.workspace_bytes - static_cast<int64_t>(rest - begin);
-  return run(*find_op(call.spec->name), inner);
+  return run_within(*find_op(call.spec->name), inner);
 }
 
 Status run_with_pairs(const Call& call) {

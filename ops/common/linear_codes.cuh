@@ -16,9 +16,14 @@ namespace pestle::ops {
 
 // Bytes, for a contract with symbols M and K: codes, scales, and a maximum for each scale; x after
 // input_act.
-inline constexpr const char* kLinearInputWorkspace =
-    "if(activations == row, 256 + round_up(M*K,256) + 2*round_up(4*M,256) + "
-    "if(input_act == none, 0, bytes(x)*M*K), 0)";
+#define PESTLE_LINEAR_INPUT_BYTES                                           \
+  "if(activations == row, 256 + round_up(M*K,256) + 2*round_up(4*M,256) + " \
+  "if(input_act == none, 0, bytes(x)*M*K), 0)"
+inline constexpr const char* kLinearInputWorkspace = PESTLE_LINEAR_INPUT_BYTES;
+// The same, and what a product in slices of k needs.
+inline constexpr const char* kSlicedLinearWorkspace =
+    PESTLE_LINEAR_INPUT_BYTES " + " PESTLE_SLICE_BYTES("1");
+#undef PESTLE_LINEAR_INPUT_BYTES
 // The same, and what cuBLASLt needs.
 inline constexpr const char* kLibraryLinearWorkspace =
     "256 + round_up(M*K,256) + 2*round_up(4*M,256) + " PESTLE_CUBLAS_SCALED_BYTES
@@ -26,13 +31,15 @@ inline constexpr const char* kLibraryLinearWorkspace =
 // Beneath quantised output: the product as bf16, then what the product and its quantiser need.
 inline constexpr const char* kLinearCodesOutWorkspace =
     "if(keep_out, 0, 2*M*N) + 512 + 256 + round_up(M*K,256) + 2*round_up(4*M,256) + "
-    "if(input_act == none, 0, bytes(x)*M*K) + 4*M*(cdiv(N,128) + 1) + 9216 + " PESTLE_LATE_BYTES;
+    "if(input_act == none, 0, bytes(x)*M*K) + 4*M*(cdiv(N,128) + 1) + 9216 + " PESTLE_LATE_BYTES
+    " + " PESTLE_SLICE_BYTES("1");
 
 // A second pass over the product, which is f32 in the workspace before what its kernels need.
 #define PESTLE_LATE_LINEAR_BYTES                              \
   "4*M*N + 8192 + round_up(M*K,256) + 2*round_up(4*M,256) + " \
   "if(input_act == none, 0, bytes(x)*M*K)"
-inline constexpr const char* kLateLinearWorkspace = PESTLE_LATE_LINEAR_BYTES;
+inline constexpr const char* kLateLinearWorkspace =
+    PESTLE_LATE_LINEAR_BYTES " + " PESTLE_SLICE_BYTES("1");
 // The same where that product may be cuBLASLt's.
 inline constexpr const char* kLateLibraryLinearWorkspace =
     PESTLE_LATE_LINEAR_BYTES " + " PESTLE_CUBLAS_SCALED_BYTES;

@@ -12,9 +12,15 @@ struct ProductIds {
   const char* few_rows;
   const char* tile;
   const char* library;
+  const char* slices = nullptr;
 
   const char* of(ProductWay way) const {
-    return way == ProductWay::kFewRows ? few_rows : way == ProductWay::kTile ? tile : library;
+    switch (way) {
+      case ProductWay::kFewRows: return few_rows;
+      case ProductWay::kTile: return tile;
+      case ProductWay::kSlices: return slices;
+      default: return library;
+    }
   }
 };
 
@@ -30,6 +36,18 @@ inline int multiprocessors_for(const Call& call, const Machine& machine) {
   return cuda::compute_capability(device) == machine.compute_capability
              ? cuda::multiprocessors(device)
              : kMultiprocessorsOfH200;
+}
+
+// Why a product is not for slices of k.
+inline std::string refuse_slices(const Call& call, const Machine& machine, const ProductKey& key) {
+  ProductMeans means{machine.compute_capability, multiprocessors_for(call, machine)};
+  means.slices = true;
+  const ProductChoice* tuned = tuned_choice(key, means.compute_capability, means.multiprocessors);
+  const ProductChoice choice =
+      choose_way(key, means, tuned && tuned->way == ProductWay::kSlices ? tuned : nullptr);
+  return choice.way == ProductWay::kSlices
+             ? ""
+             : "its tiles leave no round that slices of k would shorten";
 }
 
 inline void fill_machine(const Call& call, const Machine& machine, AdvisedProduct* p) {
@@ -48,14 +66,17 @@ inline const char* preferred(const ProductIds& ids, const AdvisedProduct& p) {
 
 // How the implementation would run it.
 inline std::string plan_of(const ProductIds& ids, const AdvisedProduct& p, std::string_view impl) {
-  for (const ProductWay way : {ProductWay::kFewRows, ProductWay::kTile, ProductWay::kLibrary}) {
+  for (const ProductWay way :
+       {ProductWay::kFewRows, ProductWay::kSlices, ProductWay::kTile, ProductWay::kLibrary}) {
     if (ids.of(way) == nullptr || impl != ids.of(way)) continue;
     if (way == ProductWay::kFewRows && !p.means.few_rows) continue;
     ProductMeans only = p.means;
     only.few_rows &= way == ProductWay::kFewRows;
+    only.slices &= way == ProductWay::kSlices;
     only.library &= way == ProductWay::kLibrary;
     const ProductChoice* tuned = tuned_for(p);
     ProductChoice choice = choose_way(p.key, only, tuned && tuned->way == way ? tuned : nullptr);
+    if (choice.way != way && way == ProductWay::kSlices) continue;
     if (choice.way != way) choice = {way};
     if (way == ProductWay::kLibrary && !choice.tuned)
       choice.variant = std::min(measured_algorithm(p.key, p.means.version, p.means.multiprocessors),
@@ -73,7 +94,9 @@ inline std::vector<TunedChoice> ways_of(const AdvisedProduct& p) {
   };
   if (p.means.few_rows) add(ProductWay::kFewRows, 0);
   for (const int columns : {256, 192, 128}) {
-    if (!needs_halves(p.key.sums) || columns % 128 == 0) add(ProductWay::kTile, columns);
+    if (needs_halves(p.key.sums) && columns % 128 != 0) continue;
+    add(ProductWay::kTile, columns);
+    if (is_open({ProductWay::kSlices, columns}, p.key, p.means)) add(ProductWay::kSlices, columns);
   }
   for (int i = 0; p.means.library && i < p.means.algorithms; ++i) add(ProductWay::kLibrary, i);
   return ways;

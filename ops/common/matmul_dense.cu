@@ -13,24 +13,26 @@ Status start_pairs(const Call& call, const char* name, const Operands& o, const 
 }
 
 template <Product kProduct>
-Status start_product(const Call& call, const char* name, const Operands& o, const HopperJob& job) {
+Status start_product(const Call& call, const char* name, const Operands& o, const HopperJob& job,
+                     bool slices) {
   if (job.epilogue.pairs)  // a lies along k (refuse_late_parts)
     return o.b_along_k ? start_pairs<kProduct, true>(call, name, o, job)
                        : start_pairs<kProduct, false>(call, name, o, job);
-  if (o.a_along_k && o.b_along_k) return start_tile<kProduct, true, true>(call, name, o, job);
-  if (o.a_along_k) return start_tile<kProduct, true, false>(call, name, o, job);
-  if (o.b_along_k) return start_tile<kProduct, false, true>(call, name, o, job);
-  return start_tile<kProduct, false, false>(call, name, o, job);
+  if (o.a_along_k && o.b_along_k)
+    return start_tile<kProduct, true, true>(call, name, o, job, slices);
+  if (o.a_along_k) return start_tile<kProduct, true, false>(call, name, o, job, slices);
+  if (o.b_along_k) return start_tile<kProduct, false, true>(call, name, o, job, slices);
+  return start_tile<kProduct, false, false>(call, name, o, job, slices);
 }
 
 }  // namespace
 
 Status start_dense_product(const Call& call, const char* name, const Operands& o,
-                           const HopperJob& job) {
-  if (const int columns = held_columns(call, o, job.epilogue))
+                           const HopperJob& job, bool slices) {
+  if (const int columns = slices ? 0 : held_columns(call, o, job.epilogue))
     return start_held_product(call, name, o, job, columns);
-  return o.a.dtype == DType::kBF16 ? start_product<Product::kBf16>(call, name, o, job)
-                                   : start_product<Product::kF16>(call, name, o, job);
+  return o.a.dtype == DType::kBF16 ? start_product<Product::kBf16>(call, name, o, job, slices)
+                                   : start_product<Product::kF16>(call, name, o, job, slices);
 }
 
 }  // namespace pestle::ops

@@ -6,9 +6,10 @@
 
 namespace pestle::ops {
 
-// `job` comes with its epilogue filled.
+// `job` comes with its epilogue filled; `slices`: of k, in the call's workspace
+// (PESTLE_SLICE_BYTES).
 Status start_dense_product(const Call& call, const char* name, const Operands& o,
-                           const HopperJob& job);
+                           const HopperJob& job, bool slices = false);
 
 // Columns of the tile where results are made beside the next tile's products (matmul_held.cu), else
 // 0: wide tiles, more than one round of them, with an activation or a residual.

@@ -256,8 +256,10 @@ struct MatmulEpilogue {
     if (!a.by_boxes || !has_columns()) return;
     const int lane = threadIdx.x % 32;
     uint32_t parity = 1;
-    for (int i = blockIdx.x; i < t.total; i += gridDim.x, parity ^= 1) {
-      const Tile tile = tile_at(t, i);
+    for (int i = blockIdx.x; i < t.units; i += gridDim.x, parity ^= 1) {
+      const Unit unit = unit_at(t, i);
+      if (unit.helps) return;  // its block's last
+      const Tile& tile = unit.tile;
       Pair pairs[kTileN / 64];
 #pragma unroll
       for (int c = 0; c < kTileN / 64; ++c) pairs[c] = load_pair<kTileN>(tile, 2 * lane + c * 64);
@@ -308,11 +310,13 @@ struct MatmulEpilogue {
   __device__ void move_chunks(Memory& s, const MatmulTiles& t, int consumer) const {
     if (!a.by_boxes || threadIdx.x % 32 != 0) return;
     constexpr int kChunks = kOutColumns<kTileN> / 64;
-    const int around = t.k_steps % Memory::kRing;
     int next = 0;
     uint32_t parity = 0;
-    for (int i = blockIdx.x; i < t.total; i += gridDim.x, parity ^= 1) {
-      const Tile tile = tile_at(t, i);
+    for (int i = blockIdx.x; i < t.units; i += gridDim.x, parity ^= 1) {
+      const Unit unit = unit_at(t, i);
+      if (unit.helps) return;  // its block's last
+      const Tile& tile = unit.tile;
+      const int around = unit.steps % Memory::kRing;
       const int column = tile.n * kOutColumns<kTileN>, row = tile.m * kTileM + consumer * 64;
       next = next + around < Memory::kRing ? next + around : next + around - Memory::kRing;
       prepare_chunks<kChunks>(s, consumer, next, parity, column, row, tile.batch);

@@ -16,11 +16,17 @@
 //          are finished at once, the last two later, in the memory of the first two.
 // Order    Groups of 16 tiles along m sweep n, so that both operands of what runs at one time fit
 //          the L2. Sums run along k in one order: two runs give the same bits.
+// Slices   Where tiles leave much of the last round idle, each of its tiles is made by several
+//          blocks, a slice of k each (matmul_tiles.h). All blocks run at once, and each has one
+//          slice at most, as its last work: the one with a tile's last slice waits for the others'
+//          sums, which pass through the L2, adds them in the order of k and finishes the tile.
 // Numerics Sum::kDirect adds all of k in the tensor cores' accumulator. Those of 8-bit floats keep
 //          13 bits behind the largest term; Sum::kPromoted and Sum::kBlocks begin anew with each
 //          stage (128 of k) and add those sums in f32 registers, kBlocks scaled.
 // Traffic  Per tile and 128 bytes of k: 16 KiB of A, kTileN * 128 bytes of B through L2.
 #pragma once
+
+#include <cooperative_groups.h>
 
 #include <algorithm>
 #include <climits>
@@ -68,8 +74,12 @@ struct MatmulTiles {
   int n_tiles = 0;
   int k_steps = 0;  // of kRowBytes
   int total = 0;    // m_tiles * n_tiles * batches
-  int lead = 0;     // steps of k that the first consumer is ahead of the second; 0: as it comes
-  int kept = 0;     // last stages of a tile that chunks of out lie in
+  // Tiles from `whole` on are made in `slices` of k; units: whole tiles and slices.
+  int whole = 0, slices = 1, units = 0;
+  char* parts = nullptr;     // sums of all but a tile's last slice, by consumer
+  uint32_t* told = nullptr;  // how many of them are there, by tile and consumer
+  int lead = 0;  // steps of k that the first consumer is ahead of the second; 0: as it comes
+  int kept = 0;  // last stages of a tile that chunks of out lie in
   // Pairs: the columns of b where the two halves of a tile begin.
   int first_of_pairs = 0, last_of_pairs = 0;
   FastDivisor batch, group, last_group;  // tiles of a matrix, of kGroup rows of tiles; the rest
@@ -81,6 +91,7 @@ struct MatmulTiles {
     m_tiles = static_cast<int>(down);
     n_tiles = static_cast<int>(across);
     total = static_cast<int>(batches * down * across);
+    whole = units = total;
     batch = FastDivisor(static_cast<uint32_t>(down * across));
     group = FastDivisor(static_cast<uint32_t>(kGroup * across));
     last_group = FastDivisor(static_cast<uint32_t>(std::max<int64_t>(1, down % kGroup)));
@@ -121,6 +132,9 @@ struct MatmulConfig {
   static constexpr bool kScaled = kScaledOf;  // factors of rows and columns in the epilogue
   // A tile of b is two boxes of kTileN / 2 columns, and out has half of the columns.
   static constexpr bool kPairs = kPairsOf;
+  // Has code for slices of k. Sums begun anew fill the registers of 256 columns.
+  static constexpr bool kSliceable =
+      !Late::kHeld && !kPairs && (kSumOf == Sum::kDirect || kN == 128);
   using Accumulator = std::conditional_t<kOf == Product::kInt8, int, float>;
 };
 
@@ -167,6 +181,26 @@ __device__ inline Tile tile_at(const MatmulTiles& t, int index) {
   const uint32_t n = whole ? j / kGroup : t.last_group.divide(j);
   const uint32_t m = j - n * (whole ? kGroup : t.last_group.divisor);
   return {first + static_cast<int>(m), static_cast<int>(n), static_cast<int>(batch)};
+}
+
+// What a block makes at a time: a tile, or a slice of k of one.
+struct Unit {
+  Tile tile;
+  int first, steps;  // of k
+  int slice, place;  // of the tile among those that are sliced
+  bool helps;        // another block finishes the tile
+};
+
+template <bool kSliceable = true>
+__device__ inline Unit unit_at(const MatmulTiles& t, int index) {
+  if (!kSliceable || index < t.whole) return {tile_at(t, index), 0, t.k_steps, 0, 0, false};
+  const int rest = t.total - t.whole;
+  const int slice = (index - t.whole) / rest, place = index - t.whole - slice * rest;
+  // Slices of whole fours of steps: factors of blocks are asked for so.
+  const int fours = (t.k_steps + 3) / 4;
+  const int first = fours * slice / t.slices * 4;
+  const int end = min(fours * (slice + 1) / t.slices * 4, t.k_steps);
+  return {tile_at(t, t.whole + place), first, end - first, slice, place, slice + 1 < t.slices};
 }
 
 // Sums of a tile that become results beside the next tile's products: all of them, or of a wide
@@ -264,13 +298,13 @@ struct HopperMatmul {
   // By one thread.
   __device__ static void produce(Memory& s, const MatmulTiles& t) {
     Ring<kStages> ring;
-    for (int i = blockIdx.x; i < t.total; i += gridDim.x) {
-      const Tile tile = tile_at(t, i);
-      for (int step = 0; step < t.k_steps; ++step) {
+    for (int i = blockIdx.x; i < t.units; i += gridDim.x) {
+      const Unit unit = unit_at<Config::kSliceable>(t, i);
+      for (int step = unit.first; step < unit.first + unit.steps; ++step) {
         wait(&s.empty[ring.stage], ring.parity ^ 1);
         arrive_expecting(&s.full[ring.stage], Memory::kABytes + Memory::kBBytes);
-        load_a(s, ring.stage, t, tile, step);
-        load_b(s, ring.stage, t, tile, step);
+        load_a(s, ring.stage, t, unit.tile, step);
+        load_b(s, ring.stage, t, unit.tile, step);
         ring.advance();
       }
     }
@@ -284,15 +318,15 @@ struct HopperMatmul {
         "r"(threadIdx.x % 128)
         : "memory");
   }
-  // The tile's last stages go to the mover.
-  __device__ static void release(Memory& s, const MatmulTiles& t, int stage, int step,
+  // The last stages of `steps` go to the mover.
+  __device__ static void release(Memory& s, const MatmulTiles& t, int stage, int step, int steps,
                                  int consumer) {
     if constexpr (Config::Late::kHeld) {
       give_back(s, stage);
       return;
     }
     if (threadIdx.x % 128 != 0) return;
-    const int kept = step - (t.k_steps - t.kept);
+    const int kept = step - (steps - t.kept);
     arrive(kept < 0 ? &s.empty[stage] : &s.chunks.freed[consumer][kept]);
   }
 
@@ -301,14 +335,14 @@ struct HopperMatmul {
   static constexpr int kLeadBarrier = 3;
   __device__ static void let_other_begin() { arrive_threads(kLeadBarrier, 256); }
 
-  // The sums of one tile; `consumer`: which 64 rows.
-  __device__ static void accumulate(Memory& s, const MatmulTiles& t, Ring<kStages>& ring,
+  // The sums of one tile along `steps` of k; `consumer`: which 64 rows.
+  __device__ static void accumulate(Memory& s, const MatmulTiles& t, Ring<kStages>& ring, int steps,
                                     int consumer, Accumulator (&d)[kAccumulators]) {
     constexpr int kStepA =
         (kAlongK_A ? 32 : 16 * kRowBytes) >> 4;  // of a descriptor, 32 bytes of k
     constexpr int kStepB = (kAlongK_B ? 32 : 16 * kRowBytes) >> 4;
     int before = -1;
-    for (int step = 0; step < t.k_steps; ++step) {
+    for (int step = 0; step < steps; ++step) {
       wait(&s.full[ring.stage], ring.parity);
       const uint64_t a = describe<kAlongK_A>(s.a[ring.stage] + consumer * kChunkBytes, kChunkBytes);
       const uint64_t b = describe<kAlongK_B>(s.b[ring.stage], kChunkBytes);
@@ -320,14 +354,14 @@ struct HopperMatmul {
       commit_products();
       if (before >= 0) {
         wait_products<1>();
-        release(s, t, before, step - 1, consumer);
+        release(s, t, before, step - 1, steps, consumer);
       }
       if (consumer == 0 && step + 1 == t.lead) let_other_begin();
       before = ring.stage;
       ring.advance();
     }
     wait_products<0>();
-    release(s, t, before, t.k_steps - 1, consumer);
+    release(s, t, before, steps - 1, steps, consumer);
   }
 
   // Scales of blocks: those of four stages at a time lie in the four lanes that share rows.
@@ -371,8 +405,9 @@ struct HopperMatmul {
   // The factors of the steps in turn; asks for the next four's when the last of four is handed out.
   struct FactorsAhead {
     BlockFactors four;
-    __device__ void begin(const MatmulTiles& t, const Tile& tile, int consumer) {
-      if constexpr (kSum == Sum::kBlocks) four = ask_factors(t, tile, consumer, 0);
+    // `first`: a multiple of four.
+    __device__ void begin(const MatmulTiles& t, const Tile& tile, int consumer, int first) {
+      if constexpr (kSum == Sum::kBlocks) four = ask_factors(t, tile, consumer, first);
     }
     __device__ StageFactors at(const MatmulTiles& t, const Tile& tile, int consumer, int step) {
       StageFactors f = {};
@@ -386,16 +421,16 @@ struct HopperMatmul {
 
   // The same sums, begun anew each stage and added in f32 registers, 128 columns at a time.
   __device__ static void accumulate_halves(Memory& s, const MatmulTiles& t, Ring<kStages>& ring,
-                                           const Tile& tile, int consumer,
+                                           const Unit& unit, int consumer,
                                            float (&d)[kAccumulators]) {
     static_assert(kTileN % 128 == 0);
     constexpr bool kBlocks = kSum == Sum::kBlocks;
 #pragma unroll
     for (int i = 0; i < kAccumulators; ++i) d[i] = 0;
     FactorsAhead factors;
-    factors.begin(t, tile, consumer);
-    for (int step = 0; step < t.k_steps; ++step) {
-      const StageFactors f = factors.at(t, tile, consumer, step);
+    factors.begin(t, unit.tile, consumer, unit.first);
+    for (int step = 0; step < unit.steps; ++step) {
+      const StageFactors f = factors.at(t, unit.tile, consumer, unit.first + step);
       wait(&s.full[ring.stage], ring.parity);
       const uint64_t a = describe<true>(s.a[ring.stage] + consumer * kChunkBytes, kChunkBytes);
 #pragma unroll
@@ -408,7 +443,7 @@ struct HopperMatmul {
           multiply<kProduct, 128, true, true>(part, a + i * 2, b + i * 2, i > 0);
         commit_products();
         wait_products<0>();
-        if (h + 1 == kTileN / 128) release(s, t, ring.stage, step, consumer);
+        if (h + 1 == kTileN / 128) release(s, t, ring.stage, step, unit.steps, consumer);
         if (h == 0 && consumer == 0 && step + 1 == t.lead) let_other_begin();
 #pragma unroll
         for (int i = 0; i < 64; ++i) {
@@ -449,16 +484,16 @@ struct HopperMatmul {
     }
   }
   __device__ static void accumulate_parts(Memory& s, const MatmulTiles& t, Ring<kStages>& ring,
-                                          const Tile& tile, int consumer,
+                                          const Unit& unit, int consumer,
                                           float (&d)[kAccumulators]) {
     static_assert(kTileN == 256);
     constexpr int kNext = (64 * kRowBytes) >> 4;  // of a descriptor, the next part's columns
 #pragma unroll
     for (int i = 0; i < kAccumulators; ++i) d[i] = 0;
     FactorsAhead factors;
-    factors.begin(t, tile, consumer);
-    for (int step = 0; step < t.k_steps; ++step) {
-      const StageFactors f = factors.at(t, tile, consumer, step);
+    factors.begin(t, unit.tile, consumer, unit.first);
+    for (int step = 0; step < unit.steps; ++step) {
+      const StageFactors f = factors.at(t, unit.tile, consumer, unit.first + step);
       wait(&s.full[ring.stage], ring.parity);
       uint32_t a[4][4];
       load_fragments(s.a[ring.stage] + consumer * kChunkBytes, a);
@@ -475,7 +510,7 @@ struct HopperMatmul {
       wait_products<1>();
       add_part<2>(f, one, d);
       wait_products<0>();
-      release(s, t, ring.stage, step, consumer);
+      release(s, t, ring.stage, step, unit.steps, consumer);
       ring.advance();
       if (consumer == 0 && step + 1 == t.lead) let_other_begin();
       add_part<3>(f, two, d);
@@ -491,23 +526,75 @@ struct HopperMatmul {
     publish_barriers();
   }
 
+  // Four sums of a thread of a consumer, and 128 threads' beside one another.
+  struct alignas(16) Quad {
+    Accumulator v[4];
+  };
+  static constexpr int kQuads = kAccumulators / 4;
+  __device__ static Quad* part_at(const MatmulTiles& t, const Unit& unit, int slice, int consumer) {
+    const int64_t part = int64_t{unit.place} * (t.slices - 1) + slice;
+    return reinterpret_cast<Quad*>(t.parts) + (part * 2 + consumer) * kQuads * 128 +
+           threadIdx.x % 128;
+  }
+  __device__ static uint32_t* told_of(const MatmulTiles& t, const Unit& unit, int consumer) {
+    return t.told + unit.place * 2 + consumer;
+  }
+  // The sums of a slice for the block that finishes the tile.
+  __device__ static void give_part(const MatmulTiles& t, const Unit& unit, int consumer,
+                                   const Accumulator (&d)[kAccumulators]) {
+    Quad* to = part_at(t, unit, unit.slice, consumer);
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i)
+      to[i * 128] = {d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]};
+    __threadfence();
+    sync_threads(1 + consumer, 128);
+    if (threadIdx.x % 128 == 0) count_up(told_of(t, unit, consumer));
+  }
+  // d, the last slice's sums, plus those of the others, one after the other along k.
+  __device__ static void add_parts(const MatmulTiles& t, const Unit& unit, int consumer,
+                                   Accumulator (&d)[kAccumulators]) {
+    const auto others = static_cast<uint32_t>(t.slices - 1);
+    if (threadIdx.x % 128 == 0) wait_count(told_of(t, unit, consumer), others);
+    sync_threads(1 + consumer, 128);
+    const Quad* from = part_at(t, unit, 0, consumer);
+#pragma unroll 1
+    for (uint32_t slice = 0; slice < others; ++slice, from += 2 * kQuads * 128) {
+#pragma unroll
+      for (int i = 0; i < kQuads; ++i) {
+        const Quad more = load_quad(from + i * 128);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) d[4 * i + j] += more.v[j];
+      }
+    }
+  }
+  // Past the L1, which other blocks' stores do not reach.
+  __device__ static Quad load_quad(const Quad* from) {
+    const uint4 words = __ldcg(reinterpret_cast<const uint4*>(from));
+    return __builtin_bit_cast(Quad, words);
+  }
+
   template <class Epilogue>
   __device__ static void consume(Memory& s, const MatmulTiles& t, const Epilogue& epilogue,
                                  int consumer) {
     Ring<kStages> ring;
     uint32_t turn = 0;
-    for (int i = blockIdx.x; i < t.total; i += gridDim.x, turn ^= 1) {
+    for (int i = blockIdx.x; i < t.units; i += gridDim.x, turn ^= 1) {
       Accumulator d[kAccumulators];
-      const Tile tile = tile_at(t, i);
-      const auto factors = epilogue.row_factors(tile, consumer);
+      const Unit unit = unit_at<Config::kSliceable>(t, i);
+      const auto factors = epilogue.row_factors(unit.tile, consumer);
       if (consumer == 1 && t.lead > 0) sync_threads(kLeadBarrier, 256);
       if constexpr (kSum == Sum::kDirect)
-        accumulate(s, t, ring, consumer, d);
+        accumulate(s, t, ring, unit.steps, consumer, d);
       else if constexpr (kTileN == 128)
-        accumulate_halves(s, t, ring, tile, consumer, d);
+        accumulate_halves(s, t, ring, unit, consumer, d);
       else
-        accumulate_parts(s, t, ring, tile, consumer, d);
-      epilogue.finish_tile(s, ring.stage, turn, tile, consumer, factors, d);
+        accumulate_parts(s, t, ring, unit, consumer, d);
+      if (unit.helps) {
+        give_part(t, unit, consumer, d);
+        return;
+      }
+      if (unit.slice > 0) add_parts(t, unit, consumer, d);
+      epilogue.finish_tile(s, ring.stage, turn, unit.tile, consumer, factors, d);
     }
   }
 
@@ -538,7 +625,7 @@ struct HopperMatmul {
           commit_products();
           if (step > 0) {
             wait_products<1>();
-            release(s, t, before, step - 1, consumer);
+            release(s, t, before, step - 1, t.k_steps, consumer);
           }
         }
         if (step < Sums::kSkip) continue;
@@ -558,12 +645,12 @@ struct HopperMatmul {
         multiply<kProduct, kTileN, kAlongK_A, kAlongK_B>(d, a + i * kStepA, b + i * kStepB, true);
       commit_products();
       wait_products<1>();
-      release(s, t, before, step - 1, consumer);
+      release(s, t, before, step - 1, t.k_steps, consumer);
       before = ring.stage;
       ring.advance();
     }
     wait_products<0>();
-    release(s, t, before, t.k_steps - 1, consumer);
+    release(s, t, before, t.k_steps - 1, t.k_steps, consumer);
   }
 
   template <class Epilogue>
@@ -575,7 +662,7 @@ struct HopperMatmul {
     Sums held;
     HeldTile tile = epilogue.held_tile(s, consumer);
     auto rows = epilogue.row_factors(tile_at(t, blockIdx.x), consumer);
-    accumulate(s, t, ring, consumer, d);
+    accumulate(s, t, ring, t.k_steps, consumer, d);
     epilogue.template hold<Late>(s, consumer, tile, rows, d, held);
     for (int i = blockIdx.x + gridDim.x; i < t.total; i += gridDim.x) {
       if constexpr (Config::kScaled) rows = epilogue.row_factors(tile_at(t, i), consumer);
@@ -589,12 +676,21 @@ struct HopperMatmul {
       epilogue.template finish_held<Late>(s, p, consumer, tile, held, old);
   }
 
+  // Before any block counts.
+  __device__ static void clear_counts(const MatmulTiles& t) {
+    if (blockIdx.x == 0) {
+      for (int i = threadIdx.x; i < 2 * (t.total - t.whole); i += kMatmulThreads) t.told[i] = 0;
+    }
+    cooperative_groups::this_grid().sync();
+  }
+
   template <class Epilogue>
   __device__ static void run(const MatmulTiles& t, const Epilogue& epilogue) {
     extern __shared__ __align__(1024) char raw[];
     Memory& s = *reinterpret_cast<Memory*>(raw);
     if (threadIdx.x == 0) init(s);
     __syncthreads();
+    if (Config::kSliceable && t.slices > 1) clear_counts(t);
     int warpgroup = threadIdx.x / 128;
     // By a shuffle: the compiler knows it for the same in a warp and makes the places of operands
     // in uniform registers. Held kernels gain 1 to 2 %; in the others no difference was shown.

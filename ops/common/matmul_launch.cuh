@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "backends/cuda/early_launch.h"
+#include "backends/cuda/launch_together.h"
 #include "backends/cuda/runtime.h"
 #include "backends/cuda/tensor_map.h"
 #include "ops/common/matmul_epilogue.cuh"
@@ -123,6 +124,15 @@ struct HopperJob {
   hopper::MatmulTiles tiles;
   hopper::EpilogueArguments epilogue;
 };
+
+// What a product in slices of k needs, for a contract with symbols M and N and so many matrices:
+// counts, and the sums of slices, of which there are no more than kMostParts of 128 x 256.
+#define PESTLE_SLICE_BYTES(batches) \
+  "2048 + min(" PESTLE_MOST_SLICE_BYTES ", 28*" batches "*round_up(M,128)*round_up(N,256))"
+#define PESTLE_MOST_SLICE_BYTES "17301504"
+constexpr int64_t kCountBytes = 1536;
+static_assert(kMostParts * 128 * 256 * 4 == 17301504 && kMostSlices == 8 &&
+              kMostParts * 2 * 4 <= kCountBytes);
 
 template <class C>
 __global__ void __launch_bounds__(hopper::kMatmulThreads, 1)
@@ -254,9 +264,29 @@ inline void fill_epilogue_values(const Call& call, int first, const Operands& o,
   fill_output_values(o, e);
 }
 
-// `job` comes with its epilogue filled, and the scales of blocks.
+// Starts the last tiles in slices of k; the job's units are those of whole tiles so far.
 template <class C>
-Status start_hopper(const Call& call, const char* name, const Operands& o, HopperJob job) {
+Status start_slices(const Call& call, const char* name, const MatmulTile& tile,
+                    const cuda::Grid& grid, HopperJob job) {
+  hopper::MatmulTiles& t = job.tiles;
+  const int64_t sliced = tile.tiles - tile.whole;
+  auto* memory = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(call.workspace) + 255) &
+                                         ~uintptr_t{255});
+  t.told = reinterpret_cast<uint32_t*>(memory);
+  t.parts = memory + kCountBytes;
+  t.slices = tile.slices;
+  t.whole = static_cast<int>(tile.whole);
+  t.units = static_cast<int>(tile.whole + sliced * tile.slices);
+  cuda::Grid all = grid;
+  all.blocks = tile.whole > 0 ? grid.blocks : t.units;
+  return cuda::launch_together(call, name, all, hopper_kernel<C>, job);
+}
+
+// `job` comes with its epilogue filled, and the scales of blocks. `slices`: of k, in the call's
+// workspace (PESTLE_SLICE_BYTES), where they are faster.
+template <class C>
+Status start_hopper(const Call& call, const char* name, const Operands& o, HopperJob job,
+                    bool slices = false) {
   constexpr int kElementBytes = hopper::is_8_bit(C::kProduct) ? 1 : 2;
   BoxedTensor a = boxes_of(o.a, true, C::kAlongK_A);
   BoxedTensor b = boxes_of(o.b, false, C::kAlongK_B);
@@ -280,16 +310,20 @@ Status start_hopper(const Call& call, const char* name, const Operands& o, Hoppe
   }
   if (!job.tiles.cover(o.out.rows, o.out.columns, o.out.batches, kColumns))
     return unsupported(std::string(name) + ": more than 2^31 tiles");
-  const int64_t total = job.tiles.total;
   const size_t bytes = sizeof(hopper::MatmulMemory<C::kTileN, C::kStages, C::kOwn>);
   static_assert(sizeof(hopper::MatmulMemory<C::kTileN, C::kStages, C::kOwn>) <= 227 * 1024);
   const int device = cuda::device_index(call);
   static std::atomic<uint64_t> done{0};
   PESTLE_TRY(allow_memory(reinterpret_cast<const void*>(hopper_kernel<C>), device, bytes, &done));
-  return cuda::launch_early(
-      call, name,
-      {std::min<int64_t>(total, cuda::multiprocessors(device)), hopper::kMatmulThreads, bytes},
-      hopper_kernel<C>, job);
+  const int multiprocessors = cuda::multiprocessors(device);
+  const cuda::Grid grid{std::min(job.tiles.total, multiprocessors), hopper::kMatmulThreads, bytes};
+  if constexpr (C::kSliceable) {
+    const MatmulTile tile = with_slices(
+        matmul_tile_of(kColumns, o.out.rows, o.out.columns, o.out.batches, multiprocessors),
+        job.tiles.k_steps, multiprocessors);
+    if (slices && tile.slices > 1) return start_slices<C>(call, name, tile, grid, job);
+  }
+  return cuda::launch_early(call, name, grid, hopper_kernel<C>, job);
 }
 
 // What a tuner's choices are looked up by.
@@ -306,17 +340,17 @@ constexpr ProductSums sums_of() {
   return hopper::is_8_bit(kProduct) ? ProductSums::kFast : ProductSums::kF32;
 }
 
-inline int tile_columns(const Call& call, const Operands& o, ProductSums sums) {
+// Columns of the tile, by a tuner's choice of this way or by rule; `slices`: of k, too.
+inline int tile_columns(const Call& call, const Operands& o, ProductSums sums,
+                        bool slices = false) {
   const int device = cuda::device_index(call);
-  const int multiprocessors = cuda::multiprocessors(device);
+  const ProductKey key = key_of(o, sums);
+  ProductMeans means{90, cuda::multiprocessors(device)};
+  means.slices = slices;
+  const ProductWay way = slices ? ProductWay::kSlices : ProductWay::kTile;
   const ProductChoice* tuned =
-      tuned_choice(key_of(o, sums), cuda::compute_capability(device), multiprocessors);
-  const ProductMeans means{90, multiprocessors};
-  if (tuned && tuned->way == ProductWay::kTile && is_open(*tuned, key_of(o, sums), means))
-    return tuned->variant;
-  return choose_matmul_tile(o.out.rows, o.out.columns, o.out.batches, multiprocessors,
-                            needs_halves(sums))
-      .n;
+      tuned_choice(key, cuda::compute_capability(device), means.multiprocessors);
+  return choose_way(key, means, tuned && tuned->way == way ? tuned : nullptr).variant;
 }
 
 // Of pairs: columns of the product, twice out's.
@@ -329,22 +363,23 @@ inline int pair_columns(const Call& call, const Operands& o) {
 // The instance for the shape's tile.
 template <hopper::Product kProduct, bool kA_AlongK, bool kB_AlongK,
           hopper::Sum kSum = hopper::Sum::kDirect, bool kScaled = false, bool kPairs = false>
-Status start_tile(const Call& call, const char* name, const Operands& o, const HopperJob& job) {
+Status start_tile(const Call& call, const char* name, const Operands& o, const HopperJob& job,
+                  bool slices = false) {
   constexpr bool kHalves = kSum != hopper::Sum::kDirect || kPairs;
   const int columns =
-      kPairs ? pair_columns(call, o) : tile_columns(call, o, sums_of<kProduct, kSum>());
+      kPairs ? pair_columns(call, o) : tile_columns(call, o, sums_of<kProduct, kSum>(), slices);
   using hopper::MatmulConfig;
   if constexpr (!kHalves) {
     if (columns == 192)
       return start_hopper<MatmulConfig<kProduct, 192, 4, kA_AlongK, kB_AlongK, kSum, kScaled>>(
-          call, name, o, job);
+          call, name, o, job, slices);
   }
   if (columns == 256)
     return start_hopper<
         MatmulConfig<kProduct, 256, 4, kA_AlongK, kB_AlongK, kSum, kScaled, kPairs>>(call, name, o,
-                                                                                     job);
+                                                                                     job, slices);
   return start_hopper<MatmulConfig<kProduct, 128, 6, kA_AlongK, kB_AlongK, kSum, kScaled, kPairs>>(
-      call, name, o, job);
+      call, name, o, job, slices);
 }
 
 }  // namespace pestle::ops

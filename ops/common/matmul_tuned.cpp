@@ -13,7 +13,7 @@ namespace pestle::ops {
 namespace {
 
 constexpr std::array<const char*, 5> kSums = {"f32", "fast", "accurate", "blocks", "integer"};
-constexpr std::array<const char*, 3> kWays = {"few_rows", "tile", "library"};
+constexpr std::array<const char*, 4> kWays = {"few_rows", "tile", "library", "slices"};
 
 template <size_t kCount>
 int place_of(const std::array<const char*, kCount>& names, const std::string& name) {
@@ -64,7 +64,9 @@ Status read_choice(const TunedChoice& from, Entry* entry) {
   if (!key) return {Code::kCorruptFile, "choice '" + from.key + "' names no product"};
   const int way = place_of(kWays, from.way);
   const bool tile = from.variant == 128 || from.variant == 192 || from.variant == 256;
-  if (way < 0 || from.variant < 0 || (way == static_cast<int>(ProductWay::kTile) && !tile) ||
+  const bool tiles =
+      way == static_cast<int>(ProductWay::kTile) || way == static_cast<int>(ProductWay::kSlices);
+  if (way < 0 || from.variant < 0 || (tiles && !tile) ||
       (way == static_cast<int>(ProductWay::kLibrary) && from.variant > 7)) {
     return {Code::kCorruptFile, "choice '" + from.key + "': no way '" + from.way +
                                     "' with variant " + std::to_string(from.variant)};

@@ -185,7 +185,9 @@ inline Status read_packed(const Call& call, const char* name, const ScaledArgs& 
 
 // A second pass over the product, which is f32 in the workspace before what its kernels need.
 #define PESTLE_LATE_SCALED_BYTES "4*M*N + numel(a) + numel(b) + 16*(M + 2*K + N) + 8192"
-inline constexpr const char* kLateScaledWorkspace = PESTLE_LATE_SCALED_BYTES;
+// The same where that product may be in slices of k.
+inline constexpr const char* kLateScaledWorkspace =
+    PESTLE_LATE_SCALED_BYTES " + " PESTLE_SLICE_BYTES("1");
 
 inline std::string refuses_late_scaled(const Call& call, const Machine& machine) {
   return wants_codes(call) ? refuse_codes(call) : refuse_without_late(call, machine);

@@ -6,6 +6,7 @@
 // Numerics sums exact in s32 up to K = 131071 (_any: s64); then f32, one rounding.
 // Measured H200: 1110 to 1345 TOP/s, rotated 983 to 1245, quantising x included (linear_int8.md).
 #include "ops/common/linear_codes.cuh"
+#include "ops/common/matmul_choice.cuh"
 #include "ops/linear_int8/linear_int8_spec.h"
 
 namespace pestle::ops::linear_int8 {
@@ -31,6 +32,9 @@ Status make_codes(const Call& call, CodedX* coded) {
   return code_input<Int8Code>(call, "linear_int8_codes", x, call.integer(kHadamard), *coded);
 }
 
+using hopper::Product;
+using hopper::Sum;
+
 Status run_hopper(const Call& call) {
   CodedX coded;
   PESTLE_TRY(make_codes(call, &coded));
@@ -40,11 +44,31 @@ Status run_hopper(const Call& call) {
   if (!wants_late(call) && refuse_few_rows(o).empty())
     return start_few_wide<FewKind::kInt8>(call, "linear_int8_few_rows", o, job.epilogue);
   const char* name = "linear_int8_hopper";
-  using hopper::Product;
-  using hopper::Sum;
   return job.epilogue.pairs
              ? start_tile<Product::kInt8, true, true, Sum::kDirect, true, true>(call, name, o, job)
              : start_tile<Product::kInt8, true, true, Sum::kDirect, true>(call, name, o, job);
+}
+
+std::string refuses_slices(const Call& call, const Machine& machine) {
+  if (wants_pairs(call)) return refuse_pairs(call);
+  const std::string why = refuses_hopper(call, machine);
+  if (!why.empty()) return why;
+  Operands o;
+  read_linear(call, kArgs, &o);
+  if (!wants_late(call) && refuse_few_rows(o).empty()) return "few rows have a kernel of their own";
+  return refuse_slices(call, machine, key_of(o, ProductSums::kInteger));
+}
+
+Status run_slices(const Call& call) {
+  CodedX coded;
+  PESTLE_TRY(make_codes(call, &coded));
+  Operands o;
+  HopperJob job{};
+  PESTLE_TRY(fill_linear(call, kArgs, coded, &o, &job));
+  Call product = call;
+  product.workspace = coded.rest;
+  return start_tile<Product::kInt8, true, true, Sum::kDirect, true>(product, "linear_int8_slices",
+                                                                    o, job, true);
 }
 
 std::string refuses_portable(const Call& call, const Machine&) {
@@ -69,6 +93,12 @@ Status run_any(const Call& call) {
 using Refusals = LinearCodesRefusals<kArgs>;
 
 constexpr Impl kImpls[] = {
+    {.id = "cuda/linear_int8_slices",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_slices,
+     .run = run_slices,
+     .workspace = kSlicedLinearWorkspace},
     {.id = "cuda/linear_int8_hopper",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,

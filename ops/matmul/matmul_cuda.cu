@@ -1,6 +1,7 @@
 // matmul on CUDA.
 // Map      cuda/matmul_hopper: tiles of 128 x 256, 192 or 128 by warpgroup instructions
 //          (ops/common/matmul_hopper.cuh), each operand along k or across it as its strides say.
+//          cuda/matmul_slices: the same, tiles that leave much of a round idle in slices of k.
 //          cuda/matmul_few_rows: up to 16 rows (ops/common/matmul_few_rows.cuh).
 //          cuda/matmul_split: f32 by narrow parts (ops/common/split_product.cuh).
 //          cuda/matmul_portable: mma.sync, every GPU from sm_80 on; on Hopper odd K, strides and
@@ -100,10 +101,10 @@ Status run_few_rows(const Call& call) {
                                    : start_few_wide<FewKind::kF16>(call, "matmul_few_rows", o, e);
 }
 
-Status start_float(const Call& call, const char* name, const Operands& o) {
+Status start_float(const Call& call, const char* name, const Operands& o, bool slices = false) {
   HopperJob job{};
   PESTLE_TRY(fill_epilogue(call, kAlpha, o, &job.epilogue));
-  return start_dense_product(call, name, o, job);
+  return start_dense_product(call, name, o, job, slices);
 }
 
 Status run_hopper(const Call& call) {
@@ -111,6 +112,22 @@ Status run_hopper(const Call& call) {
   const std::string why = read_operands(call, &o);
   if (!why.empty()) return unsupported(why);
   return start_float(call, "matmul_hopper", o);
+}
+
+std::string refuses_slices(const Call& call, const Machine& machine) {
+  if (wants_pairs(call)) return refuse_pairs(call);
+  const std::string why = refuses_hopper(call, machine);
+  if (!why.empty()) return why;
+  Operands o;
+  read_operands(call, &o);
+  return refuse_slices(call, machine, key_of(o, ProductSums::kF32));
+}
+
+Status run_slices(const Call& call) {
+  Operands o;
+  const std::string why = read_operands(call, &o);
+  if (!why.empty()) return unsupported(why);
+  return start_float(call, "matmul_slices", o, true);
 }
 
 // ---- cuBLASLt, and which of the ways a product of 16-bit floats goes ---------------------------
@@ -141,7 +158,8 @@ Status run_by_cublas(const Call& call) {
                     algorithm_for(call, key_of(o, ProductSums::kF32)));
 }
 
-constexpr ProductIds kIds{"cuda/matmul_few_rows", "cuda/matmul_hopper", "cuda/matmul_cublaslt"};
+constexpr ProductIds kIds{"cuda/matmul_few_rows", "cuda/matmul_hopper", "cuda/matmul_cublaslt",
+                          "cuda/matmul_slices"};
 
 // False: the product is none of Hopper's 16-bit ones, or of pairs, which have one way alone.
 bool read_advised(const Call& call, const Machine& machine, AdvisedProduct* p) {
@@ -150,6 +168,7 @@ bool read_advised(const Call& call, const Machine& machine, AdvisedProduct* p) {
   read_operands(call, &o);
   p->key = key_of(o, ProductSums::kF32);
   p->means.few_rows = refuses_few_rows(call, machine).empty();
+  p->means.slices = refuses_slices(call, machine).empty();
   p->means.library = refuses_cublas(call, machine).empty();
   fill_machine(call, machine, p);
   return true;
@@ -261,6 +280,12 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 90,
      .refuses = refuses_hopper,
      .run = run_hopper},
+    {.id = "cuda/matmul_slices",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_slices,
+     .run = run_slices,
+     .workspace = PESTLE_SLICE_BYTES("B")},
     {.id = "cuda/matmul_cublaslt",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,

@@ -102,6 +102,12 @@ inline constexpr Case cases[] = {
     {"B= M=0 N=8 K=16 gated=act_last activation=silu", kEdge},
     {"B= M=5 N=128 K=40 gated=act_first activation=silu out_format=mxfp8 bias=f32", kEdge},
     {"B= M=24 N=40 K=64 gated=act_first gate=f16 residual=bf16 G=1", kEdge, Dist::kOutliers},
+    // Long enough for slices of k.
+    {"B= M=130 N=72 K=2048"},
+    {"B= M=20 N=264 K=2312 bias=f32 residual=bf16 activation=gelu"},
+    {"B=2 M=17 N=72 K=2176 a=f16 b=f16.mT out=f32 alpha=f32"},
+    {"B= M=24 N=136 K=4104 gate=bf16 G=1 bias=bf16", kEdge},
+    {"B= M=20 N=72 K=2560", kEdge, Dist::kSpecial},
     {"B= M=1 N=4096 K=4096", kBar},
     {"B= M=16 N=14336 K=4096", kBar},
     {"B= M=4096 N=4096 K=4096", kBar},

@@ -4,6 +4,8 @@
 //          on transposed views, nothing is copied; a result whose rows are dense the other way is
 //          made as the transposed product. Where an activation followed, the product is made again
 //          into the workspace (f32), and a pass over it makes d_pre = d_out * slope there.
+//          cuda/matmul_backward_cublaslt: the same steps, the two gradients by cuBLASLt
+//          (ops/common/matmul_cublas.h), which takes them from where matmul gives it a product.
 //          d_bias: sums of 64 columns of a run of rows a block, then of the runs in their order.
 //          cuda/matmul_backward_split: f32, the products by ops/common/split_product.cuh.
 //          _any: the same steps by kernels for any strides and dtypes.
@@ -12,6 +14,7 @@
 // Measured H200, bf16: 651 to 769 TFLOP/s, 0.92 to 1.08 of cuBLAS (matmul_backward.md)
 #include "backends/cuda/device/activations.cuh"
 #include "ops/common/matmul_any.cuh"
+#include "ops/common/matmul_choice.cuh"
 #include "ops/common/matmul_dense.cuh"
 #include "ops/common/product_rows.cuh"
 #include "ops/common/split_product.cuh"
@@ -124,9 +127,12 @@ Status start_column_sums(const Call& call, const char* name, const Rows& from, f
 
 // ---- the caller's memory ------------------------------------------------------------------------
 
-constexpr const char* kHopperWorkspace =
-    "1024 + if(has(bias), 256*N, 0) + if(activation == none, 0, 4*B*M*N) +"
-    "if(activation != none || bytes(d_out) == 4, 2*B*M*N, 0)";
+#define PESTLE_HOPPER_BYTES                                                \
+  "1024 + if(has(bias), 256*N, 0) + if(activation == none, 0, 4*B*M*N) + " \
+  "if(activation != none || bytes(d_out) == 4, 2*B*M*N, 0)"
+constexpr const char* kHopperWorkspace = PESTLE_HOPPER_BYTES;
+constexpr const char* kLibraryWorkspace = PESTLE_HOPPER_BYTES " + " PESTLE_CUBLAS_BYTES;
+#undef PESTLE_HOPPER_BYTES
 constexpr const char* kAnyWorkspace =
     "1024 + if(has(bias), 256*N, 0) + if(activation == none, 0, 4*B*M*N)";
 
@@ -227,13 +233,26 @@ Status start_product(const Call& call, const Operands& o, const TensorView* bias
   return start_dense_product(call, "matmul_backward_hopper", o, job);
 }
 
-Status run_hopper(const Call& call) {
+// One gradient; what it needs of memory is the call's.
+using StartGradient = Status (*)(const Call&, const Operands&);
+
+Status start_by_tiles(const Call& call, const Operands& o) {
+  return start_product(call, o, nullptr);
+}
+
+Status start_by_library(const Call& call, const Operands& o) {
+  return run_cublas(call, "matmul_backward_cublaslt", o, {},
+                    algorithm_for(call, key_of(o, ProductSums::kF32)));
+}
+
+Status run_gradients(const Call& call, StartGradient start) {
   Stacks s;
   if (const std::string why = read_stacks(call, &s); !why.empty()) return unsupported(why);
   Workspace memory(call);
   const int64_t rows = s.d_out.batches * s.d_out.rows, n = s.d_out.columns;
   const auto even = [&](const Stack& t) { return EvenRows{float_matrix(t), t.rows}; };
   const char* name = "matmul_backward_elements";
+  float* const sums = memory.take<float>(call.has(kDBias) ? kMostRuns * n : 0);
   Stack d_pre = s.d_out;
   if (s.makes_d_pre) {
     Pointwise<EvenRows> job;
@@ -248,13 +267,68 @@ Status run_hopper(const Call& call) {
     job.to = even(d_pre);
     PESTLE_TRY(start_pointwise(call, name, job, rows, n));
   }
-  PESTLE_TRY(start_product(call, s.to_a(d_pre), nullptr));
-  PESTLE_TRY(start_product(call, s.to_b(d_pre), nullptr));
-  if (call.has(kDBias))
-    PESTLE_TRY(start_column_sums(call, name, even(d_pre), memory.take<float>(kMostRuns * n), rows));
+  Call inner = call;
+  inner.workspace = memory.take<char>(0);
+  PESTLE_TRY(start(inner, s.to_a(d_pre)));
+  PESTLE_TRY(start(inner, s.to_b(d_pre)));
+  if (call.has(kDBias)) PESTLE_TRY(start_column_sums(call, name, even(d_pre), sums, rows));
   if (!call.has(kDResidual)) return {};
   return start_pointwise<EvenRows>(call, name, {even(s.d_out), even(s.d_residual), {}}, rows, n);
 }
+
+Status run_hopper(const Call& call) { return run_gradients(call, start_by_tiles); }
+Status run_by_cublas(const Call& call) { return run_gradients(call, start_by_library); }
+
+// ---- cuBLASLt, and which of the two ways the gradients go ---------------------------------------
+
+std::string refuses_cublas(const Call& call, const Machine& machine) {
+  std::string why = refuses_hopper(call, machine);
+  if (!why.empty()) return why;
+  if (call.has(kAlpha)) return "takes no alpha";
+  Stacks s;
+  read_stacks(call, &s);
+  const Stack d_pre = s.d_pre(nullptr);
+  why = refuse_cublas(s.to_a(d_pre), {});
+  return why.empty() ? refuse_cublas(s.to_b(d_pre), {}) : why;
+}
+
+constexpr ProductIds kIds{nullptr, "cuda/matmul_backward_hopper", "cuda/matmul_backward_cublaslt"};
+
+// The products of d_a and of d_b; false: none of Hopper's 16-bit ones.
+bool read_advised(const Call& call, const Machine& machine, AdvisedProduct (&products)[2]) {
+  if (!refuses_hopper(call, machine).empty()) return false;
+  const bool library = refuses_cublas(call, machine).empty();
+  Stacks s;
+  read_stacks(call, &s);
+  const Stack d_pre = s.d_pre(nullptr);
+  const Operands both[] = {s.to_a(d_pre), s.to_b(d_pre)};
+  for (int i = 0; i < 2; ++i) {
+    products[i].key = key_of(both[i], ProductSums::kF32);
+    products[i].means.library = library;
+    fill_machine(call, machine, &products[i]);
+  }
+  return true;
+}
+
+// cuBLASLt where both go there: the two have as many terms, so that only a tuner's file parts them.
+const char* prefer(const Call& call, const Machine& machine) {
+  AdvisedProduct products[2];
+  if (!read_advised(call, machine, products)) return nullptr;
+  const bool library =
+      std::all_of(std::begin(products), std::end(products), [](const AdvisedProduct& p) {
+        return choose_way(p.key, p.means, tuned_for(p)).way == ProductWay::kLibrary;
+      });
+  return kIds.of(library ? ProductWay::kLibrary : ProductWay::kTile);
+}
+
+std::string plan(const Call& call, const Machine& machine, std::string_view impl) {
+  AdvisedProduct products[2];
+  if (!read_advised(call, machine, products)) return "";
+  const std::string of_a = plan_of(kIds, products[0], impl);
+  return of_a.empty() ? "" : "d_a: " + of_a + "; d_b: " + plan_of(kIds, products[1], impl);
+}
+
+[[maybe_unused]] const bool kAdvised = advise({spec.name, prefer, plan});
 
 // ---- any strides and dtypes ---------------------------------------------------------------------
 
@@ -398,6 +472,12 @@ constexpr Impl kImpls[] = {
      .refuses = refuses_hopper,
      .run = run_hopper,
      .workspace = kHopperWorkspace},
+    {.id = "cuda/matmul_backward_cublaslt",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_cublas,
+     .run = run_by_cublas,
+     .workspace = kLibraryWorkspace},
     {.id = "cuda/matmul_backward_split",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,

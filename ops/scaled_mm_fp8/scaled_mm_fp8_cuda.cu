@@ -48,12 +48,13 @@ using hopper::Product;
 using hopper::Sum;
 
 template <Product kProduct>
-Status start_product(const Call& call, const char* name, const Operands& o, const HopperJob& job) {
+Status start_product(const Call& call, const char* name, const Operands& o, const HopperJob& job,
+                     bool slices) {
   if (granularity_of(call, kArgs) == Granularity::kBlock)
-    return start_tile<kProduct, true, true, Sum::kBlocks>(call, name, o, job);
+    return start_tile<kProduct, true, true, Sum::kBlocks>(call, name, o, job, slices);
   if (accumulation_of(call) == Accumulation::kFast)
-    return start_tile<kProduct, true, true, Sum::kDirect, true>(call, name, o, job);
-  return start_tile<kProduct, true, true, Sum::kPromoted, true>(call, name, o, job);
+    return start_tile<kProduct, true, true, Sum::kDirect, true>(call, name, o, job, slices);
+  return start_tile<kProduct, true, true, Sum::kPromoted, true>(call, name, o, job, slices);
 }
 
 Status start_pairs(const Call& call, const char* name, const Operands& o, const HopperJob& job) {
@@ -63,15 +64,16 @@ Status start_pairs(const Call& call, const char* name, const Operands& o, const 
   return start_tile<kE4m3, true, true, Sum::kPromoted, true, true>(call, name, o, job);
 }
 
-Status start_codes(const Call& call, const char* name, const Operands& o, const HopperJob& job) {
+Status start_codes(const Call& call, const char* name, const Operands& o, const HopperJob& job,
+                   bool slices = false) {
   if (job.epilogue.pairs) return start_pairs(call, name, o, job);
   const bool a = o.a.dtype == DType::kE4M3, b = o.b.dtype == DType::kE4M3;
   if (a) {
-    return b ? start_product<Product::kE4m3>(call, name, o, job)
-             : start_product<Product::kE4m3E5m2>(call, name, o, job);
+    return b ? start_product<Product::kE4m3>(call, name, o, job, slices)
+             : start_product<Product::kE4m3E5m2>(call, name, o, job, slices);
   }
-  return b ? start_product<Product::kE5m2E4m3>(call, name, o, job)
-           : start_product<Product::kE5m2>(call, name, o, job);
+  return b ? start_product<Product::kE5m2E4m3>(call, name, o, job, slices)
+           : start_product<Product::kE5m2>(call, name, o, job, slices);
 }
 
 Status run_hopper(const Call& call) {
@@ -79,6 +81,27 @@ Status run_hopper(const Call& call) {
   HopperJob job{};
   PESTLE_TRY(read_and_fill(call, kArgs, &o, &job));
   return start_codes(call, "scaled_mm_fp8_hopper", o, job);
+}
+
+ProductSums sums_of_call(const Call& call) {
+  if (granularity_of(call, kArgs) == Granularity::kBlock) return ProductSums::kBlocks;
+  return accumulation_of(call) == Accumulation::kFast ? ProductSums::kFast : ProductSums::kAccurate;
+}
+
+std::string refuses_slices(const Call& call, const Machine& machine) {
+  if (wants_pairs(call)) return refuse_pairs(call);
+  const std::string why = refuses_hopper(call, machine);
+  if (!why.empty()) return why;
+  Operands o;
+  read_scaled(call, kArgs, &o);
+  return refuse_slices(call, machine, key_of(o, sums_of_call(call)));
+}
+
+Status run_slices(const Call& call) {
+  Operands o;
+  HopperJob job{};
+  PESTLE_TRY(read_and_fill(call, kArgs, &o, &job));
+  return start_codes(call, "scaled_mm_fp8_slices", o, job, true);
 }
 
 // Codes become f16 there where accumulation=f32 or a has few rows of few columns: sums are f32's.
@@ -105,11 +128,6 @@ Status run_few_rows(const Call& call) {
 }
 
 // ---- cuBLASLt, and which of the ways a product goes ---------------------------------------------
-
-ProductSums sums_of_call(const Call& call) {
-  if (granularity_of(call, kArgs) == Granularity::kBlock) return ProductSums::kBlocks;
-  return accumulation_of(call) == Accumulation::kFast ? ProductSums::kFast : ProductSums::kAccurate;
-}
 
 CublasEpilogue cublas_epilogue(const Call& call) {
   CublasEpilogue e;
@@ -154,7 +172,7 @@ constexpr const char* kLateLibraryWorkspace =
     PESTLE_LATE_SCALED_BYTES " + " PESTLE_CUBLAS_SCALED_BYTES;
 
 constexpr ProductIds kIds{"cuda/scaled_mm_fp8_few_rows", "cuda/scaled_mm_fp8_hopper",
-                          "cuda/scaled_mm_fp8_cublaslt"};
+                          "cuda/scaled_mm_fp8_cublaslt", "cuda/scaled_mm_fp8_slices"};
 
 // False: the product is none of Hopper's.
 bool read_advised(const Call& call, const Machine& machine, AdvisedProduct* p) {
@@ -162,6 +180,7 @@ bool read_advised(const Call& call, const Machine& machine, AdvisedProduct* p) {
   if (!refuses_hopper(call, machine).empty() || !read_scaled(call, kArgs, &o).empty()) return false;
   p->key = key_of(o, sums_of_call(call));
   p->means.few_rows = refuses_few_rows(call, machine).empty();
+  p->means.slices = refuses_slices(call, machine).empty();
   p->means.library = refuses_cublas(call, machine).empty();
   if (p->means.library) p->means.algorithms = cublas_algorithms(cublas_epilogue(call).scales);
   fill_machine(call, machine, p);
@@ -210,6 +229,12 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 90,
      .refuses = refuses_hopper,
      .run = run_hopper},
+    {.id = "cuda/scaled_mm_fp8_slices",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_slices,
+     .run = run_slices,
+     .workspace = PESTLE_SLICE_BYTES("1")},
     {.id = "cuda/scaled_mm_fp8_cublaslt",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,

@@ -72,6 +72,11 @@ inline constexpr Case cases[] = {
     {"M=70 N=72 K=256 granularity=block gated=act_first gate=f32 G=70"},
     {"M=13 N=40 K=10368 granularity=row b=e5m2", kEdge},
     {"M=2 N=8456 K=128 granularity=row", kEdge},
+    // Long enough for slices of k.
+    {"M=70 N=72 K=4112 granularity=row bias=bf16 residual=bf16 activation=silu"},
+    {"M=20 N=272 K=4224 accumulation=fast out=f32"},
+    {"M=20 N=136 K=4352 granularity=block out=f32"},
+    {"M=20 N=72 K=4480 granularity=row", kEdge, Dist::kSpecial},
     {"M=0 N=8 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
     {"M=1 N=1 K=1", kEdge},

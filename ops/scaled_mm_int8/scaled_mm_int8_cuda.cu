@@ -32,16 +32,34 @@ std::string refuses_hopper(const Call& call, const Machine& machine) {
   return refuse_scaled(call, kArgs);
 }
 
+using hopper::Product;
+using hopper::Sum;
+
 Status run_hopper(const Call& call) {
   Operands o;
   HopperJob job{};
   PESTLE_TRY(read_and_fill(call, kArgs, &o, &job));
   const char* name = "scaled_mm_int8_hopper";
-  using hopper::Product;
-  using hopper::Sum;
   return job.epilogue.pairs
              ? start_tile<Product::kInt8, true, true, Sum::kDirect, true, true>(call, name, o, job)
              : start_tile<Product::kInt8, true, true, Sum::kDirect, true>(call, name, o, job);
+}
+
+std::string refuses_slices(const Call& call, const Machine& machine) {
+  if (wants_pairs(call)) return refuse_pairs(call);
+  const std::string why = refuses_hopper(call, machine);
+  if (!why.empty()) return why;
+  Operands o;
+  read_scaled(call, kArgs, &o);
+  return refuse_slices(call, machine, key_of(o, ProductSums::kInteger));
+}
+
+Status run_slices(const Call& call) {
+  Operands o;
+  HopperJob job{};
+  PESTLE_TRY(read_and_fill(call, kArgs, &o, &job));
+  return start_tile<Product::kInt8, true, true, Sum::kDirect, true>(call, "scaled_mm_int8_slices",
+                                                                    o, job, true);
 }
 
 std::string refuses_few_rows(const Call& call, const Machine& machine) {
@@ -58,13 +76,15 @@ Status run_few_rows(const Call& call) {
 
 // cuBLASLt has no part in it: it gives sums in s32 alone, and scales and rounding would be a second
 // pass over four times the bytes.
-constexpr ProductIds kIds{"cuda/scaled_mm_int8_few_rows", "cuda/scaled_mm_int8_hopper", nullptr};
+constexpr ProductIds kIds{"cuda/scaled_mm_int8_few_rows", "cuda/scaled_mm_int8_hopper", nullptr,
+                          "cuda/scaled_mm_int8_slices"};
 
 bool read_advised(const Call& call, const Machine& machine, AdvisedProduct* p) {
   Operands o;
   if (!refuses_hopper(call, machine).empty() || !read_scaled(call, kArgs, &o).empty()) return false;
   p->key = key_of(o, ProductSums::kInteger);
   p->means.few_rows = refuses_few_rows(call, machine).empty();
+  p->means.slices = refuses_slices(call, machine).empty();
   fill_machine(call, machine, p);
   return true;
 }
@@ -132,6 +152,12 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 90,
      .refuses = refuses_hopper,
      .run = run_hopper},
+    {.id = "cuda/scaled_mm_int8_slices",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_slices,
+     .run = run_slices,
+     .workspace = PESTLE_SLICE_BYTES("1")},
     {.id = "cuda/scaled_mm_int8_packed",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

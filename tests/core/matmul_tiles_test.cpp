@@ -33,6 +33,37 @@ TEST(MatmulTiles, NeverMoreRoundsTimesColumnsThanTheWidestTile) {
   }
 }
 
+TEST(MatmulTiles, SlicesOfKWhereTilesLeaveMostOfARoundIdle) {
+  // 432 tiles of 256 columns: 36 beyond three rounds.
+  const MatmulTile tile = choose_matmul_tile(4608, 3072, 1, 132, false, 192);
+  EXPECT_EQ(describe(tile), "128x256, 432 tiles in 4 rounds, the last 36 in 3 slices of k");
+  EXPECT_EQ(tile.whole, 396);
+  EXPECT_EQ(choose_matmul_tile(64, 4096, 1, 132, false, 32).slices, 4);
+  // Not where joining the sums would take longer than the idle time, nor where no round is left.
+  EXPECT_EQ(choose_matmul_tile(64, 4096, 1, 132, false, 8).slices, 1);
+  EXPECT_EQ(choose_matmul_tile(128, 256 * 132, 1, 132, false, 192).slices, 1);
+  EXPECT_EQ(choose_matmul_tile(4096, 4096, 1, 132, false, 64).slices, 1);
+}
+
+TEST(MatmulTiles, SlicesFitTheMachineAndTheirMemory) {
+  for (const int multiprocessors : {1, 7, 78, 114, 132, 148}) {
+    for (int64_t tiles = 1; tiles < 400; ++tiles) {
+      for (const int64_t steps : {1, 7, 16, 33, 192}) {
+        const MatmulTile t = with_slices(matmul_tile_of(128, 128, 128 * tiles, 1, multiprocessors),
+                                         steps, multiprocessors);
+        const int64_t sliced = t.tiles - t.whole;
+        EXPECT_LE(sliced * t.slices, multiprocessors);
+        EXPECT_LE(sliced * (t.slices - 1), kMostParts);
+        EXPECT_EQ(t.whole % multiprocessors, t.slices > 1 ? 0 : t.whole % multiprocessors);
+        if (t.slices > 1) {
+          EXPECT_GE(steps / kSliceUnit, t.slices);
+          EXPECT_LT(steps_of(t, steps, multiprocessors), t.rounds * steps);
+        }
+      }
+    }
+  }
+}
+
 TEST(MatmulTiles, BatchesCountAsTiles) {
   EXPECT_EQ(choose(128, 256, 132).tiles, 132);
   EXPECT_EQ(choose(128, 256, 132).rounds, 1);

@@ -75,6 +75,24 @@ TEST(MatmulWays, TheLibraryServesNoSmallProductAndNoOtherMachine) {
   EXPECT_EQ(choose_way(bf16(8192, 4096, 4096), other).way, ProductWay::kTile);
 }
 
+TEST(MatmulWays, SlicesOfKWhereTheyAreFasterAndOpen) {
+  ProductMeans means = kOwn;
+  const ProductKey key = bf16(4608, 3072, 12288);
+  EXPECT_EQ(described(key, means), "128x128, 864 tiles in 7 rounds");
+  means.slices = true;
+  EXPECT_EQ(described(key, means), "128x256, 432 tiles in 4 rounds, the last 36 in 3 slices of k");
+  const ProductChoice narrow{ProductWay::kSlices, 192, true, 0};
+  EXPECT_EQ(described(key, means, &narrow),
+            "128x192, 576 tiles in 5 rounds, the last 48 in 2 slices of k (tuned)");
+  EXPECT_EQ(choose_way(key, kOwn, &narrow).way, ProductWay::kTile);
+  // Codes go forward by twice as much of k, so that the same slices are shorter.
+  ProductKey int8{DType::kI8, DType::kI8, DType::kBF16, 64, 4096, 2048};
+  int8.sums = ProductSums::kInteger;
+  EXPECT_EQ(choose_way(int8, means).way, ProductWay::kTile);
+  int8.k = 8192;
+  EXPECT_EQ(choose_way(int8, means).way, ProductWay::kSlices);
+}
+
 TEST(MatmulWays, TheLibrarysAlgorithmIsOneThatItNames) {
   ProductKey key = bf16(4608, 9216, 3072);
   key.a = key.b = DType::kE4M3;

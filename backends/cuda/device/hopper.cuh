@@ -91,6 +91,18 @@ __device__ inline void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// ---- counts in global memory, between blocks that run at once -----------------------------------
+// One more is there, behind all stores that a barrier of the block has put before it.
+__device__ inline void count_up(uint32_t* count) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
+}
+__device__ inline void wait_count(const uint32_t* count, uint32_t wanted) {
+  uint32_t seen;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(count) : "memory");
+  } while (seen < wanted);
+}
+
 // ---- registers and named barriers ---------------------------------------------------------------
 template <int kRegisters>
 __device__ inline void take_registers() {
