@@ -36,12 +36,6 @@ struct ProductMeans {
   int algorithms = kCublasAlgorithms;  // that it names at most
 };
 
-// Terms from which on cuBLASLt is faster than our kernels, measured on an H200: of 16-bit floats
-// (slices of k where tiles do not fill the GPU: half the time at 512^3 and 64 x 1024 x 1024), of
-// 8-bit ones.
-inline constexpr int64_t kManyTerms = int64_t{1} << 26;
-inline constexpr int64_t kManyTermsOf8Bits = int64_t{1} << 33;
-
 // Sums begun anew in f32 need tiles of whole halves.
 inline bool needs_halves(ProductSums sums) {
   return sums == ProductSums::kAccurate || sums == ProductSums::kBlocks;
@@ -73,12 +67,6 @@ inline bool is_open(const ProductChoice& choice, const ProductKey& p, const Prod
     default: break;
   }
   return !needs_halves(p.sums) || choice.variant % 128 == 0;
-}
-
-inline bool library_gains(const ProductKey& p) {
-  const int64_t terms = p.m * p.n * p.batches * p.k;
-  if (p.sums == ProductSums::kF32) return terms >= kManyTerms;
-  return p.sums != ProductSums::kInteger && terms >= kManyTermsOf8Bits;
 }
 
 // `tuned`: what a tuner measured, or null.

@@ -105,7 +105,8 @@ inline constexpr Case cases[] = {
     // Long enough for slices of k.
     {"B= M=130 N=72 K=2048"},
     {"B= M=20 N=264 K=2312 bias=f32 residual=bf16 activation=gelu"},
-    {"B=2 M=17 N=72 K=2176 a=f16 b=f16.mT out=f32 alpha=f32"},
+    {"B=2 M=17 N=72 K=2176 a=f16 b=f16 out=f32 alpha=f32"},
+    {"B= M=33 N=72 K=2176 a=f16 b=f16.mT out=f16 bias=f16"},
     {"B= M=24 N=136 K=4104 gate=bf16 G=1 bias=bf16", kEdge},
     {"B= M=20 N=72 K=2560", kEdge, Dist::kSpecial},
     {"B= M=1 N=4096 K=4096", kBar},

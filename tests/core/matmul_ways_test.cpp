@@ -55,11 +55,15 @@ TEST(MatmulWays, FewRowsHaveTheirKernel) {
 }
 
 TEST(MatmulWays, TheLibraryServesNoSmallProductAndNoOtherMachine) {
-  EXPECT_EQ(choose_way(bf16(256, 256, 512), kAll).way, ProductWay::kTile);
-  EXPECT_EQ(choose_way(bf16(64, 1024, 1024), kAll).way, ProductWay::kLibrary);
+  EXPECT_EQ(choose_way(bf16(128, 256, 64), kAll).way, ProductWay::kTile);
+  EXPECT_EQ(choose_way(bf16(64, 256, 256), kAll).way, ProductWay::kLibrary);
   EXPECT_EQ(choose_way(bf16(64, 4096, 4096), kAll).way, ProductWay::kLibrary);
-  ProductKey fp8 = bf16(64, 4096, 4096);
+  ProductKey fp8 = bf16(17, 4096, 4096);
   fp8.sums = ProductSums::kFast;
+  EXPECT_EQ(choose_way(fp8, kAll).way, ProductWay::kTile);
+  fp8.m = 64;
+  EXPECT_EQ(choose_way(fp8, kAll).way, ProductWay::kLibrary);
+  fp8.sums = ProductSums::kBlocks;
   EXPECT_EQ(choose_way(fp8, kAll).way, ProductWay::kTile);
   fp8.m = 4096;
   for (const ProductSums sums :
