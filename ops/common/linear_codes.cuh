@@ -32,7 +32,7 @@ inline constexpr const char* kLibraryLinearWorkspace =
 inline constexpr const char* kLinearCodesOutWorkspace =
     "if(keep_out, 0, 2*M*N) + 512 + 256 + round_up(M*K,256) + 2*round_up(4*M,256) + "
     "if(input_act == none, 0, bytes(x)*M*K) + 4*M*(cdiv(N,128) + 1) + 9216 + " PESTLE_LATE_BYTES
-    " + " PESTLE_SLICE_BYTES("1");
+    " + " PESTLE_SLICE_BYTES("1") " + " PESTLE_LATE_PRODUCT_BYTES;
 
 // A second pass over the product, which is f32 in the workspace before what its kernels need.
 #define PESTLE_LATE_LINEAR_BYTES                              \

@@ -14,6 +14,10 @@ inline constexpr const char* kCublasWorkspace = PESTLE_CUBLAS_BYTES;
   "33554432 + 2048 + 4*(M + N + (M + cdiv(N,128)) * (cdiv(K,128) + 4))"
 inline constexpr const char* kCublasScaledWorkspace = PESTLE_CUBLAS_SCALED_BYTES;
 
+// What a second pass's product may need (no less than slices of k), where there is such a pass.
+#define PESTLE_LATE_PRODUCT_BYTES \
+  "if(gated == none && !has(gate) && !has(beta), 0, " PESTLE_CUBLAS_SCALED_BYTES ")"
+
 // Decode scales of 8-bit floats: none, one each, one a row of a and a column of b, or one for 1 x
 // 128 of a and 128 x 128 of b.
 enum class CublasScales : int { kNone, kTensor, kRow, kBlock };

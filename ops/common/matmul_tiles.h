@@ -34,9 +34,12 @@ inline constexpr int kMostSlices = 8;
 inline constexpr int64_t kMostParts = 132;  // slices beside the last ones of their tiles
 inline constexpr int kSliceUnit = 4;        // steps of k (of 128 bytes) that slices are made of
 
-// The steps of k that a round of slices takes beyond what each multiplies: blocks that all begin
-// at once and meet, sums to the L2, and of each slice more back again.
-inline int64_t steps_to_join(int slices) { return 7 + 2 * (slices - 1); }
+// The steps of k that a round of slices takes beyond what each multiplies, some 8 to 12 us: blocks
+// that all begin at once and meet, sums to the L2, and of each slice more back again. Measured on
+// an H200 in codes and bf16, 8 to 224 steps (ops/matmul/matmul.md).
+inline int64_t steps_to_join(int columns, int slices) {
+  return 14 + (14 + 3 * (slices - 1)) * 128 / columns;
+}
 
 inline int64_t steps_of_slice(int64_t steps, int slices) {
   const int64_t units = (steps + kSliceUnit - 1) / kSliceUnit;
@@ -47,7 +50,7 @@ inline int64_t steps_of_slice(int64_t steps, int slices) {
 inline int64_t steps_of(const MatmulTile& t, int64_t steps, int multiprocessors) {
   if (t.slices == 1) return t.rounds * steps;
   return t.whole / multiprocessors * steps + steps_of_slice(steps, t.slices) +
-         steps_to_join(t.slices);
+         steps_to_join(t.n, t.slices);
 }
 
 // The same tiles with as many slices as are fastest; 1 where none are.

@@ -74,7 +74,8 @@ inline ProductChoice choose_way(const ProductKey& p, const ProductMeans& means,
                                 const ProductChoice* tuned = nullptr) {
   if (tuned != nullptr && is_open(*tuned, p, means)) return *tuned;
   if (means.few_rows) return {ProductWay::kFewRows};
-  if (means.library && means.compute_capability == 90 && library_gains(p))
+  const bool one_scale = means.algorithms > 1;  // it names one alone where there are more
+  if (means.library && means.compute_capability == 90 && library_gains(p, one_scale))
     return {ProductWay::kLibrary,
             std::min(measured_algorithm(p, means.version, means.multiprocessors),
                      means.algorithms - 1)};

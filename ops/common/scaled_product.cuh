@@ -4,6 +4,7 @@
 #include "ops/common/late_epilogue.h"
 #include "ops/common/linear_output.h"
 #include "ops/common/matmul_any.cuh"
+#include "ops/common/matmul_cublas.h"
 #include "ops/common/matmul_few_rows.cuh"
 #include "ops/common/matmul_launch.cuh"
 #include "ops/common/matmul_pack.h"
@@ -31,7 +32,7 @@ inline bool rows_stack(const TensorView& t, Stack* s) {
 // The product as bf16, copies of operands, the quantiser's maxima.
 inline constexpr const char* kScaledCodesOutWorkspace =
     "if(keep_out, 0, 2*M*N) + 1024 + numel(a) + numel(b) + 16*(M + 2*K + N) + 1024 + "
-    "4*M*(cdiv(N,128) + 1) + 9216 + " PESTLE_LATE_BYTES;
+    "4*M*(cdiv(N,128) + 1) + 9216 + " PESTLE_LATE_BYTES " + " PESTLE_LATE_PRODUCT_BYTES;
 
 inline std::string read_scaled(const Call& call, const ScaledArgs& args, Operands* o) {
   if (wants_codes(call)) return refuse_codes(call);

@@ -234,7 +234,7 @@ constexpr const char* kLateWorkspace =
 constexpr const char* kCodesWorkspace =
     "if(keep_out, 0, 2*B*M*N) + if(gated == none && !has(gate) && !has(beta), 0, 4*B*M*N) + "
     "6*(numel(a) + numel(b) + 16*B*(M + 2*K + N)) + 12*(M + N) + "
-    "4*B*M*(cdiv(N,128) + 1) + 9216";
+    "4*B*M*(cdiv(N,128) + 1) + 9216 + " PESTLE_LATE_PRODUCT_BYTES;
 
 // ---- f32 by parts ----
 

@@ -63,8 +63,8 @@ inline constexpr Case cases[] = {
     {"M=256 N=72 K=160 granularity=row gate=f32 G=2 residual=bf16 bias=bf16"},
     {"M=5 N=128 K=48 granularity=row gated=act_last activation=gelu out_format=int8_row", kEdge},
     // Long enough for slices of k.
-    {"M=70 N=72 K=4112 granularity=row bias=bf16 residual=bf16 activation=silu"},
-    {"M=20 N=264 K=4240 out=f32", kEdge},
+    {"M=70 N=40 K=7184 granularity=row bias=bf16 residual=bf16 activation=silu"},
+    {"M=20 N=136 K=7248 out=f32", kEdge},
     {"M=0 N=8 K=16", kEdge},
     {"M=13 N=40 K=10368 granularity=row", kEdge},
     {"M=3 N=0 K=16", kEdge},

@@ -38,9 +38,9 @@ TEST(MatmulTiles, SlicesOfKWhereTilesLeaveMostOfARoundIdle) {
   const MatmulTile tile = choose_matmul_tile(4608, 3072, 1, 132, false, 192);
   EXPECT_EQ(describe(tile), "128x256, 432 tiles in 4 rounds, the last 36 in 3 slices of k");
   EXPECT_EQ(tile.whole, 396);
-  EXPECT_EQ(choose_matmul_tile(64, 4096, 1, 132, false, 32).slices, 4);
+  EXPECT_EQ(choose_matmul_tile(64, 4096, 1, 132, false, 96).slices, 4);
   // Not where joining the sums would take longer than the idle time, nor where no round is left.
-  EXPECT_EQ(choose_matmul_tile(64, 4096, 1, 132, false, 8).slices, 1);
+  EXPECT_EQ(choose_matmul_tile(64, 4096, 1, 132, false, 32).slices, 1);
   EXPECT_EQ(choose_matmul_tile(128, 256 * 132, 1, 132, false, 192).slices, 1);
   EXPECT_EQ(choose_matmul_tile(4096, 4096, 1, 132, false, 64).slices, 1);
 }

@@ -58,13 +58,15 @@ TEST(MatmulWays, TheLibraryServesNoSmallProductAndNoOtherMachine) {
   EXPECT_EQ(choose_way(bf16(128, 256, 64), kAll).way, ProductWay::kTile);
   EXPECT_EQ(choose_way(bf16(64, 256, 256), kAll).way, ProductWay::kLibrary);
   EXPECT_EQ(choose_way(bf16(64, 4096, 4096), kAll).way, ProductWay::kLibrary);
-  ProductKey fp8 = bf16(17, 4096, 4096);
+  ProductKey fp8 = bf16(1024, 1024, 1024);
   fp8.sums = ProductSums::kFast;
   EXPECT_EQ(choose_way(fp8, kAll).way, ProductWay::kTile);
-  fp8.m = 64;
+  fp8 = bf16(17, 4096, 4096);  // a long sum
+  fp8.sums = ProductSums::kFast;
   EXPECT_EQ(choose_way(fp8, kAll).way, ProductWay::kLibrary);
-  fp8.sums = ProductSums::kBlocks;
-  EXPECT_EQ(choose_way(fp8, kAll).way, ProductWay::kTile);
+  ProductMeans rows = kAll;  // whose scales must be copied first
+  rows.algorithms = 1;
+  EXPECT_EQ(choose_way(fp8, rows).way, ProductWay::kTile);
   fp8.m = 4096;
   for (const ProductSums sums :
        {ProductSums::kFast, ProductSums::kAccurate, ProductSums::kBlocks}) {
@@ -90,10 +92,10 @@ TEST(MatmulWays, SlicesOfKWhereTheyAreFasterAndOpen) {
             "128x192, 576 tiles in 5 rounds, the last 48 in 2 slices of k (tuned)");
   EXPECT_EQ(choose_way(key, kOwn, &narrow).way, ProductWay::kTile);
   // Codes go forward by twice as much of k, so that the same slices are shorter.
-  ProductKey int8{DType::kI8, DType::kI8, DType::kBF16, 64, 4096, 2048};
+  ProductKey int8{DType::kI8, DType::kI8, DType::kBF16, 64, 4096, 4096};
   int8.sums = ProductSums::kInteger;
   EXPECT_EQ(choose_way(int8, means).way, ProductWay::kTile);
-  int8.k = 8192;
+  int8.k = 12288;
   EXPECT_EQ(choose_way(int8, means).way, ProductWay::kSlices);
 }
 
