@@ -13,8 +13,8 @@ ProductKey bf16(int64_t m, int64_t n, int64_t k) {
   return {DType::kBF16, DType::kBF16, DType::kBF16, m, n, k};
 }
 
-constexpr ProductMeans kAll{90, 132, false, true, 130100};
-constexpr ProductMeans kOwn{90, 132, false, false, 0};
+constexpr ProductMeans kAll{.library = true, .version = 130100};
+constexpr ProductMeans kOwn{};
 
 std::string described(const ProductKey& key, const ProductMeans& means,
                       const ProductChoice* tuned = nullptr) {
