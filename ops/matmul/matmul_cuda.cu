@@ -14,9 +14,9 @@
 // Traffic  a and b once from memory where a group of tiles fits the L2; out and residual once.
 // Numerics f32 sums along k in one order; the tensor cores truncate what falls below the sum's
 //          last bit. Epilogue in f32, one rounding.
-// Measured H200, bf16 and f16, ten large shapes in turns: 1.01 to 1.08 of torch.matmul (1.03 by
-//          geomean), 0.99 of the best of it and cuBLASLt's eight; 4608 x 12288 x 3072 515 us,
-//          bias + gelu_tanh + residual 540, with gelu 544 (matmul.md).
+// Measured H200, bf16 and f16, eight large shapes sustained: 0.979 of the best of torch.matmul and
+//          cuBLASLt's eight (geomean), as dispatched 1.00; 4608 x 12288 x 3072 550 us by tiles,
+//          bias + gelu_tanh + residual 553, with gelu 549 (matmul.md).
 #include "ops/common/late_epilogue.h"
 #include "ops/common/matmul_any.cuh"
 #include "ops/common/matmul_choice.cuh"
