@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/dispatch.h"
+#include "ops/common/late_epilogue.h"
 #include "ops/common/matmul_cublas.h"
 
 namespace pestle::ops {
@@ -38,8 +39,13 @@ inline int multiprocessors_for(const Call& call, const Machine& machine) {
              : kMultiprocessorsOfH200;
 }
 
-// Why a product is not for slices of k.
-inline std::string refuse_slices(const Call& call, const Machine& machine, const ProductKey& key) {
+// Why a call is not for slices of k. `why`: what the kernel of whole tiles has against it; else `o`
+// are its operands.
+inline std::string refuse_slices(const Call& call, const Machine& machine, const std::string& why,
+                                 const Operands& o, ProductSums sums) {
+  if (wants_pairs(call)) return "gated: pairs of columns are not made in slices of k";
+  if (!why.empty()) return why;
+  const ProductKey key = key_of(o, sums);
   ProductMeans means{machine.compute_capability, multiprocessors_for(call, machine)};
   means.slices = true;
   const ProductChoice* tuned = tuned_choice(key, means.compute_capability, means.multiprocessors);

@@ -50,13 +50,12 @@ Status run_hopper(const Call& call) {
 }
 
 std::string refuses_slices(const Call& call, const Machine& machine) {
-  if (wants_pairs(call)) return refuse_pairs(call);
-  const std::string why = refuses_hopper(call, machine);
-  if (!why.empty()) return why;
+  std::string why = refuses_hopper(call, machine);
   Operands o;
-  read_linear(call, kArgs, &o);
-  if (!wants_late(call) && refuse_few_rows(o).empty()) return "few rows have a kernel of their own";
-  return refuse_slices(call, machine, key_of(o, ProductSums::kInteger));
+  if (why.empty()) read_linear(call, kArgs, &o);
+  if (why.empty() && !wants_late(call) && refuse_few_rows(o).empty())
+    why = "few rows have a kernel of their own";
+  return refuse_slices(call, machine, why, o, ProductSums::kInteger);
 }
 
 Status run_slices(const Call& call) {

@@ -115,12 +115,10 @@ Status run_hopper(const Call& call) {
 }
 
 std::string refuses_slices(const Call& call, const Machine& machine) {
-  if (wants_pairs(call)) return refuse_pairs(call);
   const std::string why = refuses_hopper(call, machine);
-  if (!why.empty()) return why;
   Operands o;
-  read_operands(call, &o);
-  return refuse_slices(call, machine, key_of(o, ProductSums::kF32));
+  if (why.empty()) read_operands(call, &o);
+  return refuse_slices(call, machine, why, o, ProductSums::kF32);
 }
 
 Status run_slices(const Call& call) {

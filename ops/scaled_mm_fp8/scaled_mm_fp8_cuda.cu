@@ -89,12 +89,10 @@ ProductSums sums_of_call(const Call& call) {
 }
 
 std::string refuses_slices(const Call& call, const Machine& machine) {
-  if (wants_pairs(call)) return refuse_pairs(call);
   const std::string why = refuses_hopper(call, machine);
-  if (!why.empty()) return why;
   Operands o;
-  read_scaled(call, kArgs, &o);
-  return refuse_slices(call, machine, key_of(o, sums_of_call(call)));
+  if (why.empty()) read_scaled(call, kArgs, &o);
+  return refuse_slices(call, machine, why, o, sums_of_call(call));
 }
 
 Status run_slices(const Call& call) {

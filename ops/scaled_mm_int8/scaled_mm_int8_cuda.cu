@@ -46,12 +46,10 @@ Status run_hopper(const Call& call) {
 }
 
 std::string refuses_slices(const Call& call, const Machine& machine) {
-  if (wants_pairs(call)) return refuse_pairs(call);
   const std::string why = refuses_hopper(call, machine);
-  if (!why.empty()) return why;
   Operands o;
-  read_scaled(call, kArgs, &o);
-  return refuse_slices(call, machine, key_of(o, ProductSums::kInteger));
+  if (why.empty()) read_scaled(call, kArgs, &o);
+  return refuse_slices(call, machine, why, o, ProductSums::kInteger);
 }
 
 Status run_slices(const Call& call) {
