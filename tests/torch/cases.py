@@ -373,7 +373,8 @@ def assert_holds(case: Case, got: dict, expected: dict) -> None:
         if tensor.dtype in _GRIDS:
             same |= mine.isnan() & tensor.isnan()
         if not same.all() and bound_of(case, name):
-            same |= torch.from_numpy(~outside_of_bound(case, name, mine))
+            # numpy makes a number of an array that has no dimensions
+            same |= torch.from_numpy(np.asarray(~outside_of_bound(case, name, mine)))
         if not same.all():
             at = tuple((~same).nonzero()[0].tolist())
             raise AssertionError(

@@ -48,6 +48,16 @@ every_python_case = pytest.mark.parametrize(
 )
 
 
+def test_a_result_without_dimensions_is_held_to_its_bound():
+    case = cases.make(_contract.op("reduce"), {"text": "M=3x50 op=norm x=f32", "data": "normal"})
+    expected = case.expected()
+    assert expected["out"].dim() == 0
+    near = torch.nextafter(expected["out"], torch.tensor(torch.inf))
+    cases.assert_holds(case, {"out": near}, expected)
+    with pytest.raises(AssertionError):
+        cases.assert_holds(case, {"out": expected["out"] * 1.01}, expected)
+
+
 @every_python_case
 def test_python_backends_give_the_librarys_results(name, device, op, case):
     case = cases.make(_contract.op(op), case)
