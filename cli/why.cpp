@@ -41,13 +41,6 @@ Result<DeviceType> device_of(const WhyOptions& options) {
   return options.compute_capability > 0 ? DeviceType::kCuda : DeviceType::kCpu;
 }
 
-// Bytes of the caller's memory that an implementation which takes the call asks for.
-Result<int64_t> workspace_of(const Op& op, const TextCall& call, const Impl& impl) {
-  Scope scope;
-  PESTLE_TRY(op.contract.check(call.call, scope));
-  return op.contract.evaluate(impl.workspace, scope);
-}
-
 void print_json(const Op& op, const TextCall& call, const std::vector<Candidate>& verdicts) {
   nlohmann::ordered_json json = {{"op", op.spec->name}};
   for (size_t i = 0; i < op.spec->args.size(); ++i) {
@@ -60,13 +53,15 @@ void print_json(const Op& op, const TextCall& call, const std::vector<Candidate>
     }
   }
   json["chosen"] = nullptr;
+  Scope scope;
+  const bool is_whole = op.contract.check(call.call, scope).ok();
   for (const Candidate& verdict : verdicts) {
     json["candidates"].push_back({{"id", verdict.impl->id},
                                   {"takes_it", verdict.refusal.empty()},
                                   {"reason", verdict.refusal}});
     if (!verdict.plan.empty()) json["candidates"].back()["plan"] = verdict.plan;
-    if (verdict.refusal.empty()) {
-      auto bytes = workspace_of(op, call, *verdict.impl);
+    if (is_whole && verdict.refusal.empty()) {
+      auto bytes = op.contract.evaluate(verdict.impl->workspace, scope);
       if (bytes.ok()) json["candidates"].back()["workspace_bytes"] = bytes.value();
     }
     if (json["chosen"].is_null() && verdict.refusal.empty()) json["chosen"] = verdict.impl->id;

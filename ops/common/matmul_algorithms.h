@@ -6,8 +6,7 @@
 
 namespace pestle::ops {
 
-// Whether it is where no choice was tuned. `one_scale`: 8-bit floats under scales of tensors, which
-// it reads where they are.
+// Whether it is where no choice was tuned. `one_scale`: 8-bit floats under scales of tensors.
 bool library_gains(const ProductKey& key, bool one_scale);
 // `version`: cuBLASLt's; `multiprocessors`: the GPU's.
 int measured_algorithm(const ProductKey& key, int version, int multiprocessors);

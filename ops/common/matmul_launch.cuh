@@ -317,11 +317,11 @@ Status start_hopper(const Call& call, const char* name, const Operands& o, Hoppe
   PESTLE_TRY(allow_memory(reinterpret_cast<const void*>(hopper_kernel<C>), device, bytes, &done));
   const int multiprocessors = cuda::multiprocessors(device);
   const cuda::Grid grid{std::min(job.tiles.total, multiprocessors), hopper::kMatmulThreads, bytes};
-  if constexpr (C::kSliceable) {
+  if (C::kSliceable && slices) {
     const MatmulTile tile = with_slices(
         matmul_tile_of(kColumns, o.out.rows, o.out.columns, o.out.batches, multiprocessors),
         job.tiles.k_steps, multiprocessors);
-    if (slices && tile.slices > 1) return start_slices<C>(call, name, tile, grid, job);
+    if (tile.slices > 1) return start_slices<C>(call, name, tile, grid, job);
   }
   return cuda::launch_early(call, name, grid, hopper_kernel<C>, job);
 }

@@ -64,7 +64,7 @@ TEST(MatmulWays, TheLibraryServesNoSmallProductAndNoOtherMachine) {
   fp8 = bf16(17, 4096, 4096);  // a long sum
   fp8.sums = ProductSums::kFast;
   EXPECT_EQ(choose_way(fp8, kAll).way, ProductWay::kLibrary);
-  ProductMeans rows = kAll;  // whose scales must be copied first
+  ProductMeans rows = kAll;  // under scales of rows
   rows.algorithms = 1;
   EXPECT_EQ(choose_way(fp8, rows).way, ProductWay::kTile);
   fp8.m = 4096;
