@@ -87,6 +87,14 @@ pub struct Run<'a> {
     pub implementation: Option<&'a CStr>,
 }
 
+/// A call of any op, for code that runs whatever it is handed.
+pub trait Prepared {
+    /// The implementation that would run, and the bytes of workspace that it wants.
+    fn choose(&self, how: Run<'_>) -> Result<(&'static str, usize)>;
+    /// Makes the call.
+    fn run_with(self, how: Run<'_>) -> Result<()>;
+}
+
 thread_local! {
     static WORKSPACE: RefCell<Workspace> = const { RefCell::new(Workspace::new()) };
 }

@@ -16,6 +16,16 @@
 //! # }
 //! ```
 //!
+//! What an op writes is borrowed for as long as the call lives, so it cannot be read meanwhile:
+//!
+//! ```compile_fail
+//! # use pestle::{ops, View, ViewMut};
+//! let mut data = vec![0f32; 64];
+//! let x = View::new(&data, &[1, 64]).unwrap();
+//! let mut out = ViewMut::new(&mut data, &[1, 64]).unwrap(); // also borrowed by x
+//! ops::hadamard(&x, &mut out).run().unwrap();
+//! ```
+//!
 //! Every op reads and writes memory that the caller owns. An error carries the library's sentence,
 //! which names the op, the argument, its value and the rule.
 
@@ -28,7 +38,9 @@ pub mod ops;
 mod view;
 mod workspace;
 
-pub use call::Run;
+pub use half;
+
+pub use call::{Prepared, Run};
 pub use error::{Error, Result, Status};
 pub use library::{load_tuned, set_cpu_isa, set_threads, table, version, Argument, Op};
 pub use view::{DType, Device, Element, View, ViewMut};

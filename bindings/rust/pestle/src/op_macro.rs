@@ -41,6 +41,20 @@ macro_rules! labels {
                 match self { $($labels::$variant => $label),* }
             }
         }
+
+        impl std::str::FromStr for $labels {
+            type Err = crate::Error;
+
+            /// By the contract's label.
+            fn from_str(text: &str) -> Result<Self> {
+                let all = [$(($labels::$variant, $label)),*];
+                let found = all.iter().find(|(_, label)| label.to_bytes() == text.as_bytes());
+                found.map(|(variant, _)| *variant).ok_or_else(|| {
+                    let labels = all.map(|(_, label)| label.to_string_lossy()).join(", ");
+                    crate::Error::Text(format!("no choice {text:?}; there are {labels}"))
+                })
+            }
+        }
     };
 }
 
@@ -63,7 +77,7 @@ macro_rules! op {
             ") may have, and its choices.")]
         pub mod $name {
             #[allow(unused_imports)]
-            use crate::{call::{Arguments, Run}, error::Result};
+            use crate::{call::{Arguments, Prepared, Run}, error::Result};
             #[allow(unused_imports)]
             use crate::op_macro::{labels, parameter, setter};
             use crate::library::OpHandle;
@@ -110,6 +124,16 @@ macro_rules! op {
                 /// bound counts with.
                 pub fn reference(self, sum_magnitudes: bool) -> Result<()> {
                     self.0.reference(sum_magnitudes)
+                }
+            }
+
+            impl Prepared for Call<'_> {
+                fn choose(&self, how: Run<'_>) -> Result<(&'static str, usize)> {
+                    self.0.choose(how)
+                }
+
+                fn run_with(self, how: Run<'_>) -> Result<()> {
+                    self.0.run(how)
                 }
             }
 
