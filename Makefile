@@ -54,6 +54,9 @@ test-torch: build  ## the wheel in a fresh environment, and its tests
 test-torch-pure: build  ## the pure-Python wheel under torch 2.5 and .venv's
 	@tools/setup.sh test wheel torch25
 	@tools/test_wheel_pure.sh
+test-rust: build  ## the Rust crates: format, clippy, tests, documentation, packages
+	@tools/setup.sh rust
+	@tools/test_rust.sh
 test-%:
 	@tools/setup.sh
 	@tools/build.sh release pestle_test_$*

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: tools/setup.sh [build|test|wheel|fuzz|cuda|torch25|docs]...
+# usage: tools/setup.sh [build|test|wheel|fuzz|cuda|torch25|docs|rust]...
 # Installs what is missing and says nothing when nothing is: system packages by apt-get, Python
 # packages (pinned in tools/requirements/) into .venv. Running it again costs milliseconds.
 #   build  compiler, libraries, CMake, Ninja (always included)
@@ -7,6 +7,7 @@
 #   wheel  scikit-build-core and auditwheel
 #   fuzz   clang with libFuzzer
 #   docs   MkDocs
+#   rust   makes sure of cargo, clippy and rustfmt of Rust 1.88 or later; installs none of them
 #   torch25  torch 2.5 into .venv/torch25, the oldest that the pure-Python wheel takes
 #   cuda   nvcc 13.0 from PyPI, into .venv/cuda; no GPU and no driver needed
 set -euo pipefail
@@ -42,6 +43,17 @@ apt_install() {
     die "apt-get failed; run by hand: apt-get install ${missing[*]}"
 }
 
+# Rust comes from rustup, which asks where and how; Debian's is too old.
+check_rust() {
+  local found
+  found=$(cargo --version 2>/dev/null | cut -d' ' -f2) ||
+    die "no cargo in PATH: install Rust 1.88 or later with clippy and rustfmt from https://rustup.rs"
+  [ "$(printf '%s\n' 1.88 "$found" | sort -V | head -n 1)" = 1.88 ] ||
+    die "cargo is $found; Rust 1.88 or later is needed: rustup update stable"
+  cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1 ||
+    die "no clippy or rustfmt beside cargo: rustup component add clippy rustfmt"
+}
+
 make_venv() {
   [ -x .venv/bin/pip ] && .venv/bin/python -c '' 2>/dev/null && return
   rm -rf .venv
@@ -73,6 +85,7 @@ for part in "$@"; do
     cuda) pip_install cuda --target .venv/cuda --upgrade --no-deps ;;
     torch25) [ -d .venv/torch25 ] || { echo "setup: torch 2.5 into .venv/torch25"; tools/torch25.sh; } ;;
     docs) pip_install docs ;;
-    *) die "unknown part '$part'; parts are build, lint, test, wheel, fuzz, cuda, torch25, docs" ;;
+    rust) check_rust ;;
+    *) die "unknown part '$part'; parts are build, lint, test, wheel, fuzz, cuda, torch25, docs, rust" ;;
   esac
 done

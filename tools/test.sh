@@ -35,7 +35,7 @@ run_pytest() {
     --ignore=tests/torch_pure
 }
 
-stage setup tools/setup.sh test wheel cuda torch25 docs || exit 1
+stage setup tools/setup.sh test wheel cuda torch25 docs rust || exit 1
 stage build tools/build.sh release || exit 1
 stage lint tools/lint.sh
 stage asan-ubsan sanitizer asan-ubsan
@@ -44,6 +44,7 @@ stage cuda build_cuda
 stage docs .venv/bin/python tools/docs.py
 stage ctest run_ctest build
 stage pytest run_pytest
+stage rust tools/test_rust.sh
 stage wheel tools/test_wheel.sh
 stage wheel-pure tools/test_wheel_pure.sh
 
