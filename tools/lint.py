@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks what no compiler checks: who includes whom, who names an op, who reads the environment,
-how long files are, and that every package names its license. The rules are docs/architecture.md's; prints FILE:LINE: RULE, exit 1 if any.
+how long files are, and that every package names its license. The rules are docs/architecture.md's;
+prints FILE:LINE: RULE, exit 1 if any.
 """
 
 import re
