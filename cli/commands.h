@@ -30,6 +30,9 @@ inline constexpr AddCommand kCommands[] = {
     add_tune, add_quantize, add_inspect, add_dequantize, add_diff,
 };
 
+// `pestle dump rust` (dump_rust.cpp).
+void print_rust();
+
 // Exit codes are documented in docs/cli.md: a status's code plus 10, so that 1 and 2 stay with
 // "a check failed" and "wrong usage".
 inline constexpr int kExitFailed = 1;

@@ -1,5 +1,6 @@
-// pestle dump: prints the files that are made from the table and checked in: the typed C wrappers
-// and the op reference. A test compares them with a fresh print.
+// pestle dump: prints the files that are made from the table and checked in: the typed C wrappers,
+// the op reference and the rows of the Rust crate (dump_rust.cpp). A test compares them with a
+// fresh print.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -147,13 +148,16 @@ void print_markdown() {
 
 void add_dump(CLI::App& app, int* exit_code) {
   auto* command = app.add_subcommand(
-      "dump", "Print what is made from the op table: include/pestle/ops.h, docs/ops.md");
+      "dump",
+      "Print what is made from the op table: include/pestle/ops.h, docs/ops.md, the Rust ops");
   auto what = std::make_shared<std::string>();
-  command->add_option("what", *what, "c or markdown")
+  command->add_option("what", *what, "c, markdown or rust")
       ->required()
-      ->check(CLI::IsMember({"c", "markdown"}));
+      ->check(CLI::IsMember({"c", "markdown", "rust"}));
   command->callback([=] {
-    *what == "c" ? print_c_wrappers() : print_markdown();
+    if (*what == "c") print_c_wrappers();
+    if (*what == "markdown") print_markdown();
+    if (*what == "rust") print_rust();
     *exit_code = 0;
   });
 }

@@ -15,3 +15,4 @@ print() {
 }
 print c include/pestle/ops.h
 print markdown docs/ops.md
+print rust bindings/rust/pestle/src/ops.rs

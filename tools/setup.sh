@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: tools/setup.sh [build|test|wheel|fuzz|cuda|torch25|docs|comfyui]...
+# usage: tools/setup.sh [build|test|wheel|fuzz|cuda|torch25|docs|lab|rust|comfyui]...
 # Installs what is missing and says nothing when nothing is: system packages by apt-get, Python
 # packages (pinned in tools/requirements/) into .venv. Running it again costs milliseconds.
 #   build  compiler, libraries, CMake, Ninja (always included)
@@ -7,8 +7,10 @@
 #   wheel  scikit-build-core and auditwheel
 #   fuzz   clang with libFuzzer
 #   docs   MkDocs
+#   lab    what the workbench needs beside the package
+#   rust   makes sure of cargo, clippy and rustfmt of Rust 1.88 or later; installs none of them
 #   torch25  torch 2.5 into .venv/torch25, the oldest that the pure-Python wheel takes
-#   comfyui  what ComfyUI 0.33.0 imports beside torch (0.9 GB), into .venv/comfyui; PYTHONPATH puts it first
+#   comfyui  what ComfyUI 0.33.0 imports beside torch (0.9 GB), into .venv/comfyui
 #   cuda   nvcc 13.0 from PyPI, into .venv/cuda; no GPU and no driver needed
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -41,6 +43,17 @@ apt_install() {
   "${as_root[@]}" apt-get update -qq
   "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
     die "apt-get failed; run by hand: apt-get install ${missing[*]}"
+}
+
+# Rust comes from rustup, which asks where and how; Debian's is too old.
+check_rust() {
+  local found
+  found=$(cargo --version 2>/dev/null | cut -d' ' -f2) ||
+    die "no cargo in PATH: install Rust 1.88 or later with clippy and rustfmt from https://rustup.rs"
+  [ "$(printf '%s\n' 1.88 "$found" | sort -V | head -n 1)" = 1.88 ] ||
+    die "cargo is $found; Rust 1.88 or later is needed: rustup update stable"
+  cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1 ||
+    die "no clippy or rustfmt beside cargo: rustup component add clippy rustfmt"
 }
 
 make_venv() {
@@ -88,6 +101,8 @@ for part in "$@"; do
     torch25) [ -d .venv/torch25 ] || { echo "setup: torch 2.5 into .venv/torch25"; tools/torch25.sh; } ;;
     docs) pip_install docs ;;
     comfyui) install_comfyui ;;
-    *) die "unknown part '$part'; parts are build, lint, test, wheel, fuzz, cuda, torch25, docs, comfyui" ;;
+    lab) pip_install lab ;;
+    rust) check_rust ;;
+    *) die "unknown part '$part'; parts are build, lint, test, wheel, fuzz, cuda, torch25, docs, lab, rust, comfyui" ;;
   esac
 done

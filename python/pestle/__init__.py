@@ -42,9 +42,22 @@ with _library.uncollected():
     _fakes.register(_torch_library)
     _autograd.register(_torch_library)
 
+from .quantized import (  # noqa: E402 (its handlers are made of the ops above)
+    DecodedError,
+    DecodeWarning,
+    QuantizedLayout,
+    QuantizedTensor,
+    get_layout_class,
+    register_layout_class,
+    register_layout_op,
+    strict,
+)
+
 __all__ = [
     "Backend",
     "CorruptFileError",
+    "DecodeWarning",
+    "DecodedError",
     "DeviceError",
     "FileError",
     "InterruptedByCallerError",
@@ -54,6 +67,8 @@ __all__ = [
     "NotCompiledError",
     "OutOfMemoryError",
     "PestleError",
+    "QuantizedLayout",
+    "QuantizedTensor",
     "UnsupportedError",
     "Verdict",
     "Why",
@@ -61,6 +76,7 @@ __all__ = [
     "diff",
     "disable_backend",
     "enable_backend",
+    "get_layout_class",
     "implements",
     "inspect",
     "list_backends",
@@ -69,8 +85,11 @@ __all__ = [
     "load_tuned",
     "overloads",
     "quantize_file",
+    "register_layout_class",
+    "register_layout_op",
     "save_file",
     "set_backend_priority",
+    "strict",
     "use_backend",
     "why",
     *_functions.names(),

@@ -73,5 +73,4 @@ def test_a_quantised_file_is_found_and_runs(name, format, choice, floats, folder
         got = step(patcher, name)
     assert got.shape == want.shape and torch.isfinite(got).all()
     error = float((got - want).norm() / want.norm())
-    print("MEASURED", name, format, choice, error)
     assert 1e-4 < error < BOUNDS[format]

@@ -55,5 +55,6 @@ void expect_fresh(const std::string& path, const std::string& what) {
 
 TEST(Golden, CWrappers) { expect_fresh("include/pestle/ops.h", "c"); }
 TEST(Golden, OpReference) { expect_fresh("docs/ops.md", "markdown"); }
+TEST(Golden, RustOps) { expect_fresh("bindings/rust/pestle/src/ops.rs", "rust"); }
 
 }  // namespace
