@@ -1,4 +1,4 @@
-"""The real ComfyUI of ../shared/comfyui, unpacked by tools/test_comfyui.sh, which runs these tests."""
+"""The real ComfyUI of ../shared/comfyui, which tools/test_comfyui.sh unpacks."""
 
 import os
 import sys

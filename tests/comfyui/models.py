@@ -10,14 +10,16 @@ import torch
 from safetensors.torch import save_file
 
 FLUX = {
-    "image_model": "flux", "axes_dim": [16, 56, 56], "num_heads": 2, "mlp_ratio": 4.0, "theta": 10000,
+    "image_model": "flux", "axes_dim": [16, 56, 56], "num_heads": 2, "mlp_ratio": 4.0,
+    "theta": 10000,
     "out_channels": 16, "qkv_bias": True, "txt_ids_dims": [], "in_channels": 16, "hidden_size": 256,
     "context_in_dim": 512, "patch_size": 2, "vec_in_dim": 256, "depth": 2, "depth_single_blocks": 2,
     "guidance_embed": True,
 }  # fmt: skip
 WAN = {
     "image_model": "wan2.1", "model_type": "t2v", "dim": 256, "out_dim": 16, "num_heads": 2,
-    "ffn_dim": 768, "num_layers": 2, "patch_size": (1, 2, 2), "freq_dim": 256, "window_size": (-1, -1),
+    "ffn_dim": 768, "num_layers": 2, "patch_size": (1, 2, 2), "freq_dim": 256,
+    "window_size": (-1, -1),
     "qk_norm": True, "cross_attn_norm": True, "eps": 1e-6, "in_dim": 16,
 }  # fmt: skip
 LTX = {
@@ -69,7 +71,8 @@ ARCHITECTURES = {
     "ltx": Architecture(LTX, "LTXV", (1, 128, 2, 4, 4),
                         {"c_crossattn": (1, 12, 4096)}, {"attention_mask": None}),
     "sd15": Architecture(SD15, "BaseModel", (1, 4, 8, 8), {"c_crossattn": (1, 12, 768)}),
-    "sdxl": Architecture(SDXL, "SDXL", (1, 4, 8, 8), {"c_crossattn": (1, 12, 2048), "y": (1, 2816)}),
+    "sdxl": Architecture(SDXL, "SDXL", (1, 4, 8, 8),
+                         {"c_crossattn": (1, 12, 2048), "y": (1, 2816)}),
     "sd3": Architecture(SD3, "SD3", (1, 16, 8, 8), {"c_crossattn": (1, 12, 768), "y": (1, 512)}),
 }  # fmt: skip
 
@@ -96,8 +99,8 @@ def weights(name: str) -> dict[str, torch.Tensor]:
     return made
 
 
-def write(name: str, path) -> None:
-    save_file(weights(name), path)
+def write(name: str, path, prefix: str = "") -> None:
+    save_file({prefix + key: value for key, value in weights(name).items()}, path)
 
 
 def step(patcher, name: str) -> torch.Tensor:
@@ -105,7 +108,9 @@ def step(patcher, name: str) -> torch.Tensor:
     import comfy.model_management
 
     architecture = ARCHITECTURES[name]
-    inputs = {key: random(shape, 100 + i) for i, (key, shape) in enumerate(architecture.inputs.items())}
+    inputs = {
+        key: random(shape, 100 + i) for i, (key, shape) in enumerate(architecture.inputs.items())
+    }
     latent = random(architecture.latent, 99)
     comfy.model_management.load_models_gpu([patcher])
     with torch.inference_mode():

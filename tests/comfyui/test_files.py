@@ -1,5 +1,5 @@
-"""Files of `pestle quantize --layout comfy` in the real ComfyUI: every architecture, every format that
-it has, found as the same model as the float file, with outputs near the float model's."""
+"""Files of `pestle quantize --layout comfy` in the real ComfyUI: every architecture and format is
+found as the same model as the float file, with outputs near the float model's."""
 
 import json
 import subprocess
@@ -54,23 +54,42 @@ def quantized_layers(patcher) -> set[str]:
     }
 
 
+def quantize(pestle_bin, source, path, *options) -> set[str]:
+    """The layers that were quantised."""
+    command = [pestle_bin, "quantize", source, path, "--layout", "comfy", "--force", "--json", "-"]
+    run = subprocess.run([*command, *options], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    layers = json.loads(run.stdout)["layers"]
+    return {layer["name"].removesuffix(".weight") for layer in layers if layer["format"]}
+
+
 @pytest.mark.parametrize("choice", ["usual", "all"])
 @pytest.mark.parametrize("format", BOUNDS)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_quantised_file_is_found_and_runs(name, format, choice, floats, folder, pestle_bin):
     source, expected, want = floats(name)
     path = folder / "quantised.safetensors"
-    command = [pestle_bin, "quantize", source, path, "--format", format, "--layout", "comfy"]
-    command += ["--force", "--json", "-"] + ["--all"] * (choice == "all")
-    run = subprocess.run(command, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    written = {layer["name"] for layer in json.loads(run.stdout)["layers"] if layer["format"]}
+    options = ["--format", format] + ["--all"] * (choice == "all")
+    written = quantize(pestle_bin, source, path, *options)
     with comfy_kitchen.use_backend("eager"):
         patcher = comfy.sd.load_diffusion_model(str(path))
         assert found(patcher) == expected
-        assert quantized_layers(patcher) == {layer.removesuffix(".weight") for layer in written}
+        assert quantized_layers(patcher) == written
         assert len(written) >= 4
         got = step(patcher, name)
     assert got.shape == want.shape and torch.isfinite(got).all()
     error = float((got - want).norm() / want.norm())
     assert 1e-4 < error < BOUNDS[format]
+
+
+@pytest.mark.parametrize("prefix", ["model.diffusion_model.", "model."])
+def test_a_prefixed_checkpoint_is_found(prefix, floats, folder, pestle_bin):
+    _, expected, want = floats("sd15")
+    source, path = folder / "prefixed.safetensors", folder / "prefixed-nvfp4.safetensors"
+    write("sd15", source, prefix)
+    written = quantize(pestle_bin, source, path, "--format", "nvfp4", "--all")
+    with comfy_kitchen.use_backend("eager"):
+        patcher = comfy.sd.load_diffusion_model(str(path))
+        assert found(patcher) == expected
+        assert {prefix + layer for layer in quantized_layers(patcher)} == written
+        assert 1e-4 < float((step(patcher, "sd15") - want).norm() / want.norm()) < BOUNDS["nvfp4"]
