@@ -51,6 +51,9 @@ test-python: build
 test-torch: build  ## the wheel in a fresh environment, and its tests
 	@tools/setup.sh test wheel cuda
 	@tools/test_wheel.sh
+test-lab: build  ## the workbench's tests, where the wheel is installed
+	@tools/setup.sh test wheel cuda lab
+	@tools/test_lab.sh
 test-torch-pure: build  ## the pure-Python wheel under torch 2.5 and .venv's
 	@tools/setup.sh test wheel torch25
 	@tools/test_wheel_pure.sh

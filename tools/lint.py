@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks what no compiler checks: who includes whom, who names an op, who reads the environment,
-and how long files are. The rules are docs/architecture.md's; prints FILE:LINE: RULE, exit 1 if any.
+how long files are, and that every package names its license. The rules are docs/architecture.md's;
+prints FILE:LINE: RULE, exit 1 if any.
 """
 
 import re
@@ -37,6 +38,10 @@ NAMELESS = ("core/", "backends/", "bindings/", "python/csrc/", "harness/", "cli/
 CODE = {".h", ".hpp", ".inc", ".c", ".cpp", ".cu", ".cuh", ".def"}
 MAX_LINES = 800
 UNLIMITED = ("docs/", "include/pestle/ops.h")
+
+# A package for others says under which terms: in its own metadata or in its workspace's.
+PACKAGE = re.compile(r"^\[(?:project|package)\]$", re.MULTILINE)
+LICENSED = re.compile(r'^license(?:\.workspace = true| = "Apache-2\.0")$', re.MULTILINE)
 
 INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
 GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(")
@@ -87,6 +92,11 @@ def check_code(path: str, lines: list[str], op_name: re.Pattern | None) -> list[
     return faults
 
 
+def names_license(metadata: str) -> bool:
+    """Of a package's metadata; a Cargo workspace without a package of its own needs none."""
+    return not PACKAGE.search(metadata) or bool(LICENSED.search(metadata))
+
+
 def op_pattern(root: Path) -> re.Pattern | None:
     """Ops whose name can't be an everyday word: those of several words."""
     table = root / "ops/ops.def"
@@ -105,6 +115,8 @@ def main() -> int:
     faults = []
     for path in sorted(filter(None, listed)):
         file = root / path
+        if file.name in ("pyproject.toml", "Cargo.toml") and not names_license(file.read_text()):
+            faults.append(f'{path}:1: names no license; write license = "Apache-2.0"')
         if not file.is_file() or file.suffix not in CODE | {".py", ".sh", ".cmake"}:
             continue
         lines = file.read_text().splitlines()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: tools/setup.sh [build|test|wheel|fuzz|cuda|torch25|docs|rust]...
+# usage: tools/setup.sh [build|test|wheel|fuzz|cuda|torch25|docs|lab|rust]...
 # Installs what is missing and says nothing when nothing is: system packages by apt-get, Python
 # packages (pinned in tools/requirements/) into .venv. Running it again costs milliseconds.
 #   build  compiler, libraries, CMake, Ninja (always included)
@@ -7,6 +7,7 @@
 #   wheel  scikit-build-core and auditwheel
 #   fuzz   clang with libFuzzer
 #   docs   MkDocs
+#   lab    what the workbench needs beside the package
 #   rust   makes sure of cargo, clippy and rustfmt of Rust 1.88 or later; installs none of them
 #   torch25  torch 2.5 into .venv/torch25, the oldest that the pure-Python wheel takes
 #   cuda   nvcc 13.0 from PyPI, into .venv/cuda; no GPU and no driver needed
@@ -85,7 +86,8 @@ for part in "$@"; do
     cuda) pip_install cuda --target .venv/cuda --upgrade --no-deps ;;
     torch25) [ -d .venv/torch25 ] || { echo "setup: torch 2.5 into .venv/torch25"; tools/torch25.sh; } ;;
     docs) pip_install docs ;;
+    lab) pip_install lab ;;
     rust) check_rust ;;
-    *) die "unknown part '$part'; parts are build, lint, test, wheel, fuzz, cuda, torch25, docs, rust" ;;
+    *) die "unknown part '$part'; parts are build, lint, test, wheel, fuzz, cuda, torch25, docs, lab, rust" ;;
   esac
 done

@@ -32,10 +32,10 @@ build_cuda() {
 }
 run_pytest() {
   PESTLE_BUILD_DIR=$PWD/build PESTLE_BIN=$PWD/build/bin/pestle python -m pytest -q tests --ignore=tests/torch \
-    --ignore=tests/torch_pure
+    --ignore=tests/torch_pure --ignore=tests/lab
 }
 
-stage setup tools/setup.sh test wheel cuda torch25 docs rust || exit 1
+stage setup tools/setup.sh test wheel cuda torch25 docs lab rust || exit 1
 stage build tools/build.sh release || exit 1
 stage lint tools/lint.sh
 stage asan-ubsan sanitizer asan-ubsan
@@ -46,11 +46,12 @@ stage ctest run_ctest build
 stage pytest run_pytest
 stage rust tools/test_rust.sh
 stage wheel tools/test_wheel.sh
+stage lab tools/test_lab.sh
 stage wheel-pure tools/test_wheel_pure.sh
 
 echo "=== summary"
 printf '%s\n' "${summary[@]}"
-for name in asan-ubsan tsan ctest pytest wheel wheel-pure; do
+for name in asan-ubsan tsan ctest pytest wheel lab wheel-pure; do
   echo "$name: $(grep -E 'tests passed|tests failed| passed| failed' $logs/$name.log | tail -n 1)"
 done
 [ ${#failed[@]} -eq 0 ] || { echo "FAILED: ${failed[*]}"; exit 1; }
