@@ -21,4 +21,5 @@ if [ ! -f "$folder/$sum" ]; then
 fi
 export PESTLE_COMFYUI=$folder/comfyui-0.33.0 PESTLE_BIN=${PESTLE_BIN:-$PWD/build/bin/pestle}
 export PYTHONPATH=$PWD/.venv/comfyui PYTHONDONTWRITEBYTECODE=1
-exec .venv/bin/python -m pytest -q -rs -p no:cacheprovider tests/comfyui "$@"
+exec .venv/bin/python -m pytest -q -rs -p no:cacheprovider tests/comfyui \
+  ${PESTLE_TEST_RESULTS:+--junitxml="$PESTLE_TEST_RESULTS/pytest.xml"} "$@"
