@@ -83,6 +83,35 @@ def register_layout_op(
 ) -> Callable[[Callable], Callable]: ...
 def strict() -> AbstractContextManager[None]: ...
 
+@dataclass(frozen=True)
+class Layer:
+    name: str
+    format: str | None
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+    relative_error: float | None
+    bytes_before: int
+    bytes_after: int
+    kept_because: str
+    op: str
+    kernel: str
+    why: str
+
+@dataclass(frozen=True)
+class Report:
+    layers: list[Layer]
+    layout: str
+    notes: tuple[str, ...]
+    @property
+    def quantised(self) -> list[Layer]: ...
+    @property
+    def bytes_before(self) -> int: ...
+    @property
+    def bytes_after(self) -> int: ...
+    def to_dict(self) -> dict: ...
+
+def report(model: torch.nn.Module, rows: int = 1) -> Report: ...
+
 
 class PestleError(RuntimeError): ...
 class InvalidArgumentError(PestleError, ValueError): ...
@@ -124,6 +153,18 @@ def load_file(path: str | os.PathLike, device: str | torch.device | None = None,
 
     They lie on the CPU unless `device` is another; `names` picks some of them. `progress` as in
     quantize_file."""
+
+def quantize_(model: torch.nn.Module, recipe: str | os.PathLike | dict | None = None, *, format: str | None = None, layers: dict[str, str] | list[str] | None = None, keep: list[str] | None = None, default_keep: bool | None = None, target_error: float | None = None, scale_search: str | None = None, layout: str | None = None, activations: str = "float", progress: bool | Callable[[str, int, int], object] | None = None) -> Report:
+    """Quantises the weights of a model in place, and returns the report.
+
+    `recipe` is a format such as "nvfp4", the path of a recipe of `pestle quantize`, or a dict with
+    its keys; the options are those of pestle.quantize_file, stand above it, and give the same
+    bytes. `activations`: "row" multiplies FP8 and INT8 weights by activations that are quantised by
+    rows on the way. `progress` as in quantize_file."""
+
+def save_model(model: torch.nn.Module, path: str | os.PathLike, layout: str = "comfy", metadata: dict[str, str] | None = None, **options) -> None:
+    """Writes a safetensors file that ComfyUI, `pestle` and load_model_ read; `options` are those of
+    pestle.save_file."""
 
 def quantize_fp8(
     x: Tensor, scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, transposed: bool = False, q_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None

@@ -83,11 +83,6 @@ class INT4Layout(QuantizedLayout):
         tensors = tensors if params.zero is None else (*tensors, params.zero)
         return "linear_int4", tensors, cls._how(params)
 
-    @classmethod
-    def linear(cls, x, qdata, params, bias, out_dtype):
-        how = {"bias": bias, "out_dtype": out_dtype, **cls._how(params)}
-        return pestle.linear_int4(x, qdata, params.scale, params.zero, **how)
-
 
 class TensorCoreConvRotW4A4Layout(QuantizedLayout):
     """INT4 of the rotated weight, a scale for each row. Activations stay as they are."""
@@ -165,11 +160,6 @@ class TensorCoreConvRotW4A4Layout(QuantizedLayout):
     @classmethod
     def kernel_call(cls, x, qdata, params):
         return "linear_int4", (x, *cls._tensors(qdata, params)), cls._how(params)
-
-    @classmethod
-    def linear(cls, x, qdata, params, bias, out_dtype):
-        how = {"bias": bias, "out_dtype": out_dtype, **cls._how(params)}
-        return pestle.linear_int4(x, *cls._tensors(qdata, params), **how)
 
 
 class AsymW4A8Int8Layout(QuantizedLayout):
@@ -282,8 +272,3 @@ class AsymW4A8Int8Layout(QuantizedLayout):
             (x, *cls._tensors(qdata, params)),
             {"hadamard": params.convrot_groupsize},
         )
-
-    @classmethod
-    def linear(cls, x, qdata, params, bias, out_dtype):
-        how = {"hadamard": params.convrot_groupsize, "bias": bias, "out_dtype": out_dtype}
-        return pestle.linear_w4a8(x, *cls._tensors(qdata, params), **how)
