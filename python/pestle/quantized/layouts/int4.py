@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from math import lcm
 
@@ -220,7 +221,9 @@ class AsymW4A8Int8Layout(QuantizedLayout):
             if value != only:
                 raise NotImplementedError(f"W4A8: {name} is {value}: Pestle makes {only} alone")
         if stochastic_rounding:
-            raise NotImplementedError("W4A8: its codes are searched for, not rounded: give seed 0")
+            warnings.warn(
+                "W4A8: its codes are searched for, not rounded: the seed is not used", stacklevel=2
+            )
         table = codebook_tensor
         if table is None:
             table = torch.tensor(W4A8, dtype=torch.float32, device=tensor.device)
@@ -252,7 +255,11 @@ class AsymW4A8Int8Layout(QuantizedLayout):
     @classmethod
     def requantize_kwargs(cls, qtensor):
         params = qtensor._params
-        return {"convrot_groupsize": params.convrot_groupsize, "codebook_tensor": params.codebook}
+        return {
+            "group_size": params.group_size,
+            "convrot_groupsize": params.convrot_groupsize,
+            "codebook_tensor": params.codebook,
+        }
 
     @classmethod
     def geometry(cls, params):
