@@ -51,9 +51,15 @@ test-python: build
 test-torch: build  ## the wheel in a fresh environment, and its tests
 	@tools/setup.sh test wheel cuda
 	@tools/test_wheel.sh
+test-lab: build  ## the workbench's tests, where the wheel is installed
+	@tools/setup.sh test wheel cuda lab
+	@tools/test_lab.sh
 test-torch-pure: build  ## the pure-Python wheel under torch 2.5 and .venv's
 	@tools/setup.sh test wheel torch25
 	@tools/test_wheel_pure.sh
+test-comfyui: build  ## files and nodes in the real ComfyUI of ../shared/comfyui, where that is
+	@tools/setup.sh test comfyui
+	@tools/test_comfyui.sh
 test-rust: build  ## the Rust crates: format, clippy, tests, documentation, packages
 	@tools/setup.sh rust
 	@tools/test_rust.sh
@@ -74,8 +80,8 @@ format:
 	@tools/setup.sh lint
 	@tools/lint.sh --fix
 
-new-op:  ## NAME=my_op: the files of a new op, as CONTRIBUTING.md goes on with
-	@tools/new_op.py $(NAME)
+new-op:  ## FAMILY=activation NAME=my_op: the files of a new op, as CONTRIBUTING.md goes on with
+	@tools/new_op.py $(FAMILY) $(NAME)
 
 dump: cli  ## refresh the files that are made from the op table
 	@tools/dump.sh

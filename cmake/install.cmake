@@ -8,6 +8,8 @@ if(TARGET pestle_cli)
   install(TARGETS pestle_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/pestle)
 install(EXPORT pestle-targets NAMESPACE pestle:: DESTINATION ${config_dir})
 configure_package_config_file(cmake/pestle-config.cmake.in pestle-config.cmake

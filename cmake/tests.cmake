@@ -12,7 +12,8 @@ endif()
 
 function(pestle_add_test name)
   add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 1500 ENVIRONMENT "${pestle_test_environment}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT 1500 ENVIRONMENT
+    "${pestle_test_environment};GTEST_OUTPUT=xml:${CMAKE_BINARY_DIR}/test-results/${name}.xml")
 endfunction()
 
 # A sanitizer's slowest program, in parts that take a core each (GoogleTest's own sharding).

@@ -8,7 +8,7 @@ sources=bindings/rust/pestle-sys/source
 
 rm -rf $sources
 mkdir -p $sources
-git ls-files -z --cached --others --exclude-standard -- CMakeLists.txt cmake core formats backends ops files \
+git ls-files -z --cached --others --exclude-standard -- CMakeLists.txt LICENSE cmake core formats backends ops files \
   bindings/c include ':!*.cu' ':!*.cuh' ':!*.md' | xargs -0 cp --parents -t $sources
 cd bindings/rust
 cargo package --quiet --locked --allow-dirty -p pestle-sys

@@ -6,23 +6,33 @@ cd "$(dirname "$0")/.."
 logs=build/test-logs
 mkdir -p $logs
 failed=()
-summary=()
+: >$logs/stages.tsv
 
-# stage NAME COMMAND...: runs it, keeps its output in $logs/NAME.log, notes time and verdict.
+# stage NAME COMMAND...: runs it, keeps its output in $logs/NAME.log and its tests' JUnit files in
+# $logs/NAME, notes time and verdict.
 stage() {
   local name=$1 start=$SECONDS verdict=ok
   shift
+  export PESTLE_TEST_RESULTS=$PWD/$logs/$name
+  rm -rf "$PESTLE_TEST_RESULTS"
+  mkdir "$PESTLE_TEST_RESULTS"
   echo "=== $name: $*"
   if ! "$@" </dev/null 2>&1 | tee "$logs/$name.log"; then
     verdict=FAILED
     failed+=("$name")
   fi
-  summary+=("$(printf '%-12s %-6s %4d s' "$name" $verdict $((SECONDS - start)))")
+  printf '%s\t%s\t%d\n' "$name" $verdict $((SECONDS - start)) >>$logs/stages.tsv
   echo "=== $name: $verdict, $((SECONDS - start)) s"
   [ $verdict = ok ]
 }
 
-run_ctest() { ctest --test-dir "$1" --output-on-failure --no-tests=error -j "$(nproc)"; }
+run_ctest() {
+  local verdict=0
+  rm -rf "$1/test-results"
+  ctest --test-dir "$1" --output-on-failure --no-tests=error -j "$(nproc)" || verdict=$?
+  cp "$1"/test-results/*.xml "$PESTLE_TEST_RESULTS"/
+  return $verdict
+}
 sanitizer() { tools/build.sh "$1" && run_ctest "build/$1"; }
 # Beside build/, as deep as it and build-wheel/, so that the compiler cache serves all three.
 build_cuda() {
@@ -31,11 +41,14 @@ build_cuda() {
   cmake --build build-cuda --target pestle_cli pestle pestle_cuda_formats pestle_cuda_chains
 }
 run_pytest() {
-  PESTLE_BUILD_DIR=$PWD/build PESTLE_BIN=$PWD/build/bin/pestle python -m pytest -q tests --ignore=tests/torch \
-    --ignore=tests/torch_pure
+  PESTLE_BUILD_DIR=$PWD/build PESTLE_BIN=$PWD/build/bin/pestle python -m pytest -q tests \
+    --junitxml="$PESTLE_TEST_RESULTS/pytest.xml" --ignore=tests/torch \
+    --ignore=tests/torch_pure --ignore=tests/lab --ignore=tests/comfyui
 }
 
-stage setup tools/setup.sh test wheel cuda torch25 docs rust || exit 1
+# What ComfyUI needs (0.9 GB) is installed where there is a ComfyUI to test with.
+comfyui=$([ ! -d ../shared/comfyui ] || echo comfyui)
+stage setup tools/setup.sh test wheel cuda torch25 docs lab rust $comfyui || exit 1
 stage build tools/build.sh release || exit 1
 stage lint tools/lint.sh
 stage asan-ubsan sanitizer asan-ubsan
@@ -46,11 +59,13 @@ stage ctest run_ctest build
 stage pytest run_pytest
 stage rust tools/test_rust.sh
 stage wheel tools/test_wheel.sh
+stage lab tools/test_lab.sh
 stage wheel-pure tools/test_wheel_pure.sh
+stage comfyui tools/test_comfyui.sh
 
 echo "=== summary"
-printf '%s\n' "${summary[@]}"
-for name in asan-ubsan tsan ctest pytest wheel wheel-pure; do
+tools/test_budgets.py $logs
+for name in asan-ubsan tsan ctest pytest wheel lab wheel-pure comfyui; do
   echo "$name: $(grep -E 'tests passed|tests failed| passed| failed' $logs/$name.log | tail -n 1)"
 done
 [ ${#failed[@]} -eq 0 ] || { echo "FAILED: ${failed[*]}"; exit 1; }

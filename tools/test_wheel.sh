@@ -12,4 +12,5 @@ site() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 site .venv/bin/python >"$(site "$venv/bin/python")/tests.pth"
 .venv/bin/pip --python "$venv/bin/python" install -q --disable-pip-version-check --no-index \
   dist/pestle-*manylinux*.whl
-PESTLE_BUILD_DIR=$PWD/build exec "$venv/bin/python" -m pytest -q tests/torch "$@"
+PESTLE_BUILD_DIR=$PWD/build exec "$venv/bin/python" -m pytest -q tests/torch \
+  ${PESTLE_TEST_RESULTS:+--junitxml="$PESTLE_TEST_RESULTS/pytest.xml"} "$@"

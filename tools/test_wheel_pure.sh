@@ -12,5 +12,6 @@ export PESTLE_BUILD_DIR=$PWD/build
 for torch in "$PWD/.venv/torch25" ""; do
   export PYTHONPATH=$site${torch:+:$torch}
   .venv/bin/python -c 'import torch; print("torch", torch.__version__)'
-  .venv/bin/python -m pytest -q tests/torch_pure "$@"
+  .venv/bin/python -m pytest -q tests/torch_pure \
+    ${PESTLE_TEST_RESULTS:+--junitxml="$PESTLE_TEST_RESULTS/torch${torch:+25}.xml"} "$@"
 done

@@ -18,7 +18,8 @@ rm -rf $raw dist/pestle-*-manylinux*.whl
 mkdir -p $raw dist
 rm -f build-wheel/CMakeCache.txt # where settings of another call would stay
 start=$SECONDS
-pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w $raw "$@" . >$log 2>&1 ||
+pip wheel -v --disable-pip-version-check --no-deps --no-build-isolation -w $raw "$@" . 2>&1 |
+  tools/ninja_progress.py $log wheel ||
   { cat $log; exit 1; }
 # Libraries that not every Linux has (Highway) move into the wheel; the tag follows from the rest.
 auditwheel repair --wheel-dir dist $raw/pestle-*.whl >$log 2>&1 || { cat $log; exit 1; }

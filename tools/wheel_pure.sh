@@ -9,13 +9,13 @@ stage=build/wheel-pure
 log=build/wheel-pure.log
 rm -rf $stage dist/pestle-*-none-any.whl
 mkdir -p $stage dist
-cp -r python/pestle README.md $stage/
+cp -r python/pestle README.md LICENSE $stage/
 find $stage -name '*.so*' -delete
 python tools/table_json.py build/lib/libpestle_torch.so >$stage/pestle/table.json
 version=$(python -c 'import json, sys; print(json.load(sys.stdin)["version"])' <$stage/pestle/table.json)
 cat >$stage/pyproject.toml <<TOML
 [build-system]
-requires = ["scikit-build-core>=0.10"]
+requires = ["scikit-build-core>=0.11"]
 build-backend = "scikit_build_core.build"
 
 [project]
@@ -23,6 +23,8 @@ name = "pestle"
 version = "$version"
 description = "Kernels for quantised diffusion and transformer models, by Triton and plain PyTorch"
 readme = "README.md"
+license = "Apache-2.0"
+license-files = ["LICENSE"]
 requires-python = ">=3.10"
 dependencies = ["torch>=2.5", "tqdm>=4.60"]
 

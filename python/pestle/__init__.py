@@ -42,9 +42,25 @@ with _library.uncollected():
     _fakes.register(_torch_library)
     _autograd.register(_torch_library)
 
+from .quantized import (  # noqa: E402 (its handlers are made of the ops above)
+    DecodedError,
+    DecodeWarning,
+    QuantizedLayout,
+    QuantizedTensor,
+    get_layout_class,
+    quantize_,
+    register_layout_class,
+    register_layout_op,
+    report,
+    save_model,
+    strict,
+)
+
 __all__ = [
     "Backend",
     "CorruptFileError",
+    "DecodeWarning",
+    "DecodedError",
     "DeviceError",
     "FileError",
     "InterruptedByCallerError",
@@ -54,6 +70,8 @@ __all__ = [
     "NotCompiledError",
     "OutOfMemoryError",
     "PestleError",
+    "QuantizedLayout",
+    "QuantizedTensor",
     "UnsupportedError",
     "Verdict",
     "Why",
@@ -61,6 +79,7 @@ __all__ = [
     "diff",
     "disable_backend",
     "enable_backend",
+    "get_layout_class",
     "implements",
     "inspect",
     "list_backends",
@@ -68,9 +87,15 @@ __all__ = [
     "load_file",
     "load_tuned",
     "overloads",
+    "quantize_",
     "quantize_file",
+    "register_layout_class",
+    "register_layout_op",
+    "report",
     "save_file",
+    "save_model",
     "set_backend_priority",
+    "strict",
     "use_backend",
     "why",
     *_functions.names(),

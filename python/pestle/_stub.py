@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 from . import _contract, _files, _source, errors
 from ._forms import forms_of
 from ._functions import names
+from .quantized import models
 
 _HEAD = """# Made from the table by tools/python_stub.sh: do not edit.
 import os
@@ -52,6 +54,75 @@ def implements(op: str, *, backend: str, refuses: Callable | None = None) -> Cal
 def load_tuned(path: str) -> None: ...
 def list_ops() -> list[str]: ...
 def overloads(op: str) -> list: ...
+
+class DecodeWarning(UserWarning): ...
+
+class QuantizedLayout:
+    Params: type
+    @classmethod
+    def quantize(cls, tensor: Tensor, **options) -> tuple[Tensor, object]: ...
+    @classmethod
+    def dequantize(cls, qdata: Tensor, params) -> Tensor: ...
+
+class QuantizedTensor(Tensor):
+    def __init__(self, qdata: Tensor, layout_cls: str, params) -> None: ...
+    @property
+    def params(self): ...
+    @property
+    def layout_cls(self) -> type[QuantizedLayout]: ...
+    @property
+    def storage_shape(self) -> tuple[int, ...]: ...
+    @property
+    def storage_dtype(self) -> torch.dtype: ...
+    @property
+    def stored_bytes(self) -> int: ...
+    @property
+    def padded_shape(self) -> tuple[int, ...]: ...
+    @property
+    def is_padded(self) -> bool: ...
+    @classmethod
+    def from_float(
+        cls, tensor: Tensor, layout_cls: str | type[QuantizedLayout], **options
+    ) -> QuantizedTensor: ...
+    def dequantize(self) -> Tensor: ...
+    def requantize_from_float(self, tensor: Tensor, **options) -> QuantizedTensor: ...
+    def state_dict(self, prefix: str = "") -> dict[str, Tensor]: ...
+
+def get_layout_class(name: str) -> type[QuantizedLayout]: ...
+def register_layout_class(name: str, cls: type[QuantizedLayout]) -> None: ...
+def register_layout_op(
+    torch_op: object, layout_cls: type[QuantizedLayout]
+) -> Callable[[Callable], Callable]: ...
+def strict() -> AbstractContextManager[None]: ...
+
+@dataclass(frozen=True)
+class Layer:
+    name: str
+    format: str | None
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+    relative_error: float | None
+    bytes_before: int
+    bytes_after: int
+    kept_because: str
+    op: str
+    kernel: str
+    why: str
+
+@dataclass(frozen=True)
+class Report:
+    layers: list[Layer]
+    layout: str
+    notes: tuple[str, ...]
+    @property
+    def quantised(self) -> list[Layer]: ...
+    @property
+    def bytes_before(self) -> int: ...
+    @property
+    def bytes_after(self) -> int: ...
+    def to_dict(self) -> dict: ...
+
+def report(model: torch.nn.Module, rows: int = 1) -> Report: ...
 """
 
 
@@ -65,7 +136,8 @@ def _errors() -> list[str]:
 
 def _file_function(function) -> str:
     doc = inspect.getdoc(function).replace("\n", "\n    ")
-    parameters = str(inspect.signature(function)).replace("'", "")
+    parameters = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(function)))
+    parameters = parameters.replace("nn.Module", "torch.nn.Module").replace("'", '"')
     return f'def {function.__name__}{parameters}:\n    """{doc}"""'
 
 
@@ -82,8 +154,11 @@ def _function(name: str) -> str:
 def text() -> str:
     parts = [_HEAD, "\n".join(_errors())]
     files = (_files.quantize_file, _files.dequantize_file, _files.inspect, _files.diff)
-    files += (_files.save_file, _files.load_file)
-    parts += [_file_function(function) for function in files]
+    files += (_files.save_file, _files.load_file, models.quantize_, models.save_model)
+    parts += [
+        "class DecodedError(UnsupportedError): ...",
+        *(_file_function(function) for function in files),
+    ]
     parts += [_function(name) for name in names()]
     lines = "\n\n".join(parts).split("\n")
     return "\n".join(line.rstrip() for line in lines) + "\n"

@@ -1,0 +1,493 @@
+"""pestle-lab: the command line (docs/site/lab.md)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from . import benching, checking, errors, history, kernels, problems, report
+from .engine import building, machine
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Write a kernel, prove it, measure it.",
+)
+console = Console(stderr=True, soft_wrap=True)
+out = Console(soft_wrap=True)
+
+Folders = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--kernels", "-k", help="A folder of kernels and problems; may be given again. [default: .]"
+    ),
+]
+Device = Annotated[
+    str | None, typer.Option(help="cuda, cuda:1, cpu. [default: cuda if there is one]")
+]
+Suite = Annotated[str, typer.Option(help="smoke, correctness, adversarial, performance or all.")]
+Cases = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--case",
+        help='A case instead of a suite: "M=64 K=256 x=bf16 memory=strided"; may be repeated.',
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="The report as JSON on standard output.")]
+Out = Annotated[Path | None, typer.Option("--out", help="The report as JSON into this file.")]
+Html = Annotated[Path | None, typer.Option("--html", help="The report as one HTML page.")]
+Timeout = Annotated[
+    float, typer.Option(min=1, help="Seconds that one answer of a kernel may take.")
+]
+Seed = Annotated[
+    int | None, typer.Option(help="Of the data. [default: a secret one for each case]")
+]
+Seconds = Annotated[float, typer.Option(min=0.05, help="Time to spend on a case and mode.")]
+Mode = Annotated[
+    list[str] | None,
+    typer.Option("--mode", help="cold, warm, graph, host; may be given again. [default: cold]"),
+]
+
+
+def _folders(given: list[Path] | None) -> list[Path]:
+    return list(given or [Path.cwd()])
+
+
+def _all_kernels(given: list[Path] | None) -> list[Path]:
+    return [*_folders(given), kernels.BUILT_IN]
+
+
+def _texts(problem: problems.Problem, suite: str, given: list[str] | None) -> list[str]:
+    if given:
+        return given
+    if suite == "all":
+        return [t for s in problems.SUITES[:3] for t in problem.suites.get(s, [])]
+    return problem.cases(suite)
+
+
+def _finish(
+    made: dict,
+    code: int,
+    as_json: bool,
+    path: Path | None,
+    page: Path | None = None,
+    lines: list[dict] | None = None,
+) -> None:
+    report.finish(made, code)
+    if path:
+        report.write(made, path)
+    if as_json:
+        print(json.dumps(made, indent=1))
+    if page:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(report.html(made, lines or []))
+        console.print(f"report: {page}", highlight=False)
+    raise typer.Exit(code)
+
+
+def _colour(status: str) -> str:
+    return {"ok": "green", "unsupported": "yellow"}.get(status, "red")
+
+
+@app.command("list")
+def list_(
+    folders: Folders = None,
+    as_json: Json = False,
+    table: Annotated[bool, typer.Option("--ops", help="The ops of Pestle's table, too.")] = False,
+):
+    """Problems and kernels."""
+    given = _folders(folders)
+    found = kernels.find(_all_kernels(folders))
+    from pestle._library import contracts
+
+    names = [n for n in problems.find(given) if table or n not in contracts()]
+    names += sorted({k.problem for k in found.values()} - set(names))
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "problems": names,
+                    "kernels": [
+                        {"name": k.name, "language": k.language, "path": str(k.path)}
+                        for k in found.values()
+                    ],
+                },
+                indent=1,
+            )
+        )
+        return
+    shown = Table("problem", "kernel", "language", "file", box=None)
+    for name in names:
+        own = [k for k in found.values() if k.problem == name]
+        for i, kernel in enumerate(own or [None]):
+            cells = (kernel.name, kernel.language, str(kernel.path)) if kernel else ("", "", "")
+            shown.add_row(name if i == 0 else "", *cells)
+    out.print(shown)
+
+
+@app.command()
+def env(as_json: Json = False, device: Device = None):
+    """This machine, as reports describe it."""
+    found = machine.environment(device or checking.default_device())
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    shown = Table(box=None, show_header=False)
+    for key, value in found.items():
+        shown.add_row(key, json.dumps(value) if isinstance(value, dict) else str(value))
+    out.print(shown)
+
+
+@app.command()
+def sol(
+    as_json: Json = False,
+    device: Device = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure anew.")] = False,
+):
+    """Measured ceilings of this machine: memory and maths."""
+    found = machine.ceilings(device or checking.default_device(), again)
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    out.print(
+        f"memory {found['bytes_per_s'] / 1e9:.1f} GB/s, maths "
+        f"{found['flops_per_s'] / 1e12:.3f} TFLOP/s ({found['by']})",
+        highlight=False,
+    )
+    if found["nominal_bytes_per_s"]:
+        out.print(
+            f"published: {found['nominal_bytes_per_s'] / 1e9:.0f} GB/s, "
+            f"{found['nominal_flops_per_s'] / 1e12:.0f} TFLOP/s",
+            highlight=False,
+        )
+
+
+@app.command()
+def build(
+    names: Annotated[list[str], typer.Argument(help="Names or files of kernels.")],
+    folders: Folders = None,
+    device: Device = None,
+    as_json: Json = False,
+):
+    """Compiles kernels; registers, spills and shared memory of each function."""
+    made = report.start(report.command_line(), device or checking.default_device())
+    statuses = []
+    for name in names:
+        kernel = kernels.get(name, _all_kernels(folders))
+        with console.status(f"building {kernel.name}"):
+            done = building.build(kernel, device or checking.default_device())
+        statuses.append("ok" if done.ok else "compile_error")
+        report.add_kernel(made, kernel, done.json(), device or "", [])
+        console.print(
+            f"[{_colour(statuses[-1])}]{statuses[-1]}[/] {kernel.name} "
+            f"{'cached' if done.cached else f'{done.seconds:.1f} s'}",
+            highlight=False,
+        )
+        for function in done.functions:
+            console.print(
+                f"  {function['name']}: {function['registers']} registers, "
+                f"{function['spill_bytes']} bytes spilled, "
+                f"{function['shared_bytes']} bytes shared",
+                highlight=False,
+            )
+        if not done.ok:
+            console.print(done.log, markup=False, highlight=False)
+    _finish(made, errors.exit_code(statuses), as_json, None)
+
+
+@app.command()
+def check(
+    names: Annotated[list[str], typer.Argument(help="Names or files of kernels.")],
+    suite: Suite = "smoke",
+    case: Cases = None,
+    folders: Folders = None,
+    device: Device = None,
+    seed: Seed = None,
+    timeout: Timeout = 120.0,
+    as_json: Json = False,
+    path: Out = None,
+    page: Html = None,
+):
+    """Is it right? Against float64, with poison, guards, master copies, repeats."""
+    made = report.start(report.command_line(), device or checking.default_device())
+    made["settings"] = {"suite": suite, "timeout_s": timeout}
+    statuses = []
+    for name in names:
+        kernel = kernels.get(name, _all_kernels(folders))
+        problem = problems.get(kernel.problem, _folders(folders))
+        texts = _texts(problem, suite, case)
+        console.print(f"{kernel.name}: {len(texts)} cases", highlight=False)
+        done = checking.check(
+            kernel,
+            problem,
+            texts,
+            device=device,
+            seed=seed,
+            timeout=timeout,
+            problem_folders=_folders(folders),
+            progress=_show,
+        )
+        if not done.device:
+            console.print(
+                f"  [red]{done.cases[0].status}[/] {done.cases[0].message}", highlight=False
+            )
+        elif not done.build.ok:
+            console.print(f"  [red]compile_error[/]\n{done.build.log}", highlight=False)
+        elif all(s == "unsupported" for s in done.statuses):
+            raise errors.LabError(
+                f"{kernel.name} takes none of these {len(texts)} cases: nothing was checked",
+                errors.UNSUPPORTED,
+            )
+        statuses += done.statuses
+        report.add_kernel(
+            made, kernel, done.build.json(), done.device, [v.json() for v in done.cases]
+        )
+    _finish(made, errors.exit_code(statuses), as_json, path, page)
+
+
+def _show(verdict: checking.Verdict) -> None:
+    console.print(f"  [{_colour(verdict.status)}]{verdict.status}[/] {verdict.id}", highlight=False)
+    if verdict.message:
+        console.print(f"      {verdict.message}", markup=False, highlight=False)
+    if not verdict.passed and verdict.status != "unsupported":
+        console.print(
+            f'      again: --case "{verdict.id}" --seed {verdict.seed}',
+            markup=False,
+            highlight=False,
+        )
+
+
+def _settings(device, mode, seconds, timeout, threshold, folders) -> benching.Settings:
+    from .engine.clock import MODES
+
+    for one in mode or []:
+        if one not in MODES:
+            raise errors.LabError(f"--mode {one}: expected one of {', '.join(MODES)}")
+    return benching.Settings(
+        device=device,
+        modes=tuple(mode or ["cold"]),
+        seconds=seconds,
+        timeout=timeout,
+        threshold=threshold,
+        folders=_folders(folders),
+    )
+
+
+@app.command()
+def bench(
+    names: Annotated[list[str], typer.Argument(help="Names or files of kernels.")],
+    suite: Suite = "performance",
+    case: Cases = None,
+    folders: Folders = None,
+    device: Device = None,
+    mode: Mode = None,
+    seconds: Seconds = 3.0,
+    timeout: Timeout = 120.0,
+    as_json: Json = False,
+    path: Out = None,
+    page: Html = None,
+    keep: Annotated[Path | None, typer.Option("--history", help="The history's file.")] = None,
+    fail_if_slower: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Exit with 8 if a case became slower by more than this many percent."
+        ),
+    ] = None,
+):
+    """How fast? Checked before and after; medians with their 95 % intervals, share of the limit."""
+    settings = _settings(device, mode, seconds, timeout, 0.005, folders)
+    made = report.start(report.command_line(), device or checking.default_device())
+    made["settings"] = {"modes": settings.modes, "seconds": seconds, "timeout_s": timeout}
+    statuses = []
+    for name in names:
+        kernel = kernels.get(name, _all_kernels(folders))
+        problem = problems.get(kernel.problem, _folders(folders))
+        console.print(f"{kernel.name}", highlight=False)
+        done = benching.bench(kernel, problem, _texts(problem, suite, case), settings, _show_time)
+        if all(s == "unsupported" for s in done.statuses):
+            raise errors.LabError(
+                f"{kernel.name} takes none of these cases: nothing was measured", errors.UNSUPPORTED
+            )
+        made["ceilings"] = machine.ceilings(done.device)
+        statuses += done.statuses
+        report.add_kernel(
+            made, kernel, done.build.json(), done.device, [t.json() for t in done.cases]
+        )
+    code, store = errors.exit_code(statuses), keep or history.default_path()
+    earlier = history.read(store)
+    if fail_if_slower is not None:
+        found = history.slower(made, earlier, fail_if_slower / 100)
+        for sentence in found:
+            console.print(f"[red]slower[/] {sentence}", highlight=False)
+        code = code or (errors.REGRESSION if found else errors.OK)
+    history.append(made, store)
+    mine = {k["name"] for k in made["kernels"]}
+    _finish(made, code, as_json, path, page, [e for e in earlier if e["kernel"] in mine][-50:])
+
+
+def _show_time(timed: benching.Timed) -> None:
+    _show(timed.verdict)
+    for mode, summary in timed.modes.items():
+        rest = ""
+        if timed.throughput and mode == next(iter(timed.modes)):
+            rest = (
+                f", {timed.throughput['gbps']:.1f} GB/s, "
+                f"{100 * timed.throughput['share_of_measured_limit']:.0f} % of the "
+                f"{timed.throughput['bound_by']} limit"
+            )
+        console.print(
+            f"      {mode} {summary.median / 1e3:.3f} µs "
+            f"[{summary.low / 1e3:.3f}, {summary.high / 1e3:.3f}], n = {summary.n}{rest}",
+            markup=False,
+            highlight=False,
+        )
+
+
+@app.command()
+def compare(
+    a: str,
+    b: str,
+    suite: Suite = "performance",
+    case: Cases = None,
+    folders: Folders = None,
+    device: Device = None,
+    mode: Mode = None,
+    seconds: Seconds = 3.0,
+    timeout: Timeout = 120.0,
+    as_json: Json = False,
+    threshold: Annotated[
+        float, typer.Option(min=0, help="Percent within which times are the same.")
+    ] = 0.5,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 8 if it is AMBIGUOUS.")
+    ] = False,
+    fail_if_slower: Annotated[
+        bool, typer.Option("--fail-if-slower", help="Exit with 8 if B is SLOWER.")
+    ] = False,
+):
+    """Is B faster than A? In turns, by pairs: FASTER, SLOWER, SAME or AMBIGUOUS."""
+    settings = _settings(device, mode, seconds, timeout, threshold / 100, folders)
+    one, two = (kernels.get(name, _all_kernels(folders)) for name in (a, b))
+    problem = problems.get(one.problem, _folders(folders))
+    found = benching.compare(one, two, problem, _texts(problem, suite, case), settings, _show_ratio)
+    code = errors.exit_code(c.status for c in found)
+    if all(c.status == "unsupported" for c in found):
+        raise errors.LabError(
+            "no case that both kernels take: nothing was compared", errors.UNSUPPORTED
+        )
+    verdicts = {c.ratio.verdict for c in found if c.ratio}
+    if code == 0 and (
+        (strict and "AMBIGUOUS" in verdicts) or (fail_if_slower and "SLOWER" in verdicts)
+    ):
+        code = errors.REGRESSION
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "schema": "pestle-lab/compare/1",
+                    "a": one.name,
+                    "b": two.name,
+                    "cases": [c.json() for c in found],
+                    "exit_code": code,
+                },
+                indent=1,
+            )
+        )
+    raise typer.Exit(code)
+
+
+def _show_ratio(done: benching.Compared) -> None:
+    if not done.ratio:
+        console.print(
+            f"  [{_colour(done.status)}]{done.status}[/] {done.id}: {done.message}", highlight=False
+        )
+        return
+    console.print(
+        f"  {done.ratio.verdict} {done.id}: B takes {done.ratio.value:.4f} of A's time "
+        f"[{done.ratio.low:.4f}, {done.ratio.high:.4f}], {done.a.median / 1e3:.3f} and "
+        f"{done.b.median / 1e3:.3f} µs",
+        markup=False,
+        highlight=False,
+    )
+
+
+@app.command("report")
+def report_(path: Path, page: Annotated[Path, typer.Option("--html", help="The page's file.")]):
+    """A saved report as a page."""
+    made = report.read(path)
+    page.write_text(report.html(made, history.read(history.default_path())))
+    console.print(f"report: {page}", highlight=False)
+
+
+@app.command("history")
+def history_(
+    kernel: Annotated[str | None, typer.Argument()] = None,
+    as_json: Json = False,
+    store: Annotated[Path | None, typer.Option("--history")] = None,
+):
+    """Earlier times."""
+    lines = history.read(store or history.default_path(), kernel)
+    if not lines:
+        raise errors.LabError("no times are kept yet" + (f" of {kernel}" if kernel else ""))
+    if as_json:
+        print(json.dumps(lines, indent=1))
+        return
+    shown = Table("when", "kernel", "source", "case", "mode", "median µs", box=None)
+    for line in lines:
+        shown.add_row(
+            line["when"],
+            line["kernel"],
+            line["source_sha256"][:10],
+            line["case"],
+            line["mode"],
+            str(line["median_us"]),
+        )
+    out.print(shown)
+
+
+@app.command()
+def new(
+    language: str,
+    problem: str,
+    folder: Annotated[Path, typer.Option()] = Path("."),
+    variant: Annotated[str, typer.Option(help="The kernel's name after the slash.")] = "mine",
+):
+    """A kernel's file to begin with, for a problem."""
+    from . import scaffold
+
+    path = scaffold.write(language, problems.get(problem, [folder]), folder, variant)
+    console.print(f"{path}\nnext: pestle-lab check {path}", highlight=False)
+
+
+@app.command()
+def watch(
+    name: Annotated[str, typer.Argument(help="A kernel's file.")],
+    folders: Folders = None,
+    device: Device = None,
+    suite: Suite = "smoke",
+):
+    """Checks a kernel each time its file is saved. Ctrl-C ends it."""
+    from . import watching
+
+    kernel = kernels.get(name, _all_kernels(folders))
+    watching.watch(kernel.path, _folders(folders), device, suite, console)
+
+
+def main() -> None:
+    try:
+        app(standalone_mode=True)
+    except errors.LabError as error:
+        console.print(f"pestle-lab: {error}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(error.code)
+
+
+if __name__ == "__main__":
+    main()

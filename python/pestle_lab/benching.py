@@ -1,0 +1,361 @@
+"""pestle-lab bench and compare: how long, with which interval, against which limit."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from .checking import Verdict, Wrong, device_of, judge, one_changed, out_of_domain
+from .engine import cases, machine, reference, stats
+from .engine.building import Build, build
+from .engine.clock import last_level_cache
+from .engine.session import Session, WorkerError
+from .errors import LabError
+from .kernels import Kernel
+from .problems import Problem
+
+SETS = (2, 16)  # input sets that calls rotate over, at least and at most
+MINIMUM = 30  # samples of a mode
+IMPOSSIBLE = 0.98  # share of the nominal time that no kernel is under
+
+
+@dataclass
+class Settings:
+    device: str | None = None
+    modes: tuple[str, ...] = ("cold",)
+    seconds: float = 3.0  # for each case and mode
+    half_width: float = 0.005
+    timeout: float = 120.0
+    threshold: float = 0.005
+    seed: int | None = None
+    folders: list[Path] = field(default_factory=list)
+
+
+@dataclass
+class Timed:
+    verdict: Verdict
+    modes: dict[str, stats.Summary] = field(default_factory=dict)
+    samples: dict[str, list[int]] = field(default_factory=dict)
+    throughput: dict[str, float | str | None] = field(default_factory=dict)
+    launched: list[str] = field(default_factory=list)
+    clocks: list[dict] = field(default_factory=list)
+
+    def json(self) -> dict:
+        return self.verdict.json() | {
+            "timing": {
+                m: s.json() | {"samples_ns": self.samples[m]} for m, s in self.modes.items()
+            },
+            "throughput": self.throughput,
+            "launched": self.launched,
+            "clocks": self.clocks,
+        }
+
+
+class Bench:
+    """One kernel on one case: its input sets, its timed calls, and the check of what they wrote."""
+
+    def __init__(self, session: Session, case: cases.Case, settings: Settings):
+        self.session, self.case, self.settings = session, case, settings
+        self.random = random.Random(secrets.randbits(64))
+        self.seed = settings.seed if settings.seed is not None else secrets.randbits(62)
+        self.masters: list[dict] = []
+        self.renewed: int | None = None  # a set that no call has seen since it was renewed
+        self.verdict = Verdict(case.text, seed=self.seed)
+
+    def prepare(self) -> None:
+        self.session.open(self.case)
+        size = max(sum(plan.nbytes for plan in self.case.plans.values()), 1)
+        import torch
+
+        cache = last_level_cache(torch.device(self.session.device))
+        count = min(max(-(-3 * cache // size), SETS[0]), SETS[1])
+        for index in range(count):
+            self.masters.append(self.case.inputs(self.seed + index))
+            self.session.place(index, self.masters[index])
+        self.session.ask("call", set=0, how="plain")  # compiles what is compiled at the first call
+        self._check("before timing", range(count), call=True)
+
+    def _check(self, when: str, sets, call: bool = False) -> None:
+        for index in sets:
+            if call:
+                self.session.ask("call", set=index, how="plain")
+            self._judge(when, index, self.session.fetch(index))
+
+    def _judge(self, when: str, index: int, fetched: dict) -> None:
+        truth = reference.truth(self.case, self.masters[index])
+        judge(self.case, self.session, self.masters[index], fetched, truth, when, self.verdict)
+        self.verdict.checks[when] = "ok"
+
+    def renew(self) -> None:
+        """New contents at the old address of one set, and poison in its outputs: a kernel that kept
+        an answer, or that did the work of several calls in one, is wrong from here on."""
+        index = self.random.randrange(len(self.masters))
+        self.seed += 1000
+        if self.random.random() < 0.5:
+            self.masters[index] = self.case.inputs(self.seed)
+        else:
+            changed = one_changed(self.masters[index], np.random.default_rng(self.seed))
+            self.masters[index] = changed
+        self.session.place(index, self.masters[index], keep_addresses=True)
+        self.renewed = index
+
+    def block(self, count: int, mode: str) -> list[int]:
+        """Times of `count` calls on sets in an order that the kernel can't know."""
+        order = [self.random.randrange(len(self.masters)) for _ in range(count)]
+        look = self.random.randrange(count)
+        if self.renewed is not None:
+            order[look], self.renewed = self.renewed, None
+        files = self.session.files()
+        answer = self.session.ask("time", order=order, mode=mode, look=look, files=files)
+        samples = answer["ns"]
+        if any(not isinstance(s, int) or s < 0 for s in samples):
+            raise Wrong("impossible_time", "a sample that is no time")
+        if mode != "graph":
+            self._judge("while timing", order[look], self.session.read(files))
+        return samples
+
+    def believe(self) -> None:
+        """Calls one after the other, timed in the child and, as a whole, here: a clock that the
+        kernel has replaced shows. Three tries, since another process may take the cores between."""
+        on_gpu = self.session.device.startswith("cuda")
+        order = [self.random.randrange(len(self.masters)) for _ in range(20)]
+        for _ in range(3):
+            began = time.perf_counter_ns()
+            answer = self.session.ask("time_all", order=order, mode="host" if on_gpu else "warm")
+            wall = time.perf_counter_ns() - began
+            each = wall / len(order)
+            if sum(answer["ns"]) >= 0.4 * (wall - 5e6):
+                self.verdict.checks["clocks"] = "ok"
+                return
+            order *= 2 if each < 5e6 else 1
+        raise Wrong(
+            "impossible_time",
+            f"{len(order)} calls took {wall / 1e6:.1f} ms here, and "
+            f"{sum(answer['ns']) / 1e6:.1f} ms by the clocks in the kernel's process",
+        )
+
+    def finish(self) -> None:
+        waiting = {self.renewed} - {None}
+        self._check("after timing", set(range(len(self.masters))) - waiting)
+        self.believe()
+
+
+def _time_mode(bench: Bench, mode: str, settings: Settings) -> list[int]:
+    until = time.monotonic() + settings.seconds
+    first = bench.block(3, mode)
+    each = max(sorted(first)[1], 1000)
+    size = int(min(max(2e8 / each, 5), 200))  # blocks of some 0.2 s
+    samples: list[int] = []
+    while True:
+        bench.renew()
+        samples += bench.block(size + bench.random.randrange(4), mode)
+        enough = len(samples) >= MINIMUM
+        if enough and stats.summarise(samples).half_width <= settings.half_width:
+            return samples
+        if time.monotonic() > until and len(samples) >= 10:
+            return samples
+
+
+def _throughput(case: cases.Case, summary: stats.Summary, device: str) -> dict:
+    ceiling = machine.ceilings(device)
+    seconds, moved, flops = summary.median / 1e9, case.bytes(), case.flops()
+    by_memory = moved / ceiling["bytes_per_s"]
+    by_maths = flops / ceiling["flops_per_s"]
+    nominal = None
+    if ceiling["nominal_bytes_per_s"]:
+        nominal = max(
+            moved / ceiling["nominal_bytes_per_s"], flops / ceiling["nominal_flops_per_s"]
+        )
+    return {
+        "bytes": moved,
+        "flops": flops,
+        "gbps": moved / seconds / 1e9,
+        "tflops": flops / seconds / 1e12,
+        "bound_by": "memory" if by_memory >= by_maths else "maths",
+        "share_of_measured_limit": max(by_memory, by_maths) / seconds,
+        "share_of_nominal_limit": nominal / seconds if nominal else None,
+    }
+
+
+def _reject_impossible(case: cases.Case, timed: Timed, device: str) -> None:
+    """A time under the machine's floor, with more data than its cache holds, is a mistake."""
+    import torch
+
+    share = timed.throughput.get("share_of_nominal_limit") or 0
+    if share * IMPOSSIBLE > 1 and case.bytes() > last_level_cache(torch.device(device)):
+        raise Wrong("impossible_time", f"{share:.2f} of the machine's published limit")
+
+
+def _bench_case(kernel: Kernel, session: Session, case: cases.Case, settings: Settings) -> Timed:
+    bench = Bench(session, case, settings)
+    timed = Timed(bench.verdict)
+    try:
+        bench.prepare()
+        timed.clocks.append(machine.clocks(session.device))
+        for mode in settings.modes:
+            timed.samples[mode] = _time_mode(bench, mode, settings)
+            timed.modes[mode] = stats.summarise(timed.samples[mode])
+        timed.clocks.append(machine.clocks(session.device))
+        bench.finish()
+        first = timed.modes[settings.modes[0]]
+        timed.throughput = _throughput(case, first, session.device)
+        timed.launched = session.ask("launched")["names"]
+        _reject_impossible(case, timed, session.device)
+    except Wrong as wrong:
+        bench.verdict.status, bench.verdict.message = wrong.status, str(wrong)
+    except WorkerError as error:
+        bench.verdict.status, bench.verdict.message = error.status, str(error)
+        bench.verdict.log = error.log
+    return timed
+
+
+@dataclass
+class Benched:
+    kernel: Kernel
+    build: Build
+    device: str
+    cases: list[Timed]
+
+    @property
+    def statuses(self) -> list[str]:
+        return [timed.verdict.status for timed in self.cases]
+
+
+def _where(kernel: Kernel, settings: Settings) -> str:
+    where = device_of(kernel, settings.device)
+    if where is None:
+        raise LabError(
+            f"{kernel.name} is a {kernel.language} kernel: it needs {' or '.join(kernel.devices)}",
+            9,
+        )
+    if kernel.language == "triton" and where == "cpu":
+        raise LabError(
+            f"{kernel.name}: Triton on a CPU is an interpreter, whose times say nothing; "
+            "`pestle-lab check` runs there",
+            9,
+        )
+    return where
+
+
+def bench(
+    kernel: Kernel,
+    problem: Problem,
+    texts: list[str],
+    settings: Settings,
+    progress=lambda timed: None,
+) -> Benched:
+    where = _where(kernel, settings)
+    made = build(kernel, where)
+    if not made.ok:
+        failed = [Timed(Verdict(t, "compile_error", made.log[-800:])) for t in texts]
+        return Benched(kernel, made, where, failed)
+    found = Benched(kernel, made, where, [])
+    for text in texts:
+        case = cases.make(problem, text)
+        if why := out_of_domain(kernel, case):
+            timed = Timed(Verdict(case.text, "unsupported", why))
+        else:
+            try:
+                with Session(
+                    kernel, problem, made, where, settings.timeout, settings.folders
+                ) as session:
+                    timed = _bench_case(kernel, session, case, settings)
+            except WorkerError as error:
+                timed = Timed(Verdict(case.text, error.status, str(error), log=error.log))
+        found.cases.append(timed)
+        progress(timed)
+    return found
+
+
+@dataclass
+class Compared:
+    id: str
+    a: stats.Summary | None = None
+    b: stats.Summary | None = None
+    ratio: stats.Ratio | None = None
+    status: str = "ok"
+    message: str = ""
+
+    def json(self) -> dict:
+        made = {"id": self.id, "status": self.status, "message": self.message}
+        if self.ratio:
+            made |= {"a": self.a.json(), "b": self.b.json(), "baseline": self.ratio.json()}
+        return made
+
+
+def compare(
+    a: Kernel,
+    b: Kernel,
+    problem: Problem,
+    texts: list[str],
+    settings: Settings,
+    progress=lambda compared: None,
+) -> list[Compared]:
+    """Blocks of A and B in turns (ABBA), each in its own process on the same device."""
+    if a.problem != b.problem:
+        raise LabError(f"{a.name} and {b.name} are kernels of different problems")
+    built = []
+    for kernel in (a, b):
+        where = _where(kernel, settings)
+        made = build(kernel, where)
+        if not made.ok:
+            raise LabError(f"{kernel.name} does not compile:\n{made.log[-2000:]}", 3)
+        built.append((kernel, made, where))
+    if built[0][2] != built[1][2]:
+        raise LabError(f"{a.name} runs on {built[0][2]}, {b.name} on {built[1][2]}")
+    found = []
+    for text in texts:
+        case = cases.make(problem, text)
+        why = out_of_domain(a, case) or out_of_domain(b, case)
+        done = Compared(case.text, status="unsupported", message=why)
+        if not why:
+            done = _compare_case(built, problem, case, settings)
+        found.append(done)
+        progress(done)
+    return found
+
+
+def _compare_case(built, problem, case, settings) -> Compared:
+    done = Compared(case.text)
+    try:
+        (a, made_a, where), (b, made_b, _) = built
+        with (
+            Session(a, problem, made_a, where, settings.timeout, settings.folders) as one,
+            Session(b, problem, made_b, where, settings.timeout, settings.folders) as two,
+        ):
+            sides = [Bench(one, case, settings), Bench(two, case, settings)]
+            sides[1].seed = sides[0].seed
+            for side in sides:
+                side.prepare()
+            blocks = _take_turns(sides, settings)
+            for side in sides:
+                side.finish()
+        done.a, done.b = (stats.summarise([s for block in own for s in block]) for own in blocks)
+        done.ratio = stats.ratio(*blocks, settings.threshold)
+    except Wrong as wrong:
+        done.status, done.message = wrong.status, str(wrong)
+    except WorkerError as error:
+        done.status, done.message = error.status, str(error)
+    return done
+
+
+def _take_turns(sides: list[Bench], settings: Settings) -> list[list[list[int]]]:
+    mode = settings.modes[0]
+    each = max(max(sorted(side.block(3, mode))[1] for side in sides), 1000)
+    size = int(min(max(2e7 / each, 3), 50))
+    blocks: list[list[list[int]]] = [[], []]
+    until = time.monotonic() + 2 * settings.seconds
+    while True:
+        for which in (0, 1, 1, 0):
+            blocks[which].append(sides[which].block(size, mode))
+        found = stats.ratio(*blocks, settings.threshold)
+        # Only a narrow interval ends it early: to stop at a verdict would make verdicts of noise.
+        if len(blocks[0]) >= 20 and (found.high - found.low) / 2 <= settings.half_width / 2:
+            return blocks
+        if time.monotonic() > until and len(blocks[0]) >= 8:
+            return blocks

@@ -1,0 +1,87 @@
+"""A kernel's file as f(outputs, inputs, attributes, stream), in the process that runs it.
+
+Compiled kernels are built by the parent (engine/building.py) and come as a shared library."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Callable
+
+import torch
+
+_SCALARS = {
+    "int": ctypes.c_int64,
+    "bool": ctypes.c_int32,
+    "float": ctypes.c_double,
+    "choice": ctypes.c_int32,
+}
+
+
+def python_entry(path: str, entry: str, adapter: Callable | None) -> Callable:
+    """entry(...) with every tensor and attribute by its name in the contract; it writes into the
+    outputs and returns nothing."""
+    spec = importlib.util.spec_from_file_location("pestle_lab_kernel", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function = getattr(module, entry, None)
+    if function is None:
+        raise AttributeError(f"{path} has no {entry}(...)")
+    if adapter is not None:
+        return lambda outputs, inputs, attributes, stream: adapter(
+            function, outputs, inputs, attributes
+        )
+
+    def call(outputs, inputs, attributes, stream):
+        made = function(**outputs, **inputs, **attributes)
+        if made is not None:
+            raise TypeError(
+                f"{entry} returned a {type(made).__name__}: it writes into its outputs and "
+                "returns None"
+            )
+
+    return call
+
+
+def _value(name: str, tensors: dict, attributes: dict, symbols: dict, stream: int, kinds: dict):
+    if name == "stream":
+        return ctypes.c_void_p(stream)
+    if name in tensors:
+        return ctypes.c_void_p(tensors[name].data_ptr())
+    if name in attributes:
+        kind, value = kinds[name]
+        return _SCALARS[kind](value)
+    if name in symbols:
+        return ctypes.c_int64(symbols[name])
+    tensor, _, dim = name.partition(".stride")
+    if tensor in tensors and dim.isdigit():
+        return ctypes.c_int64(tensors[tensor].stride(int(dim)))
+    raise KeyError(
+        f"argument {name!r} of the entry is no tensor, attribute, symbol, TENSOR.strideN or stream"
+    )
+
+
+def compiled_entry(
+    library: str, entry: str, arguments: list[str], symbols: dict, kinds: dict
+) -> Callable:
+    """int entry(ARGUMENTS): pointers, 64-bit symbols and integers, double floats; 0 is success,
+    anything else the number of an error (of CUDA, in a CUDA kernel)."""
+    function = getattr(ctypes.CDLL(library), entry)
+    function.restype = ctypes.c_int
+
+    def call(outputs, inputs, attributes, stream):
+        tensors = outputs | inputs
+        status = function(
+            *(_value(name, tensors, attributes, symbols, stream, kinds) for name in arguments)
+        )
+        if status != 0:
+            raise RuntimeError(f"{entry} returned {status}{_cuda_name(status)}")
+
+    return call
+
+
+def _cuda_name(status: int) -> str:
+    try:
+        return f" ({torch.cuda.cudart().cudaGetErrorString(status)})"
+    except Exception:
+        return ""

@@ -1,0 +1,140 @@
+"""Whether an output is what the contract promises: the rule of harness/compare.cpp over arrays.
+
+exact    bit for bit; in f64, f32, f16 and bf16 any NaN equals any NaN
+bounded  |got - want| <= 1 ulp of the dtype + c * sqrt(k) * 2^-24 * sum|terms|, and k * 2^-149 for
+         what f32 cannot hold; NaN and infinity where the reference has them
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from ..problems import Bound
+from .cases import FLOATS, TensorPlan, numpy_dtype
+
+_GRID = {  # mantissa bits, smallest exponent, largest value
+    torch.float64: (52, -1022, np.finfo(np.float64).max),
+    torch.float32: (23, -126, float(np.finfo(np.float32).max)),
+    torch.float16: (10, -14, 65504.0),
+    torch.bfloat16: (7, -126, 3.3895313892515355e38),
+}
+_F32_MAX = float(np.finfo(np.float32).max)
+
+
+@dataclass
+class Comparison:
+    elements: int = 0
+    bad: int = 0
+    first: list[str] = field(default_factory=list)  # sentences of the first that differ
+    worst: float = 0.0  # largest |got - want| / allowed
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    rel_l2: float = 0.0
+    nonfinite: int = 0  # NaN or infinity where the reference has a number
+
+    @property
+    def ok(self) -> bool:
+        return self.bad == 0
+
+    def json(self) -> dict:
+        sizes = {
+            "worst_share_of_bound": self.worst,
+            "max_abs": self.max_abs,
+            "max_rel": self.max_rel,
+            "rel_l2": self.rel_l2,
+        }
+        # JSON has no infinity: null is an error beyond every bound.
+        sizes = {name: value if np.isfinite(value) else None for name, value in sizes.items()}
+        return {
+            "elements": self.elements,
+            "n_bad": self.bad,
+            "first": self.first,
+            "nonfinite": self.nonfinite,
+            **sizes,
+        }
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+
+
+def ulp_at(dtype: torch.dtype, values: np.ndarray) -> np.ndarray:
+    """Distance from |value| to the next larger one of the dtype."""
+    mantissa, smallest, _ = _GRID[dtype]
+    usable = np.isfinite(values) & (values != 0)
+    exponent = np.full(values.shape, smallest)
+    exponent[usable] = np.maximum(np.frexp(values[usable])[1] - 1, smallest)
+    return np.ldexp(1.0, exponent - mantissa)
+
+
+def allowed_error(dtype: torch.dtype, want, magnitude, bound: Bound, k: int) -> np.ndarray:
+    with np.errstate(over="ignore", invalid="ignore"):
+        terms = bound.c * np.sqrt(float(max(k, 1))) * 2.0**-24 * magnitude
+        return ulp_at(dtype, want) + terms + k * 2.0**-149
+
+
+def _shares(dtype, got, want, magnitude, bound, k) -> np.ndarray:
+    """|got - want| / allowed of each element; infinite where one alone is NaN or infinite."""
+    allowed = allowed_error(dtype, want, magnitude, bound, k)
+    may_overflow = ~(magnitude <= _F32_MAX / 2)
+    with np.errstate(over="ignore", invalid="ignore"):
+        shares = np.abs(got - want) / allowed
+        rounds_up = (np.abs(want) + allowed > _GRID[dtype][2]) & (
+            np.signbit(got) == np.signbit(want)
+        )
+        shares = np.where(may_overflow & ~(magnitude <= np.finfo(np.float64).max), 0, shares)
+        shares = np.where(np.isinf(got), np.where(may_overflow | rounds_up, 0, np.inf), shares)
+        shares = np.where(np.isinf(want), np.where(got == want, 0, np.inf), shares)
+        shares = np.where(np.isnan(got), np.where(may_overflow, 0, np.inf), shares)
+        return np.where(np.isnan(want), np.where(np.isnan(got), 0, np.inf), shares)
+
+
+def compare(
+    plan: TensorPlan,
+    got: np.ndarray,
+    want: np.ndarray,
+    magnitude: np.ndarray | None,
+    bound: Bound,
+    k: int,
+) -> Comparison:
+    """`got` in the plan's dtype; `want` likewise where exact, else float64 with its magnitudes."""
+    result = Comparison(elements=got.size)
+    if got.size == 0:
+        return result
+    is_float = plan.dtype in FLOATS
+    if bound.exact or not is_float:
+        want = want.astype(numpy_dtype(plan.dtype), copy=False)
+        wrong = _bits(got) != _bits(want)
+        if is_float:
+            wrong &= ~(np.isnan(got.astype(np.float64)) & np.isnan(want.astype(np.float64)))
+        shares = np.where(wrong, np.inf, 0.0)
+    else:
+        magnitude = np.abs(want) if magnitude is None else magnitude
+        shares = _shares(plan.dtype, got.astype(np.float64), want, magnitude, bound, k)
+    _fill(result, plan, got.astype(np.float64), want.astype(np.float64), shares)
+    return result
+
+
+def _fill(result: Comparison, plan: TensorPlan, got, want, shares) -> None:
+    wrong = ~(shares <= 1)
+    result.bad = int(wrong.sum())
+    result.worst = float(shares.max())
+    finite = np.isfinite(got) & np.isfinite(want)
+    result.nonfinite = int((~np.isfinite(got) & np.isfinite(want)).sum())
+    if finite.any():
+        error, size = np.abs(got[finite] - want[finite]), np.abs(want[finite])
+        result.max_abs = float(error.max())
+        nonzero = size > 0
+        if nonzero.any():
+            with np.errstate(over="ignore"):
+                result.max_rel = float((error[nonzero] / size[nonzero]).max())
+        norm = np.linalg.norm(size)
+        result.rel_l2 = float(np.linalg.norm(error) / norm) if norm else float(error.max())
+    for index in np.argwhere(wrong)[:8]:
+        place = tuple(int(i) for i in index)
+        result.first.append(
+            f"{plan.name}{list(place)} is {got[place]:.9g}, the reference has {want[place]:.9g}"
+        )

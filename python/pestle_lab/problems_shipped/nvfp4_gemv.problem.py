@@ -1,0 +1,127 @@
+"""Batched GEMV in NVFP4, as gpu-mode's problem poses it, with inputs of the full range:
+negative codes, both nibbles, and every finite scale. Runs on any machine."""
+
+import ml_dtypes
+import numpy as np
+from pestle_lab import Bound, Problem, input, output
+
+_E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float64)
+ORDER = (2, 0, 1)  # a batch after the other, its rows dense
+TILES = (5, 2, 4, 0, 1, 3)
+_CODES = np.concatenate([_E2M1, -_E2M1])
+
+
+def decode(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """[rows, K/2, L] bytes, the even k in the low nibble, and [rows, K/16, L] scales, in f64."""
+    rows, half, batch = codes.shape
+    values = np.empty((rows, 2 * half, batch))
+    values[:, 0::2] = _CODES[codes & 15]
+    values[:, 1::2] = _CODES[codes >> 4]
+    return values * np.repeat(scales.astype(np.float64), 16, axis=1)
+
+
+def permuted(scales: np.ndarray) -> np.ndarray:
+    """[rows, K/16, L] into cuBLAS's tiles of 128 rows x 4 scales: [32, 4, rows/128, 4, K/64, L]."""
+    rows, blocks, batch = scales.shape
+    out = np.zeros((32, 4, -(-rows // 128), 4, -(-blocks // 4), batch), scales.dtype)
+    i, j = np.meshgrid(np.arange(rows), np.arange(blocks), indexing="ij")
+    out[i % 32, i % 128 // 32, i // 128, j % 4, j // 4] = scales[i, j]
+    return out
+
+
+def reference(inputs: dict, _: dict) -> dict:
+    a = decode(inputs["a"], inputs["sfa"])
+    b = decode(inputs["b"], inputs["sfb"])[0]
+    terms = a * b[None]
+    return {"c": (terms.sum(1)[:, None], np.abs(terms).sum(1)[:, None])}
+
+
+def fill(name: str, shape: tuple, case, rng: np.random.Generator):
+    if name in ("a", "b"):
+        return rng.integers(0, 256, shape, dtype=np.uint8)
+    # Such that sums stay within f16.
+    return np.exp2(rng.uniform(-6, -1, shape)).astype(ml_dtypes.float8_e4m3fn)
+
+
+def derived(inputs: dict) -> dict:
+    return {f"{name}_permuted": permuted(inputs[name]) for name in ("sfa", "sfb")}
+
+
+def custom_kernel(function, outputs: dict, inputs: dict, attributes: dict) -> None:
+    """gpu-mode's entry: custom_kernel((a, b, sfa, sfb, sfa_permuted, sfb_permuted, c)) gives c."""
+    import torch
+
+    fp4 = getattr(torch, "float4_e2m1fn_x2", torch.uint8)
+    a, b = (inputs[name].view(fp4) for name in ("a", "b"))
+    c = outputs["c"]
+    data = (a, b, inputs["sfa"], inputs["sfb"], inputs["sfa_permuted"], inputs["sfb_permuted"], c)
+    made = function(data)
+    if type(made) is not torch.Tensor:
+        raise TypeError(f"custom_kernel returned a {type(made).__name__}, not a torch.Tensor")
+    if made.shape != c.shape or made.dtype != c.dtype:
+        raise TypeError(
+            f"custom_kernel returned {made.dtype}{list(made.shape)}, not {c.dtype}{list(c.shape)}"
+        )
+    if made.data_ptr() != c.data_ptr() or made.stride() != c.stride():
+        c.copy_(made)
+
+
+problem = Problem(
+    name="nvfp4_gemv",
+    doc="c[i, 0, z] = sum over k of a[i, k, z] b[0, k, z], both NVFP4 with a scale per 16.",
+    args=[
+        input(
+            "a",
+            "u8",
+            "M, K/2, L",
+            "codes of the matrices, the even k in the low nibble",
+            order=ORDER,
+        ),
+        input(
+            "b",
+            "u8",
+            "128, K/2, L",
+            "codes of the vectors in row 0; the other rows do not count",
+            order=ORDER,
+        ),
+        input("sfa", "e4m3", "M, K/16, L", "scales of a", order=ORDER),
+        input("sfb", "e4m3", "128, K/16, L", "scales of b", order=ORDER),
+        input(
+            "sfa_permuted",
+            "e4m3",
+            "32, 4, cdiv(M,128), 4, cdiv(K,64), L",
+            "sfa in tiles",
+            order=TILES,
+        ),
+        input("sfb_permuted", "e4m3", "32, 4, 1, 4, cdiv(K,64), L", "sfb in tiles", order=TILES),
+        output("c", "f16", "M, 1, L", "the products", Bound(4, "K"), order=ORDER),
+    ],
+    constraints=[
+        ("K % 64 == 0", "K must be a multiple of 64"),
+        ("M % 128 == 0", "M must be a multiple of 128"),
+    ],
+    reference=reference,
+    fill=fill,
+    derived=derived,
+    adapters={"custom_kernel": custom_kernel},
+    flops="2*M*K*L",
+    # What a kernel must read: a with one form of its scales, one row of b; and c written.
+    bytes="L*(M*K/2 + M*K/16 + K/2 + K/16 + 2*M)",
+    suites={
+        "smoke": ["M=128 K=256 L=1", "M=256 K=512 L=2"],
+        "correctness": [
+            "M=128 K=256 L=1",
+            "M=128 K=1536 L=1",
+            "M=128 K=3072 L=1",
+            "M=256 K=7168 L=1",
+            "M=2432 K=4608 L=2",
+            "M=384 K=7168 L=2",
+            "M=512 K=512 L=2",
+            "M=512 K=4096 L=2",
+            "M=512 K=1536 L=2",
+            "M=256 K=512 L=4",
+        ],
+        "adversarial": ["M=128 K=64 L=3", "M=128 K=64 L=1 memory=offset"],
+        "performance": ["M=7168 K=16384 L=1", "M=4096 K=7168 L=8", "M=7168 K=2048 L=4"],
+    },
+)

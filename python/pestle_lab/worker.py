@@ -1,0 +1,205 @@
+"""The process that one kernel runs in. It knows no right answer: it gets inputs as files, calls the
+kernel, writes the bytes of every buffer back, and times. Requests and answers are lines of JSON on
+two pipes; what the kernel prints goes to a log.
+
+Clocks and streams that the measuring stands on are taken before the kernel's file is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from .engine import buffers, loading
+from .engine.cases import make, numpy_dtype
+from .engine.clock import Timer
+from .problems import get
+
+_sync = torch.cuda.synchronize
+
+
+class Worker:
+    def __init__(self, job: dict):
+        self.job = job
+        self.device = torch.device(job["device"])
+        self.problem = get(job["problem"], [Path(p) for p in job["problem_folders"]])
+        self.sets: list[dict] = []  # live buffers of tensors, by input set
+        self.timer = Timer(self.device)
+        self.function = None
+
+    def load(self, request: dict) -> dict:
+        case = make(self.problem, request["case"])
+        self.case = case
+        kernel = self.job["kernel"]
+        if kernel["library"]:
+            kinds = {
+                a.name: (
+                    a.kind,
+                    a.choices.index(case.attributes[a.name])
+                    if a.kind == "choice"
+                    else case.attributes[a.name],
+                )
+                for a in self.problem.contract.of_role("attribute")
+            }
+            self.function = loading.compiled_entry(
+                kernel["library"], kernel["entry"], kernel["arguments"], case.symbols(), kinds
+            )
+        elif self.function is None:
+            adapter = self.problem.adapters.get(kernel["entry"])
+            self.function = loading.python_entry(kernel["path"], kernel["entry"], adapter)
+        self.sets = []
+        return {}
+
+    def _place(self, plan, where, values) -> dict:
+        raw = buffers.filled(where, numpy_dtype(plan.dtype), values)
+        # Aligned to 256 bytes, as allocators give it, whatever numpy does.
+        storage = torch.empty(where.nbytes + 256, dtype=torch.uint8, device=self.device)
+        skip = -storage.data_ptr() % 256
+        storage[skip : skip + where.nbytes].copy_(torch.from_numpy(raw))
+        typed = storage[skip + where.start % where.itemsize :]
+        count = typed.numel() // where.itemsize * where.itemsize
+        flat = typed[:count].view(plan.dtype)
+        at = (where.start - where.start % where.itemsize) // where.itemsize
+        view = flat.as_strided(where.shape, where.strides, flat.storage_offset() + at)
+        return {"storage": storage, "skip": skip, "where": where, "view": view, "plan": plan}
+
+    def _values(self, plan, path: str) -> np.ndarray:
+        return np.fromfile(path, numpy_dtype(plan.dtype)).reshape(plan.shape)
+
+    def place(self, request: dict) -> dict:
+        """New buffers for an input set, or new contents of those it has."""
+        index, made = request["set"], {}
+        old = self.sets[index] if index < len(self.sets) else None
+        for plan in self.case.plans.values():
+            is_input = plan.role == "input"
+            where = self.case.layout_of(plan.name)
+            values = self._values(plan, request["inputs"][plan.name]) if is_input else None
+            new = self._place(plan, where, values)
+            if old is not None and request["keep_addresses"]:
+                old[plan.name]["storage"].copy_(new["storage"]) if (
+                    old[plan.name]["skip"] == new["skip"]
+                ) else self._copy_bytes(old[plan.name], new)
+                new = old[plan.name]
+            made[plan.name] = new
+        if index < len(self.sets):
+            self.sets[index] = made
+        else:
+            self.sets.append(made)
+        self._synchronise()
+        return {}
+
+    @staticmethod
+    def _copy_bytes(old: dict, new: dict) -> None:
+        size = new["where"].nbytes
+        old["storage"][old["skip"] : old["skip"] + size].copy_(
+            new["storage"][new["skip"] : new["skip"] + size]
+        )
+
+    def _synchronise(self) -> None:
+        if self.device.type == "cuda":
+            _sync(self.device)
+
+    def _call(self, index: int) -> None:
+        held = self.sets[index]
+        outputs = {n: b["view"] for n, b in held.items() if b["plan"].role == "output"}
+        inputs = {n: b["view"] for n, b in held.items() if b["plan"].role == "input"}
+        stream = 0
+        if self.device.type == "cuda":
+            stream = torch.cuda.current_stream(self.device).cuda_stream
+        self.function(outputs, inputs, dict(self.case.attributes), stream)
+
+    def call(self, request: dict) -> dict:
+        """One call on a set, in a mode: plain, another stream, or a captured graph."""
+        how, index = request["how"], request["set"]
+        if how == "stream":
+            stream = torch.cuda.Stream(self.device)
+            stream.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(stream):
+                self._call(index)
+            stream.synchronize()
+        elif how == "graph":
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self._call(index)
+            self._poison(index)
+            graph.replay()
+        else:
+            self._call(index)
+        self._synchronise()
+        return {}
+
+    def _poison(self, index: int) -> None:
+        for held in self.sets[index].values():
+            if held["plan"].role == "output":
+                held["storage"].fill_(buffers.POISON)
+        self._synchronise()
+
+    def poison(self, request: dict) -> dict:
+        self._poison(request["set"])
+        return {}
+
+    def fetch(self, request: dict) -> dict:
+        """The bytes of every buffer of a set into files, guards included."""
+        for name, held in self.sets[request["set"]].items():
+            raw = held["storage"][held["skip"] : held["skip"] + held["where"].nbytes]
+            raw.cpu().numpy().tofile(request["files"][name])
+        return {}
+
+    def time(self, request: dict) -> dict:
+        """Calls over the sets in the given order; nanoseconds of each. The outputs of the call at
+        `look` are poisoned before it, and taken the moment that it is over."""
+        order, look, mode = request["order"], request["look"], request["mode"]
+        calls = [lambda i=i: self._call(i) for i in order]
+        if mode == "graph":
+            return {"ns": self.timer.run(calls, mode)}
+        samples = self.timer.run(calls[:look], mode)
+        self._poison(order[look])
+        samples += self.timer.run(calls[look : look + 1], mode)
+        self.fetch({"set": order[look], "files": request["files"]})
+        return {"ns": samples + self.timer.run(calls[look + 1 :], mode)}
+
+    def time_all(self, request: dict) -> dict:
+        """Calls and their times, with nothing between them."""
+        calls = [lambda i=i: self._call(i) for i in request["order"]]
+        return {"ns": self.timer.run(calls, request["mode"])}
+
+    def launched(self, request: dict) -> dict:
+        """Names of the device kernels that a call launches."""
+        if self.device.type != "cuda":
+            return {"names": []}
+        activities = [torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=activities) as profile:
+            self._call(0)
+            self._synchronise()
+        return {"names": sorted({event.key for event in profile.key_averages()})}
+
+
+def main() -> None:
+    requests, answers = (os.fdopen(int(sys.argv[i]), mode) for i, mode in ((1, "r"), (2, "w")))
+    worker = None
+    for line in requests:
+        request = json.loads(line)
+        do, token = request.pop("do"), request.pop("token")
+        try:
+            if do == "start":
+                worker = Worker(request)
+                answer = {}
+            else:
+                answer = getattr(worker, do)(request)
+        except BaseException as error:
+            answer = {
+                "error": f"{type(error).__name__}: {error}",
+                "kind": type(error).__name__,
+                "traceback": traceback.format_exc(limit=-6),
+            }
+        answers.write(json.dumps(answer | {"token": token}) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Each known cheat is caught, by its name; a kernel that is right is not accused."""
+
+from pathlib import Path
+
+import pytest
+from cheats.cases import CHECKED, HEAD, TIMED
+from pestle_lab import benching, checking, kernels, problems
+
+HERE = Path(__file__).parent
+HONEST = "def run(out, x): torch.mul(x, 2, out=out)"
+
+
+def _kernel(write, name: str, source: str):
+    return kernels.read(write(HEAD.format(name=name) + source, f"{name}.py"))
+
+
+def _check(kernel, suite="smoke", timeout=60.0):
+    problem = problems.get("double", [HERE])
+    return checking.check(
+        kernel,
+        problem,
+        problem.cases(suite),
+        device="cpu",
+        seed=None,
+        timeout=timeout,
+        problem_folders=[HERE],
+    )
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_check_catches(name, kernel_file):
+    source, statuses, words = CHECKED[name]
+    done = _check(_kernel(kernel_file, name, source), timeout=5 if name == "never_returns" else 60)
+    bad = [v for v in done.cases if v.status != "ok"]
+    assert bad, f"{name} passed"
+    assert {v.status for v in bad} <= statuses, [(v.status, v.message) for v in bad]
+    assert any(words in v.message + v.log for v in bad), [v.message for v in bad]
+
+
+@pytest.mark.parametrize("suite", ["smoke", "adversarial"])
+def test_an_honest_kernel_is_not_accused(suite, kernel_file):
+    done = _check(_kernel(kernel_file, "honest", HONEST), suite)
+    assert done.statuses == ["ok"] * len(done.cases), [(v.id, v.message) for v in done.cases]
+
+
+def _bench(kernel):
+    problem = problems.get("double", [HERE])
+    settings = benching.Settings(device="cpu", seconds=0.3, modes=("warm",), folders=[HERE])
+    return benching.bench(kernel, problem, ["M=64 N=256"], settings)
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_bench_catches(name, kernel_file):
+    source, statuses, words = TIMED[name]
+    timed = _bench(_kernel(kernel_file, name, source)).cases[0]
+    assert timed.verdict.status in statuses, (timed.verdict.status, timed.verdict.message)
+    assert words in timed.verdict.message
+
+
+def test_bench_of_an_honest_kernel(kernel_file):
+    timed = _bench(_kernel(kernel_file, "honest", HONEST)).cases[0]
+    assert timed.verdict.status == "ok", timed.verdict.message
+    assert timed.modes["warm"].n >= 10
+    assert timed.throughput["bytes"] == 2 * 64 * 256 * 4

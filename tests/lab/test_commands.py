@@ -1,0 +1,216 @@
+"""pestle-lab as a user calls it: exit codes, JSON, HTML, compiled kernels, gpu-mode submissions."""
+
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from pestle_lab import errors
+
+HERE = Path(__file__).parent
+HEAD = '# kernel: double/{name}\n# language = "python"\nimport torch\n'
+HONEST = HEAD.format(name="mine") + "def run(out, x):\n    torch.mul(x, 2, out=out)\n"
+COMPILED = """\
+// kernel: double/compiled
+// language = "cpp"
+// arguments = ["out", "x", "M", "N", "stream"]
+// dtypes = ["f32"]
+// constraints = ["memory contiguous|offset"]
+#include <cstdint>
+extern "C" int run(float* out, const float* x, int64_t m, int64_t n, void*) {
+  for (int64_t i = 0; i < m * n; ++i) out[i] = 2 * x[i];
+  return 0;
+}
+"""
+SUBMISSION = """\
+#!POPCORN leaderboard nvfp4_gemv
+import torch
+
+TABLE = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def decode(codes, scales):
+    codes = codes.view(torch.uint8).permute(2, 0, 1).int()
+    values = torch.stack((TABLE[codes & 15], TABLE[codes >> 4]), -1).flatten(-2)
+    return values * scales.permute(2, 0, 1).float().repeat_interleave(16, -1)
+
+
+def custom_kernel(data):
+    a, b, sfa, sfb, _, _, c = data
+    c.copy_((decode(a, sfa).double() @ decode(b[:1], sfb[:1]).double().mT).permute(1, 2, 0))
+    return c
+"""
+
+
+def lab(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess:
+    done = subprocess.run(
+        [sys.executable, "-m", "pestle_lab", *arguments, "--kernels", str(folder)]
+        if arguments[0] not in ("report", "history", "env", "sol")
+        else [sys.executable, "-m", "pestle_lab", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=600,
+    )
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A user's folder: a problem and a kernel."""
+    (tmp_path / "double.problem.py").write_text((HERE / "double.problem.py").read_text())
+    (tmp_path / "mine.py").write_text(HONEST)
+    return tmp_path
+
+
+def test_list_names_what_is_there(folder):
+    found = json.loads(lab(folder, "list", "--json").stdout)
+    assert "double" in found["problems"] and "nvfp4_gemv" in found["problems"]
+    assert "double/mine" in [k["name"] for k in found["kernels"]]
+
+
+def test_check_writes_a_report(folder):
+    lab(folder, "check", "double/mine", "--suite", "all", "--out", "r.json", "--html", "r.html")
+    report = json.loads((folder / "r.json").read_text())
+    assert report["exit_code"] == 0 and report["kernels"][0]["summary"]["failed"] == 0
+    first = report["kernels"][0]["cases"][0]
+    assert first["correctness"]["checks"]["new values at the same addresses"] == "ok"
+    _assert_self_contained((folder / "r.html").read_text())
+
+
+def _assert_self_contained(page: str) -> None:
+    class Parser(HTMLParser):
+        open: list[str] = []  # noqa: RUF012
+
+        def handle_starttag(self, tag, attributes):
+            for key, value in attributes:
+                assert key not in ("src", "href"), (tag, key, value)
+            if tag not in ("meta", "br", "polyline", "circle", "rect"):
+                self.open.append(tag)
+
+        def handle_endtag(self, tag):
+            if tag in self.open:
+                while self.open.pop() != tag:
+                    pass
+
+    parser = Parser()
+    parser.open = []
+    parser.feed(page)
+    assert parser.open == [], "tags that are not closed"
+
+
+def test_exit_codes(folder):
+    (folder / "wrong.py").write_text(HEAD.format(name="wrong") + "def run(out, x): out.copy_(x)\n")
+    (folder / "broken.py").write_text(HEAD.format(name="broken") + "def run(out, x): 1 / 0\n")
+    done = lab(folder, "check", "double/wrong", code=errors.WRONG_RESULT)
+    assert "again: --case" in done.stderr
+    lab(folder, "check", "double/broken", code=errors.CRASH)
+    lab(folder, "check", "double/wrong", "double/broken", code=errors.WRONG_RESULT)
+    lab(folder, "check", "double/mine", "--case", "M=two N=3", code=errors.USAGE)
+    lab(folder, "check", "double/mine", "--case", "M=2 N=3 x=f64", code=errors.USAGE)
+
+
+def test_a_compiled_kernel(folder):
+    (folder / "compiled.cpp").write_text(COMPILED)
+    lab(folder, "check", "double/compiled", "--case", "M=3 N=5", "--case", "M=3 N=5 memory=offset")
+    done = lab(
+        folder,
+        "check",
+        "double/compiled",
+        "--case",
+        "M=3 N=5 memory=strided",
+        code=errors.UNSUPPORTED,
+    )
+    assert "nothing was checked" in done.stderr
+    (folder / "compiled.cpp").write_text(COMPILED.replace("return 0;", "return zero;"))
+    done = lab(folder, "check", "double/compiled", code=errors.COMPILE_ERROR)
+    assert "zero" in done.stderr
+
+
+def test_bench_keeps_a_history_and_compare_gives_a_verdict(folder):
+    slow = HONEST.replace("double/mine", "double/slow") + "    __import__('time').sleep(0.05)\n"
+    (folder / "slow.py").write_text(slow)
+    lab(
+        folder,
+        "bench",
+        "double/mine",
+        "--seconds",
+        "0.3",
+        "--mode",
+        "warm",
+        "--out",
+        "r.json",
+        "--history",
+        "h.jsonl",
+    )
+    report = json.loads((folder / "r.json").read_text())
+    case = report["kernels"][0]["cases"][0]
+    assert case["timing"]["warm"]["median_us"] > 0
+    assert case["correctness"]["checks"]["after timing"] == "ok"
+    assert len((folder / "h.jsonl").read_text().splitlines()) == 1
+    lab(folder, "report", "r.json", "--html", "r.html")
+    _assert_self_contained((folder / "r.html").read_text())
+    done = lab(
+        folder,
+        "compare",
+        "double/mine",
+        "double/slow",
+        "--seconds",
+        "0.5",
+        "--mode",
+        "warm",
+        "--fail-if-slower",
+        code=errors.REGRESSION,
+    )
+    assert "SLOWER" in done.stderr
+
+
+def test_a_submission_runs_as_it_is(folder):
+    (folder / "sub.py").write_text(SUBMISSION)
+    lab(folder, "check", "nvfp4_gemv/sub")
+    (folder / "sub.py").write_text(SUBMISSION.replace("return c", "return c.clone()[:0]"))
+    done = lab(folder, "check", "nvfp4_gemv/sub", code=errors.CRASH)
+    assert "custom_kernel returned" in done.stderr
+
+
+@pytest.mark.parametrize("kernel", ["nvfp4_gemv/torch", "nvfp4_gemv/triton"])
+def test_shipped_kernels_are_right(folder, kernel):
+    lab(folder, "check", kernel, "--suite", "smoke", "--device", "cpu")
+
+
+def test_a_cuda_kernel_without_a_gpu_says_so(folder):
+    done = lab(folder, "check", "nvfp4_gemv/cuda", "--device", "cpu", code=errors.UNSUPPORTED)
+    assert "needs cuda" in done.stderr
+
+
+@pytest.mark.parametrize("language", ["python", "triton", "cuda", "cpp", "cute"])
+def test_new_writes_a_file_that_is_read(folder, language):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pestle_lab",
+            "new",
+            language,
+            "double",
+            "--folder",
+            str(folder),
+            "--variant",
+            "new",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(lab(folder, "list", "--json").stdout)
+    assert [k["language"] for k in found["kernels"] if k["name"] == "double/new"] == [language]
+
+
+def test_env_and_sol(folder):
+    assert json.loads(lab(folder, "env", "--json").stdout)["torch"]
+    assert json.loads(lab(folder, "sol", "--device", "cpu", "--json").stdout)["bytes_per_s"] > 0
