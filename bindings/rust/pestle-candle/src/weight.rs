@@ -23,7 +23,7 @@ pub enum Weight {
     /// row; zero points [N, groups] make codes unsigned. Codes may also come as words [N, K/8] (U32,
     /// row-major), which hold the same bytes.
     Int4 { codes: Tensor, scale: Tensor, zero: Option<Tensor>, group_size: usize, hadamard: usize },
-    /// Codebook indices [N, K/2]; E4M3 scales [N, K/16]; f32 scales [N].
+    /// Codebook indices [N, K/2]; E4M3 scales [N, K/16]; f32 scales `[N]`.
     W4a8 {
         codes: Tensor,
         scale_rel: Tensor,
