@@ -77,8 +77,8 @@ format:
 	@tools/setup.sh lint
 	@tools/lint.sh --fix
 
-new-op:  ## NAME=my_op: the files of a new op, as CONTRIBUTING.md goes on with
-	@tools/new_op.py $(NAME)
+new-op:  ## FAMILY=activation NAME=my_op: the files of a new op, as CONTRIBUTING.md goes on with
+	@tools/new_op.py $(FAMILY) $(NAME)
 
 dump: cli  ## refresh the files that are made from the op table
 	@tools/dump.sh

@@ -110,8 +110,8 @@ std::string escaped(std::string_view text) {
 
 void print_op_reference(const Op& op) {
   const OpSpec& spec = *op.spec;
-  std::printf("\n## %s\n\n%s Source: %s. [Notes](../ops/%s/%s.md)\n\n", spec.name, spec.doc,
-              spec.source, spec.name, spec.name);
+  std::printf("\n## %s\n\n%s Source: %s. [Notes](../ops/%s/%s/%s.md)\n\n", spec.name, spec.doc,
+              spec.source, op.family, spec.name, spec.name);
   std::printf("| argument | role | type | shape | meaning |\n|---|---|---|---|---|\n");
   for (const Arg& arg : spec.args) {
     const char* role = arg.role == Role::kInput    ? (arg.is_optional ? "input, optional" : "input")

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "backends/cpu/parallel.h"
-#include "backends/cuda/runtime.h"
+#include "backends/cuda/host/runtime.h"
 #include "cli/commands.h"
 #include "core/build_info.h"
 #include "core/machine.h"

@@ -1,4 +1,4 @@
-# The CUDA backend: backends/cuda/*.cu and ops/*/*.cu, linked with the static runtime. The compiler
+# The CUDA backend: backends/cuda and ops, linked with the static runtime. The compiler
 # may be the one of PyPI's wheels, which has lib/ where CMake and nvcc look for lib64/.
 if(NOT CMAKE_CUDA_COMPILER)
   find_program(CMAKE_CUDA_COMPILER nvcc
@@ -50,7 +50,8 @@ if(PESTLE_CUDA_DEBUG)
   target_compile_options(pestle_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-G>)
 endif()
 
-file(GLOB PESTLE_CUDA_SOURCES CONFIGURE_DEPENDS backends/cuda/*.cu ops/*/*.cu)
+file(GLOB PESTLE_CUDA_SOURCES CONFIGURE_DEPENDS 
+  backends/cuda/*/*.cu ops/*/*.cu ops/*/*/*.cu ops/*/*/*/*.cu)
 list(APPEND PESTLE_SOURCES ${PESTLE_CUDA_SOURCES})
 set(PESTLE_CUDA_LIBRARIES CUDA::cudart_static)
 # Only the table's expansion asks, so the other objects are those of a build without CUDA.

@@ -12,6 +12,7 @@ namespace pestle {
 
 struct Op {
   const OpSpec* spec = nullptr;
+  const char* family = "";  // the folder under ops/ that holds the op's own
   Contract contract;
   std::vector<Impl> impls;  // best first, the reference last
   bool has_cuda = false;    // the table lists CUDA implementations, compiled in or not

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backends/cuda/launched.h"
-#include "backends/cuda/runtime.h"
+#include "backends/cuda/host/runtime.h"
+#include "backends/cuda/measure/launched.h"
 #include "core/dispatch.h"
 
 namespace pestle::harness {

@@ -6,7 +6,7 @@
 #include <map>
 #include <vector>
 
-#include "backends/cuda/runtime.h"
+#include "backends/cuda/host/runtime.h"
 
 namespace pestle::harness {
 namespace {

@@ -3,7 +3,7 @@
 #include <array>
 #include <chrono>
 
-#include "backends/cuda/runtime.h"
+#include "backends/cuda/host/runtime.h"
 #include "harness/c_tensor.h"
 #include "harness/cuda_bench.h"
 #include "pestle/pestle.h"

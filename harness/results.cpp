@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <iterator>
 
-#include "backends/cuda/runtime.h"
+#include "backends/cuda/host/runtime.h"
 #include "core/build_info.h"
 #include "core/call_text.h"
 #include "harness/check.h"

@@ -2,16 +2,16 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "backends/cuda/runtime.h"
+#include "backends/cuda/host/runtime.h"
 #include "core/op_table.h"
 #include "core/tuned.h"
 
 // Functions that an op's folder defines; those of an unticked column are never referenced.
-#define PESTLE_OP(name, has_cpu, has_cuda) \
-  namespace pestle::ops::name {            \
-  OpReference reference();                 \
-  std::span<const Impl> cpu();             \
-  std::span<const Impl> cuda();            \
+#define PESTLE_OP(family, name, has_cpu, has_cuda) \
+  namespace pestle::ops::name {                    \
+  OpReference reference();                         \
+  std::span<const Impl> cpu();                     \
+  std::span<const Impl> cuda();                    \
   }
 #include "ops/ops.def"
 #undef PESTLE_OP
@@ -32,6 +32,7 @@ using ImplList = std::span<const Impl> (*)();
 #endif
 
 struct Row {
+  const char* family;
   OpReference (*reference)();
   ImplList cpu;
   ImplList cuda;
@@ -39,8 +40,8 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-#define PESTLE_OP(name, has_cpu, has_cuda)                    \
-  {ops::name::reference, PESTLE_IF_##has_cpu(ops::name::cpu), \
+#define PESTLE_OP(family, name, has_cpu, has_cuda)                     \
+  {#family, ops::name::reference, PESTLE_IF_##has_cpu(ops::name::cpu), \
    PESTLE_CUDA_IF_##has_cuda(ops::name::cuda), static_cast<bool>(has_cuda)},
 #include "ops/ops.def"
 #undef PESTLE_OP
@@ -50,6 +51,7 @@ Op build(const Row& row) {
   const OpReference reference = row.reference();
   Op op;
   op.spec = reference.spec;
+  op.family = row.family;
   op.has_cuda = row.has_cuda;
   auto contract = Contract::compile(*op.spec);
   if (!contract.ok()) {

@@ -21,7 +21,8 @@ def _without_links(text: str) -> str:
 
 def _notes(name: str) -> str:
     """The op's own page: maths, floor, what was measured; one level of headings below ours."""
-    text = (ROOT / "ops" / name / f"{name}.md").read_text()
+    (page,) = (ROOT / "ops").glob(f"**/{name}/{name}.md")
+    text = page.read_text()
     body = re.sub(r"^# .*\n", "", text, count=1)
     body = re.sub(r"^(#+) ", r"#\1 ", body, flags=re.MULTILINE)
     return f"\n## Notes\n\n{_without_links(body)}"

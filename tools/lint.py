@@ -23,13 +23,28 @@ MAY_INCLUDE = {
         "core",
         "formats",
         "backends/cpu/parallel.h",
-        "backends/cuda/launched.h",
-        "backends/cuda/runtime.h",
+        "backends/cuda/measure/launched.h",
+        "backends/cuda/host/runtime.h",
         "include",
     ],
-    "cli": ["core", "formats", "files", "harness", "backends/cpu", "backends/cuda/runtime.h"],
+    "cli": ["core", "formats", "files", "harness", "backends/cpu", "backends/cuda/host/runtime.h"],
     "include": [],
 }
+# family of ops -> families that it may include, besides itself and ops/shared: no circle
+FAMILIES = {
+    "shared": [],
+    "copy": [],
+    "reduce": [],
+    "rope": [],
+    "softmax": [],
+    "quant": ["copy"],
+    "activation": ["quant"],
+    "norm": ["quant"],
+    "attention": ["softmax"],
+    "gemm": ["quant", "activation", "norm", "copy"],
+}
+# Files of a folder itself: more of them are rooms that nobody named. Those of op families hold it.
+MAX_FILES = 25
 FIRST_PARTY = (
     "core", "formats", "backends", "ops", "files", "bindings", "python", "harness", "cli"
 )  # fmt: skip
@@ -45,7 +60,7 @@ LICENSED = re.compile(r'^license(?:\.workspace = true| = "Apache-2\.0")$', re.MU
 
 INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
 GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(")
-OP_ROW = re.compile(r"^PESTLE_OP\((\w+)", re.MULTILINE)
+OP_ROW = re.compile(r"^PESTLE_OP\(([\w/]+), (\w+)", re.MULTILINE)
 
 
 def layer_of(path: str) -> str | None:
@@ -54,7 +69,25 @@ def layer_of(path: str) -> str | None:
     return max(found, key=len, default=None)
 
 
-def include_fault(path: str, target: str) -> str | None:
+def family_fault(path: str, target: str, ops: dict[str, str]) -> str | None:
+    """Of an include within ops/; `ops` has the folder of each op."""
+    if path.count("/") == 1:
+        known = target.count("/") == 1
+        return None if known else f"{path} knows all ops through ops.def, not through {target}"
+    if target.count("/") == 1:
+        return None
+    own, other = path.split("/")[1], target.split("/")[1]
+    if own not in FAMILIES:
+        return f"ops/{own} is no family that tools/lint.py knows"
+    if other not in (own, "shared", *FAMILIES[own]):
+        return f"ops/{own} may not include ops/{other} ({target})"
+    folder = target.rsplit("/", 1)[0]
+    if folder in ops.values() and not path.startswith(folder + "/"):
+        return f"an op includes another op ({target}); share it through their family's folder"
+    return None
+
+
+def include_fault(path: str, target: str, ops: dict[str, str]) -> str | None:
     if target.startswith("pestle/"):
         target = "include/" + target
     layer, wanted = layer_of(path), layer_of(target)
@@ -63,25 +96,20 @@ def include_fault(path: str, target: str) -> str | None:
     if wanted is None:
         generated = target.endswith(".inc") and "/" not in target
         return None if generated else f'"{target}": include paths start at a folder of the root'
-    if layer == "ops":
-        own = path.split("/")[1] if path.count("/") > 1 else None
-        other = (
-            target.split("/")[1] if target.startswith("ops/") and target.count("/") > 1 else None
-        )
-        if other not in (None, own, "common"):
-            return f"an op includes another op ({target}); share it through ops/common"
-        if own is None and other is not None:
-            return f"{path} knows all ops through ops.def, it may not include {target}"
+    if layer == "ops" and target.startswith("ops/") and (fault := family_fault(path, target, ops)):
+        return fault
     if wanted != layer and not {wanted, target} & set(MAY_INCLUDE[layer]):
         return f"{layer} may not include {wanted} ({target})"
     return None
 
 
-def check_code(path: str, lines: list[str], op_name: re.Pattern | None) -> list[tuple[int, str]]:
+def check_code(
+    path: str, lines: list[str], op_name: re.Pattern | None, ops: dict[str, str]
+) -> list[tuple[int, str]]:
     faults = []
     for number, line in enumerate(lines, 1):
         if match := INCLUDE.match(line):
-            if fault := include_fault(path, match[1]):
+            if fault := include_fault(path, match[1], ops):
                 faults.append((number, fault))
             continue
         code = line.split("//")[0]
@@ -97,12 +125,31 @@ def names_license(metadata: str) -> bool:
     return not PACKAGE.search(metadata) or bool(LICENSED.search(metadata))
 
 
-def op_pattern(root: Path) -> re.Pattern | None:
-    """Ops whose name can't be an everyday word: those of several words."""
+def op_folders(root: Path) -> dict[str, str]:
+    """Folder of each op of the table."""
     table = root / "ops/ops.def"
-    names = OP_ROW.findall(table.read_text()) if table.exists() else []
-    names = [name for name in names if "_" in name]
+    rows = OP_ROW.findall(table.read_text()) if table.exists() else []
+    return {name: f"ops/{family}/{name}" for family, name in rows}
+
+
+def op_pattern(ops: dict[str, str]) -> re.Pattern | None:
+    """Ops whose name can't be an everyday word: those of several words."""
+    names = [name for name in ops if "_" in name]
     return re.compile(rf"\b(?:{'|'.join(names)})\b") if names else None
+
+
+def crowded(paths: list[str]) -> list[str]:
+    """Folders of ops and backends with more files than a room should have."""
+    counts: dict[str, int] = {}
+    for path in paths:
+        if path.startswith(("ops/", "backends/")):
+            folder = path.rsplit("/", 1)[0]
+            counts[folder] = counts.get(folder, 0) + 1
+    return [
+        f"{folder}: {count} files; at most {MAX_FILES} belong in a folder"
+        for folder, count in sorted(counts.items())
+        if count > MAX_FILES
+    ]
 
 
 def main() -> int:
@@ -111,7 +158,8 @@ def main() -> int:
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root, capture_output=True, check=True, text=True,
     ).stdout.split("\0")  # fmt: skip
-    op_name = op_pattern(root)
+    ops = op_folders(root)
+    op_name = op_pattern(ops)
     faults = []
     for path in sorted(filter(None, listed)):
         file = root / path
@@ -123,7 +171,8 @@ def main() -> int:
         if len(lines) > MAX_LINES and not path.startswith(UNLIMITED):
             faults.append(f"{path}:{len(lines)}: more than {MAX_LINES} lines; split it by role")
         if file.suffix in CODE:
-            faults += [f"{path}:{n}: {fault}" for n, fault in check_code(path, lines, op_name)]
+            faults += [f"{path}:{n}: {fault}" for n, fault in check_code(path, lines, op_name, ops)]
+    faults += crowded(listed)
     print("\n".join(faults) if faults else f"lint: {len(listed) - 1} files, no fault")
     return 1 if faults else 0
 

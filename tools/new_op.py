@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the first version of a new op: ops/NAME/ and its line in ops/ops.def.
+"""Writes the first version of a new op: ops/FAMILY/NAME/ and its line in ops/ops.def.
 
-usage: tools/new_op.py NAME        (or make new-op NAME=NAME)
+usage: tools/new_op.py FAMILY NAME        (or make new-op FAMILY=FAMILY NAME=NAME)
 
 The op that comes out multiplies by a factor. It compiles, is vectorised and threaded, and passes
 `pestle check NAME` as it is; CONTRIBUTING.md shows how to go on from there.
@@ -26,7 +26,13 @@ RESERVED = re.findall(
 )
 
 
-def complaint(root: Path, name: str) -> str | None:
+def families(root: Path) -> list[str]:
+    """Those that the table has."""
+    return sorted(set(re.findall(r"^PESTLE_OP\(([\w/]+),", (root / "ops/ops.def").read_text(),
+                                 re.MULTILINE)))  # fmt: skip
+
+
+def complaint(root: Path, family: str, name: str) -> str | None:
     """Why `name` can't be a new op here, as a sentence; None if it can."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         return f"'{name}' is no op name; use lower-case words joined by _, such as scale_rows"
@@ -34,46 +40,55 @@ def complaint(root: Path, name: str) -> str | None:
         return f"'{name}' has {len(name)} characters; op names have at most {MAX_NAME}"
     if name in RESERVED:
         return f"'{name}' means something in C++ or in this tree; add a word, such as {name}_rows"
-    if (root / "ops" / name).exists():
-        return f"ops/{name} exists already; edit it, or choose another name"
-    if re.search(rf"^PESTLE_OP\({name},", (root / "ops/ops.def").read_text(), re.MULTILINE):
+    if (
+        not re.fullmatch(r"[a-z0-9_]+(/[a-z0-9_]+)?", family)
+        or not (root / "ops" / family).is_dir()
+    ):
+        known = ", ".join(families(root))
+        return f"there is no folder ops/{family}; families of ops are {known}"
+    if (root / "ops" / family / name).exists():
+        return f"ops/{family}/{name} exists already; edit it, or choose another name"
+    if re.search(rf"^PESTLE_OP\([\w/]+, {name},", (root / "ops/ops.def").read_text(), re.MULTILINE):
         return f"ops/ops.def lists {name} already; remove that line, or choose another name"
-    for header in [*sorted((root / "ops/common").glob("*.h")), root / "include/pestle/pestle.h"]:
+    for header in [*sorted((root / "ops/shared").glob("*.h")), root / "include/pestle/pestle.h"]:
         if re.search(rf"\b(pestle_)?{name}\b\s*[({{]", header.read_text()):
             used = header.relative_to(root)
             return f"{used} uses the name '{name}' for something else; add a word to it"
     return None
 
 
-def scaffold(root: Path, name: str) -> list[str]:
+def scaffold(root: Path, family: str, name: str) -> list[str]:
     """Writes the files and returns their paths. The table's line is last: until then no build
     looks for the op."""
-    folder = root / "ops" / name
+    folder = root / "ops" / family / name
     folder.mkdir()
     written = []
     for role, suffix in ROLES.items():
-        text = (root / f"tools/new_op/{role}.in").read_text().replace("@NAME@", name)
+        text = (root / f"tools/new_op/{role}.in").read_text()
+        text = text.replace("@NAME@", name).replace("@FAMILY@", family)
         file = folder / (name + suffix)
         file.write_text(text)
         written.append(str(file.relative_to(root)))
     table = root / "ops/ops.def"
     text = table.read_text()
-    table.write_text(text + ("" if text.endswith("\n") else "\n") + f"PESTLE_OP({name}, 1, 0)\n")
+    table.write_text(
+        text + ("" if text.endswith("\n") else "\n") + f"PESTLE_OP({family}, {name}, 1, 0)\n"
+    )
     return written
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1 or arguments[0].startswith("-"):
+    if len(arguments) != 2 or arguments[0].startswith("-"):
         print(__doc__.strip(), file=sys.stderr)
         return 2
     root = Path(__file__).resolve().parent.parent
-    name = arguments[0]
-    if fault := complaint(root, name):
+    family, name = arguments
+    if fault := complaint(root, family, name):
         print(f"new_op: {fault}", file=sys.stderr)
         return 1
-    for path in scaffold(root, name):
+    for path in scaffold(root, family, name):
         print(f"wrote {path}")
-    print(f"added PESTLE_OP({name}, 1, 0) to ops/ops.def")
+    print(f"added PESTLE_OP({family}, {name}, 1, 0) to ops/ops.def")
     print(f"next: make cli && build/bin/pestle check {name}")
     return 0
 

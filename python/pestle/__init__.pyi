@@ -83,6 +83,35 @@ def register_layout_op(
 ) -> Callable[[Callable], Callable]: ...
 def strict() -> AbstractContextManager[None]: ...
 
+@dataclass(frozen=True)
+class Layer:
+    name: str
+    format: str | None
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+    relative_error: float | None
+    bytes_before: int
+    bytes_after: int
+    kept_because: str
+    op: str
+    kernel: str
+    why: str
+
+@dataclass(frozen=True)
+class Report:
+    layers: list[Layer]
+    layout: str
+    notes: tuple[str, ...]
+    @property
+    def quantised(self) -> list[Layer]: ...
+    @property
+    def bytes_before(self) -> int: ...
+    @property
+    def bytes_after(self) -> int: ...
+    def to_dict(self) -> dict: ...
+
+def report(model: torch.nn.Module, rows: int = 1) -> Report: ...
+
 
 class PestleError(RuntimeError): ...
 class InvalidArgumentError(PestleError, ValueError): ...
@@ -124,6 +153,18 @@ def load_file(path: str | os.PathLike, device: str | torch.device | None = None,
 
     They lie on the CPU unless `device` is another; `names` picks some of them. `progress` as in
     quantize_file."""
+
+def quantize_(model: torch.nn.Module, recipe: str | os.PathLike | dict | None = None, *, format: str | None = None, layers: dict[str, str] | list[str] | None = None, keep: list[str] | None = None, default_keep: bool | None = None, target_error: float | None = None, scale_search: str | None = None, layout: str | None = None, activations: str = "float", progress: bool | Callable[[str, int, int], object] | None = None) -> Report:
+    """Quantises the weights of a model in place, and returns the report.
+
+    `recipe` is a format such as "nvfp4", the path of a recipe of `pestle quantize`, or a dict with
+    its keys; the options are those of pestle.quantize_file, stand above it, and give the same
+    bytes. `activations`: "row" multiplies FP8 and INT8 weights by activations that are quantised by
+    rows on the way. `progress` as in quantize_file."""
+
+def save_model(model: torch.nn.Module, path: str | os.PathLike, layout: str = "comfy", metadata: dict[str, str] | None = None, **options) -> None:
+    """Writes a safetensors file that ComfyUI, `pestle` and load_model_ read; `options` are those of
+    pestle.save_file."""
 
 def quantize_fp8(
     x: Tensor, scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, transposed: bool = False, q_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
@@ -1028,7 +1069,7 @@ def copy(
     Returns:
         out: the copy: any strides; of another dtype, each element rounded once
 
-    Defined in ops/copy/copy.md
+    Defined in ops/copy/copy/copy.md
     """
 
 def stochastic_cast(
@@ -1044,7 +1085,7 @@ def stochastic_cast(
     Returns:
         out: rounded up in magnitude with the probability of what is cut off
 
-    Defined in ops/stochastic_cast/stochastic_cast.md
+    Defined in ops/copy/stochastic_cast/stochastic_cast.md
     """
 
 def reduce(
@@ -1063,7 +1104,7 @@ def reduce(
     Returns:
         out: one value for each set
 
-    Defined in ops/reduce/reduce.md
+    Defined in ops/reduce/reduce/reduce.md
     """
 
 def reduce_backward(
@@ -1083,7 +1124,7 @@ def reduce_backward(
     Returns:
         d_x: gradient of x
 
-    Defined in ops/reduce_backward/reduce_backward.md
+    Defined in ops/reduce/reduce_backward/reduce_backward.md
     """
 
 def argmax(
@@ -1100,7 +1141,7 @@ def argmax(
     Returns:
         out: place of the largest among the reduced elements, in row-major order; the first of equal ones; -1 of none
 
-    Defined in ops/argmax/argmax.md
+    Defined in ops/reduce/argmax/argmax.md
     """
 
 def argmin(
@@ -1117,7 +1158,7 @@ def argmin(
     Returns:
         out: place of the smallest among the reduced elements, in row-major order; the first of equal ones; -1 of none
 
-    Defined in ops/argmin/argmin.md
+    Defined in ops/reduce/argmin/argmin.md
     """
 
 def swizzle_scales(
@@ -1499,7 +1540,7 @@ def rms_norm(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1910.07467; ops/rms_norm/rms_norm.md
+    Defined in arXiv:1910.07467; ops/norm/rms_norm/rms_norm.md
     """
 
 def layer_norm(
@@ -1539,7 +1580,7 @@ def layer_norm(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1607.06450; ops/layer_norm/layer_norm.md
+    Defined in arXiv:1607.06450; ops/norm/layer_norm/layer_norm.md
     """
 
 def adaln(
@@ -1580,7 +1621,7 @@ def adaln(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:2212.09748; ops/adaln/adaln.md
+    Defined in arXiv:2212.09748; ops/norm/adaln/adaln.md
     """
 
 def rms_adaln(
@@ -1621,7 +1662,7 @@ def rms_adaln(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:2212.09748; ops/rms_adaln/rms_adaln.md
+    Defined in arXiv:2212.09748; ops/norm/rms_adaln/rms_adaln.md
     """
 
 def rms_norm_backward(
@@ -1651,7 +1692,7 @@ def rms_norm_backward(
         M must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/rms_norm/rms_norm.md
+    Defined in ops/norm/rms_norm/rms_norm.md
     """
 
 def layer_norm_backward(
@@ -1681,7 +1722,7 @@ def layer_norm_backward(
         M must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/layer_norm/layer_norm.md
+    Defined in ops/norm/layer_norm/layer_norm.md
     """
 
 def adaln_backward(
@@ -1712,7 +1753,7 @@ def adaln_backward(
         M must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/adaln/adaln.md
+    Defined in ops/norm/adaln/adaln.md
     """
 
 def rms_adaln_backward(
@@ -1743,7 +1784,7 @@ def rms_adaln_backward(
         M must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/rms_adaln/rms_adaln.md
+    Defined in ops/norm/rms_adaln/rms_adaln.md
     """
 
 def activation(
@@ -1901,7 +1942,7 @@ def group_norm(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1803.08494; ops/group_norm/group_norm.md
+    Defined in arXiv:1803.08494; ops/norm/group_norm/group_norm.md
     """
 
 def group_norm_backward(
@@ -1944,7 +1985,7 @@ def group_norm_backward(
         the batch must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/group_norm_backward/group_norm_backward.md
+    Defined in ops/norm/group_norm_backward/group_norm_backward.md
     """
 
 def matmul(
@@ -2297,7 +2338,7 @@ def rms_norm_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1910.07467; ops/rms_norm/rms_norm.md
+    Defined in arXiv:1910.07467; ops/norm/rms_norm/rms_norm.md
     """
 
 def layer_norm_(
@@ -2339,7 +2380,7 @@ def layer_norm_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1607.06450; ops/layer_norm/layer_norm.md
+    Defined in arXiv:1607.06450; ops/norm/layer_norm/layer_norm.md
     """
 
 def adaln_(
@@ -2382,7 +2423,7 @@ def adaln_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:2212.09748; ops/adaln/adaln.md
+    Defined in arXiv:2212.09748; ops/norm/adaln/adaln.md
     """
 
 def rms_adaln_(
@@ -2425,7 +2466,7 @@ def rms_adaln_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:2212.09748; ops/rms_adaln/rms_adaln.md
+    Defined in arXiv:2212.09748; ops/norm/rms_adaln/rms_adaln.md
     """
 
 def activation_(
@@ -2533,5 +2574,5 @@ def group_norm_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1803.08494; ops/group_norm/group_norm.md
+    Defined in arXiv:1803.08494; ops/norm/group_norm/group_norm.md
     """

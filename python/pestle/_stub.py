@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 from . import _contract, _files, _source, errors
 from ._forms import forms_of
 from ._functions import names
+from .quantized import models
 
 _HEAD = """# Made from the table by tools/python_stub.sh: do not edit.
 import os
@@ -92,6 +94,35 @@ def register_layout_op(
     torch_op: object, layout_cls: type[QuantizedLayout]
 ) -> Callable[[Callable], Callable]: ...
 def strict() -> AbstractContextManager[None]: ...
+
+@dataclass(frozen=True)
+class Layer:
+    name: str
+    format: str | None
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+    relative_error: float | None
+    bytes_before: int
+    bytes_after: int
+    kept_because: str
+    op: str
+    kernel: str
+    why: str
+
+@dataclass(frozen=True)
+class Report:
+    layers: list[Layer]
+    layout: str
+    notes: tuple[str, ...]
+    @property
+    def quantised(self) -> list[Layer]: ...
+    @property
+    def bytes_before(self) -> int: ...
+    @property
+    def bytes_after(self) -> int: ...
+    def to_dict(self) -> dict: ...
+
+def report(model: torch.nn.Module, rows: int = 1) -> Report: ...
 """
 
 
@@ -105,7 +136,8 @@ def _errors() -> list[str]:
 
 def _file_function(function) -> str:
     doc = inspect.getdoc(function).replace("\n", "\n    ")
-    parameters = str(inspect.signature(function)).replace("'", "")
+    parameters = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(function)))
+    parameters = parameters.replace("nn.Module", "torch.nn.Module").replace("'", '"')
     return f'def {function.__name__}{parameters}:\n    """{doc}"""'
 
 
@@ -122,7 +154,7 @@ def _function(name: str) -> str:
 def text() -> str:
     parts = [_HEAD, "\n".join(_errors())]
     files = (_files.quantize_file, _files.dequantize_file, _files.inspect, _files.diff)
-    files += (_files.save_file, _files.load_file)
+    files += (_files.save_file, _files.load_file, models.quantize_, models.save_model)
     parts += [
         "class DecodedError(UnsupportedError): ...",
         *(_file_function(function) for function in files),

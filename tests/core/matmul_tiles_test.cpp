@@ -1,7 +1,7 @@
 // Which tile a matrix product takes, on a machine of 132 multiprocessors.
 #include <gtest/gtest.h>
 
-#include "ops/common/matmul_tiles.h"
+#include "ops/gemm/select/matmul_tiles.h"
 
 namespace pestle::ops {
 namespace {

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "ops/common/matmul_tuned.h"
+#include "ops/gemm/select/matmul_tuned.h"
 
 namespace pestle::ops {
 namespace {

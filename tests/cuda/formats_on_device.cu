@@ -8,8 +8,8 @@
 #include <cstring>
 #include <vector>
 
-#include "backends/cuda/device.h"
-#include "backends/cuda/device/fp8.cuh"
+#include "backends/cuda/device/numeric/fp8.cuh"
+#include "backends/cuda/host/device.h"
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "formats/e5m2.h"

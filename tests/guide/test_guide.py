@@ -89,13 +89,13 @@ def test_generated_files_have_it(followed):
 
 
 def test_lint_accepts_it(followed):
-    own = f"ops/{OP}/*.h ops/{OP}/*.cpp"
+    own = f"ops/activation/{OP}/*.h ops/activation/{OP}/*.cpp"
     run = bash(followed, f"git init -q . && python3 tools/lint.py && clang-format -n -Werror {own}")
     assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_broken_reference_is_found(followed):
-    reference = followed / f"ops/{OP}/{OP}_ref.cpp"
+    reference = followed / f"ops/activation/{OP}/{OP}_ref.cpp"
     before = reference.read_text()
     run = bash(followed, f"sed -i 's/value > 0/value > 1/' {reference} && make cli")
     assert run.returncode == 0, said(run, "make cli")
@@ -112,14 +112,21 @@ def test_broken_reference_is_found(followed):
         ("quantize_fp8", "exists already"),
         ("class", "means something in C++"),
         ("x" * 33, "at most 32"),
-        ("load", "ops/common/element.h uses the name"),
+        ("load", "ops/shared/element.h uses the name"),
         ("call", "include/pestle/pestle.h uses the name"),
     ],
 )
 def test_scaffold_refuses(copy, name, sentence):
     before = (copy / "ops/ops.def").read_text()
-    run = bash(copy, f"tools/new_op.py '{name}'")
+    family = "quant/rowwise" if name == "quantize_fp8" else "activation"
+    run = bash(copy, f"tools/new_op.py {family} '{name}'")
     assert run.returncode == 1
     assert run.stderr.startswith("new_op: ") and sentence in run.stderr, run.stderr
     assert run.stderr.count("\n") == 1
     assert (copy / "ops/ops.def").read_text() == before
+
+
+def test_scaffold_knows_the_families(copy):
+    run = bash(copy, "tools/new_op.py nowhere scale_rows")
+    assert run.returncode == 1
+    assert "no folder ops/nowhere; families of ops are activation, copy, gemm," in run.stderr

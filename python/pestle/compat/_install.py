@@ -8,6 +8,8 @@ import sys
 NAME = "comfy_kitchen"
 _OURS = "pestle.compat.comfy_kitchen"
 _LEAST = (0, 2, 31)
+_MODULES = ("allocation", "backends", "constraints", "exceptions", "flash_attention", "float_utils",
+            "gated_delta", "registry", "sage_attention", "scaled_mm_v2", "tensor")  # fmt: skip
 _DEFAULT_PRIORITY = ("cuda", "triton", "eager")
 
 
@@ -56,7 +58,7 @@ def _alias() -> None:
             " call pestle.compat.install(as_comfy_kitchen=True) first"
         )
     importlib.import_module(_OURS)
-    for name in ("allocation", "constraints", "exceptions", "float_utils", "registry", "tensor"):
+    for name in _MODULES:
         importlib.import_module(f"{_OURS}.{name}")
     for alias, name in _aliases().items():
         sys.modules[alias] = sys.modules[name]

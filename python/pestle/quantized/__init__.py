@@ -16,22 +16,30 @@ from .layout import (
 )
 from .layouts import *  # noqa: F403
 from .layouts import __all__ as _layouts
+from .models import quantize_, save_model, state_dict
+from .report import Layer, Report, report
 from .tensor import QuantizedTensor, dequantize_args
 
 __all__ = [
     "BaseLayoutParams",
     "DecodeWarning",
     "DecodedError",
+    "Layer",
     "QuantizedLayout",
     "QuantizedTensor",
+    "Report",
     "decodes",
     "dequantize_args",
     "get_cuda_capability",
     "get_layout_class",
     "handlers",
     "layouts",
+    "quantize_",
     "register_layout_class",
     "register_layout_op",
+    "report",
+    "save_model",
+    "state_dict",
     "strict",
     *_layouts,
 ]

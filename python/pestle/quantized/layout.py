@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+import pestle
+
 from ..errors import InvalidArgumentError
 from ._geometry import Field
 
@@ -173,7 +175,11 @@ class QuantizedLayout:
     @classmethod
     def linear(cls, x: torch.Tensor, qdata: torch.Tensor, params: Any, bias, out_dtype):
         """x @ W^T + bias for floating-point x; NotImplemented where there is no kernel."""
-        return NotImplemented
+        call = cls.kernel_call(x, qdata, params)
+        if call is None:
+            return NotImplemented
+        op, tensors, options = call
+        return getattr(pestle, op)(*tensors, bias=bias, out_dtype=out_dtype, **options)
 
     @classmethod
     def scaled_mm(cls, a, b, bias, out_dtype):
@@ -182,7 +188,7 @@ class QuantizedLayout:
 
     @classmethod
     def kernel_call(cls, x: torch.Tensor, qdata: torch.Tensor, params: Any) -> tuple | None:
-        """The op that `linear` calls for such an x, its tensors and its attributes, for why()."""
+        """The op that multiplies by the weight, its tensors and its attributes."""
         return None
 
     @classmethod

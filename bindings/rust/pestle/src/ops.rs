@@ -462,20 +462,20 @@ op! {
 }
 
 op! {
-    copy "Copies a tensor: any strides on both sides, with or without a change of dtype. Source: ops/copy/copy.md" 2
+    copy "Copies a tensor: any strides on both sides, with or without a change of dtype. Source: ops/copy/copy/copy.md" 2
     must 0 read x "what is copied: any strides, so also a permuted view. `bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool` of `[*M]`";
     must 1 out out "the copy: any strides; of another dtype, each element rounded once. `bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool` of `[*M]`";
 }
 
 op! {
-    stochastic_cast "Rounds f32 to bf16 stochastically, by a seed. Source: ops/stochastic_cast/stochastic_cast.md" 3
+    stochastic_cast "Rounds f32 to bf16 stochastically, by a seed. Source: ops/copy/stochastic_cast/stochastic_cast.md" 3
     must 0 read x "values to round. `f32` of `[*M]`";
     must 1 out out "rounded up in magnitude with the probability of what is cut off. `bf16` of `[*M]`";
     may 2 int seed "Philox seed; element i in row-major order uses 16 bits of block i / 8";
 }
 
 op! {
-    reduce "Reduces a tensor over any set of its dimensions. Source: ops/reduce/reduce.md" 6
+    reduce "Reduces a tensor over any set of its dimensions. Source: ops/reduce/reduce/reduce.md" 6
     must 0 read x "any values. `bf16|f16|f32` of `[*M]`";
     must 1 out out "one value for each set. `as_x: =x; f32: f32` of `[reduced(*M, dims, keepdim)]`";
     may 2 choice op Op { Sum c"sum", Mean c"mean", Amax c"amax", Amin c"amin", Max c"max", Min c"min", Prod c"prod", Norm c"norm", Logsumexp c"logsumexp", } "what is made of the elements; max and min are amax and amin, norm is the Euclidean one";
@@ -485,7 +485,7 @@ op! {
 }
 
 op! {
-    reduce_backward "Gradient of reduce. Source: ops/reduce_backward/reduce_backward.md" 7
+    reduce_backward "Gradient of reduce. Source: ops/reduce/reduce_backward/reduce_backward.md" 7
     must 0 read d_out "gradient of what reduce gave. `bf16|f16|f32` of `[reduced(*M, dims, keepdim)]`";
     must 1 read x "what was reduced. `bf16|f16|f32` of `[*M]`";
     must 2 read y "what reduce gave; norm and logsumexp use it. `bf16|f16|f32` of `[reduced(*M, dims, keepdim)]`";
@@ -496,7 +496,7 @@ op! {
 }
 
 op! {
-    argmax "Place of the largest element over any set of dimensions. Source: ops/argmax/argmax.md" 4
+    argmax "Place of the largest element over any set of dimensions. Source: ops/reduce/argmax/argmax.md" 4
     must 0 read x "any values; NaN counts as the largest. `bf16|f16|f32` of `[*M]`";
     must 1 out out "place of the largest among the reduced elements, in row-major order; the first of equal ones; -1 of none. `i64` of `[reduced(*M, dims, keepdim)]`";
     may 2 int dims "the dimensions to reduce, a bit for each: bit 0 is x's first; -1 is all of them";
@@ -504,7 +504,7 @@ op! {
 }
 
 op! {
-    argmin "Place of the smallest element over any set of dimensions. Source: ops/argmin/argmin.md" 4
+    argmin "Place of the smallest element over any set of dimensions. Source: ops/reduce/argmin/argmin.md" 4
     must 0 read x "any values; NaN counts as the smallest. `bf16|f16|f32` of `[*M]`";
     must 1 out out "place of the smallest among the reduced elements, in row-major order; the first of equal ones; -1 of none. `i64` of `[reduced(*M, dims, keepdim)]`";
     may 2 int dims "the dimensions to reduce, a bit for each: bit 0 is x's first; -1 is all of them";
@@ -656,7 +656,7 @@ op! {
 }
 
 op! {
-    rms_norm "Divides each row by the root of its mean square (plus eps), times weight, plus bias; the row may be a sum with a residual, the result quantised. Source: arXiv:1910.07467; ops/rms_norm/rms_norm.md" 17
+    rms_norm "Divides each row by the root of its mean square (plus eps), times weight, plus bias; the row may be a sum with a residual, the result quantised. Source: arXiv:1910.07467; ops/norm/rms_norm/rms_norm.md" 17
     must 0 read x "rows to normalise. `bf16|f16|f32` of `[*M, K]`";
     may 1 read residual "added to gate * x before the norm. `=x` of `[*M, K]`";
     may 2 read gate "multiplies x before the residual is added; M/G neighbouring rows share a row of it. `bf16|f16|f32` of `[*G, K]`";
@@ -677,7 +677,7 @@ op! {
 }
 
 op! {
-    layer_norm "Subtracts each row's mean and divides by its standard deviation (variance plus eps), times weight, plus bias; the row may be a sum with a residual, the result quantised. Source: arXiv:1607.06450; ops/layer_norm/layer_norm.md" 17
+    layer_norm "Subtracts each row's mean and divides by its standard deviation (variance plus eps), times weight, plus bias; the row may be a sum with a residual, the result quantised. Source: arXiv:1607.06450; ops/norm/layer_norm/layer_norm.md" 17
     must 0 read x "rows to normalise. `bf16|f16|f32` of `[*M, K]`";
     may 1 read residual "added to gate * x before the norm. `=x` of `[*M, K]`";
     may 2 read gate "multiplies x before the residual is added; M/G neighbouring rows share a row of it. `bf16|f16|f32` of `[*G, K]`";
@@ -698,7 +698,7 @@ op! {
 }
 
 op! {
-    adaln "Layer norm whose rows, or groups of rows, have a modulation of their own: norm * (1 + scale) + shift. Source: arXiv:2212.09748; ops/adaln/adaln.md" 18
+    adaln "Layer norm whose rows, or groups of rows, have a modulation of their own: norm * (1 + scale) + shift. Source: arXiv:2212.09748; ops/norm/adaln/adaln.md" 18
     must 0 read x "rows to normalise. `bf16|f16|f32` of `[*M, K]`";
     must 4 read scale "modulation: the norm is multiplied by 1 + scale; M/G neighbouring rows share a row of it. `bf16|f16|f32` of `[*G, K]`";
     must 5 read shift "modulation: added at the end. `bf16|f16|f32` of `[*G, K]`";
@@ -720,7 +720,7 @@ op! {
 }
 
 op! {
-    rms_adaln "RMS norm whose rows, or groups of rows, have a modulation of their own: norm * (1 + scale) + shift. Source: arXiv:2212.09748; ops/rms_adaln/rms_adaln.md" 18
+    rms_adaln "RMS norm whose rows, or groups of rows, have a modulation of their own: norm * (1 + scale) + shift. Source: arXiv:2212.09748; ops/norm/rms_adaln/rms_adaln.md" 18
     must 0 read x "rows to normalise. `bf16|f16|f32` of `[*M, K]`";
     must 4 read scale "modulation: the norm is multiplied by 1 + scale; M/G neighbouring rows share a row of it. `bf16|f16|f32` of `[*G, K]`";
     must 5 read shift "modulation: added at the end. `bf16|f16|f32` of `[*G, K]`";
@@ -742,7 +742,7 @@ op! {
 }
 
 op! {
-    rms_norm_backward "Gradients of rms_norm: of x, residual, gate and all parameters, from x and the gradient of out. Source: ops/rms_norm/rms_norm.md" 13
+    rms_norm_backward "Gradients of rms_norm: of x, residual, gate and all parameters, from x and the gradient of out. Source: ops/norm/rms_norm/rms_norm.md" 13
     must 0 read x "rows to normalise. `bf16|f16|f32` of `[*M, K]`";
     must 1 read d_out "gradient of out. `=x` of `[*M, K]`";
     must 7 out d_x "gradient of x. `=x` of `[*M, K]`";
@@ -759,7 +759,7 @@ op! {
 }
 
 op! {
-    layer_norm_backward "Gradients of layer_norm: of x, residual, gate and all parameters, from x and the gradient of out. Source: ops/layer_norm/layer_norm.md" 13
+    layer_norm_backward "Gradients of layer_norm: of x, residual, gate and all parameters, from x and the gradient of out. Source: ops/norm/layer_norm/layer_norm.md" 13
     must 0 read x "rows to normalise. `bf16|f16|f32` of `[*M, K]`";
     must 1 read d_out "gradient of out. `=x` of `[*M, K]`";
     must 7 out d_x "gradient of x. `=x` of `[*M, K]`";
@@ -776,7 +776,7 @@ op! {
 }
 
 op! {
-    adaln_backward "Gradients of adaln: of x, residual, gate and all parameters, from x and the gradient of out. Source: ops/adaln/adaln.md" 14
+    adaln_backward "Gradients of adaln: of x, residual, gate and all parameters, from x and the gradient of out. Source: ops/norm/adaln/adaln.md" 14
     must 0 read x "rows to normalise. `bf16|f16|f32` of `[*M, K]`";
     must 1 read d_out "gradient of out. `=x` of `[*M, K]`";
     must 5 read scale "modulation: the norm is multiplied by 1 + scale; M/G neighbouring rows share a row of it. `bf16|f16|f32` of `[*G, K]`";
@@ -794,7 +794,7 @@ op! {
 }
 
 op! {
-    rms_adaln_backward "Gradients of rms_adaln: of x, residual, gate and all parameters, from x and the gradient of out. Source: ops/rms_adaln/rms_adaln.md" 14
+    rms_adaln_backward "Gradients of rms_adaln: of x, residual, gate and all parameters, from x and the gradient of out. Source: ops/norm/rms_adaln/rms_adaln.md" 14
     must 0 read x "rows to normalise. `bf16|f16|f32` of `[*M, K]`";
     must 1 read d_out "gradient of out. `=x` of `[*M, K]`";
     must 5 read scale "modulation: the norm is multiplied by 1 + scale; M/G neighbouring rows share a row of it. `bf16|f16|f32` of `[*G, K]`";
@@ -865,7 +865,7 @@ op! {
 }
 
 op! {
-    group_norm "Normalises groups of neighbouring channels of each sample to mean 0 and variance 1, then weight and bias a channel, modulation a sample and channel, and silu if asked; what is normalised may be a sum with a residual, the result quantised. Source: arXiv:1803.08494; ops/group_norm/group_norm.md" 21
+    group_norm "Normalises groups of neighbouring channels of each sample to mean 0 and variance 1, then weight and bias a channel, modulation a sample and channel, and silu if asked; what is normalised may be a sum with a residual, the result quantised. Source: arXiv:1803.08494; ops/norm/group_norm/group_norm.md" 21
     must 0 read x "batch, channels, and any dimensions behind them. `bf16|f16|f32` of `[*M, K]`";
     may 1 read weight "multiplies each channel. `f32|bf16|f16` of `[C]`";
     may 2 read bias "added to each channel after weight. `f32|bf16|f16` of `[C]`";
@@ -890,7 +890,7 @@ op! {
 }
 
 op! {
-    group_norm_backward "Gradients of group_norm: of x, weight, bias, residual, gate, scale and shift, from the inputs and the gradients of out and residual_out. Source: ops/group_norm_backward/group_norm_backward.md" 19
+    group_norm_backward "Gradients of group_norm: of x, weight, bias, residual, gate, scale and shift, from the inputs and the gradients of out and residual_out. Source: ops/norm/group_norm_backward/group_norm_backward.md" 19
     must 0 read x "batch, channels, and any dimensions behind them. `bf16|f16|f32` of `[*M, K]`";
     must 1 read d_out "gradient of out. `=x` of `[*M, K]`";
     must 9 out d_x "gradient of x. `=x` of `[*M, K]`";

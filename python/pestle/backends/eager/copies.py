@@ -1,4 +1,4 @@
-"""copy: casts by the rules of ops/copy/copy.md."""
+"""copy: casts by the rules of ops/copy/copy/copy.md."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""rms_norm, layer_norm, adaln, rms_adaln and their gradients; the maths: ops/common/norm_rows.h.
-f32, one rounding; codes are those of the stand-alone quantisers for the rounded output."""
+"""rms_norm, layer_norm, adaln, rms_adaln and their gradients.
+
+The maths: ops/norm/forward/norm_rows.h. f32, one rounding; codes are those of the stand-alone
+quantisers for the rounded output."""
 
 from __future__ import annotations
 

@@ -53,6 +53,14 @@ def rows_of(qdata: torch.Tensor, params) -> torch.Tensor:
     return qdata if qdata.shape[-2] == rows else qdata[:rows]
 
 
+def scales_of(scales: torch.Tensor, params) -> torch.Tensor:
+    """Block scales without rows that are padding: in tiles padding is part of the layout."""
+    if params.scale_layout == "swizzled":
+        return scales
+    rows = params.orig_shape[-2]
+    return scales if scales.shape[-2] == rows else scales[:rows]
+
+
 def check_choice(layout: str, name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         listed = ", ".join(choices)

@@ -11,7 +11,7 @@ import pestle
 from ..._contract import DTYPES
 from .._geometry import CODES, NIBBLES, WHOLE, Field
 from ..layout import BaseLayoutParams, QuantizedLayout
-from ._common import given_scale, matrix, rounding, rows_of, widened
+from ._common import given_scale, matrix, rounding, rows_of, scales_of, widened
 
 E8M0 = DTYPES["e8m0"]  # uint8 where torch has no such dtype
 
@@ -96,15 +96,9 @@ class TensorCoreNVFP4Layout(QuantizedLayout):
 
     @classmethod
     def kernel_call(cls, x, qdata, params):
-        tensors = (widened(x, qdata.shape[-1] * 2), rows_of(qdata, params), params.block_scale)
-        return "linear_nvfp4", (*tensors, params.scale), cls._order(params)
-
-    @classmethod
-    def linear(cls, x, qdata, params, bias, out_dtype):
-        return pestle.linear_nvfp4(
-            widened(x, qdata.shape[-1] * 2), rows_of(qdata, params), params.block_scale,
-            params.scale, bias=bias, out_dtype=out_dtype, **cls._order(params),
-        )  # fmt: skip
+        codes, scales = rows_of(qdata, params), scales_of(params.block_scale, params)
+        tensors = (widened(x, qdata.shape[-1] * 2), codes, scales, params.scale)
+        return "linear_nvfp4", tensors, cls._order(params)
 
     @classmethod
     def scaled_mm(cls, a, b, bias, out_dtype):
@@ -112,8 +106,9 @@ class TensorCoreNVFP4Layout(QuantizedLayout):
         if not issubclass(a._layout, TensorCoreNVFP4Layout) or cls._order(of_a) != cls._order(of_b):
             return NotImplemented
         return pestle.scaled_mm_nvfp4(
-            rows_of(a._qdata, of_a), rows_of(b._qdata, of_b), of_a.block_scale, of_b.block_scale,
-            of_a.scale, of_b.scale, bias=bias, out_dtype=out_dtype, **cls._order(of_b),
+            rows_of(a._qdata, of_a), rows_of(b._qdata, of_b), scales_of(of_a.block_scale, of_a),
+            scales_of(of_b.block_scale, of_b), of_a.scale, of_b.scale, bias=bias,
+            out_dtype=out_dtype, **cls._order(of_b),
         )  # fmt: skip
 
 
@@ -167,15 +162,9 @@ class TensorCoreMXFP8Layout(QuantizedLayout):
 
     @classmethod
     def kernel_call(cls, x, qdata, params):
-        tensors = (widened(x, qdata.shape[-1]), rows_of(qdata, params), params.scale)
+        codes, scales = rows_of(qdata, params), scales_of(params.scale, params)
+        tensors = (widened(x, qdata.shape[-1]), codes, scales)
         return "linear_mxfp8", tensors, {"scale_layout": params.scale_layout}
-
-    @classmethod
-    def linear(cls, x, qdata, params, bias, out_dtype):
-        return pestle.linear_mxfp8(
-            widened(x, qdata.shape[-1]), rows_of(qdata, params), params.scale, bias=bias,
-            scale_layout=params.scale_layout, out_dtype=out_dtype,
-        )  # fmt: skip
 
     @classmethod
     def scaled_mm(cls, a, b, bias, out_dtype):
@@ -186,8 +175,9 @@ class TensorCoreMXFP8Layout(QuantizedLayout):
         ):
             return NotImplemented
         return pestle.scaled_mm_mxfp8(
-            rows_of(a._qdata, of_a), rows_of(b._qdata, of_b), of_a.scale, of_b.scale, bias=bias,
-            scale_layout=of_b.scale_layout, out_dtype=out_dtype,
+            rows_of(a._qdata, of_a), rows_of(b._qdata, of_b), scales_of(of_a.scale, of_a),
+            scales_of(of_b.scale, of_b), bias=bias, scale_layout=of_b.scale_layout,
+            out_dtype=out_dtype,
         )  # fmt: skip
 
 
@@ -238,12 +228,6 @@ class MXFP4Layout(QuantizedLayout):
 
     @classmethod
     def kernel_call(cls, x, qdata, params):
-        tensors = (widened(x, qdata.shape[-1] * 2), rows_of(qdata, params), params.scale)
+        codes, scales = rows_of(qdata, params), scales_of(params.scale, params)
+        tensors = (widened(x, qdata.shape[-1] * 2), codes, scales)
         return "linear_mxfp4", tensors, cls._order(params)
-
-    @classmethod
-    def linear(cls, x, qdata, params, bias, out_dtype):
-        return pestle.linear_mxfp4(
-            widened(x, qdata.shape[-1] * 2), rows_of(qdata, params), params.scale, bias=bias,
-            out_dtype=out_dtype, **cls._order(params),
-        )  # fmt: skip

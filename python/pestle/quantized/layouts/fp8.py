@@ -34,13 +34,6 @@ class _FP8(QuantizedLayout):
         return "linear_fp8", (x, qdata, params.scale), how
 
     @classmethod
-    def linear(cls, x, qdata, params, bias, out_dtype):
-        return pestle.linear_fp8(
-            x, qdata, params.scale, bias=bias, granularity=cls.granularity(params),
-            activations=params.activations, out_dtype=out_dtype,
-        )  # fmt: skip
-
-    @classmethod
     def scaled_mm(cls, a, b, bias, out_dtype):
         if not issubclass(a._layout, _FP8):
             return NotImplemented

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from math import lcm
 
@@ -83,11 +84,6 @@ class INT4Layout(QuantizedLayout):
         tensors = tensors if params.zero is None else (*tensors, params.zero)
         return "linear_int4", tensors, cls._how(params)
 
-    @classmethod
-    def linear(cls, x, qdata, params, bias, out_dtype):
-        how = {"bias": bias, "out_dtype": out_dtype, **cls._how(params)}
-        return pestle.linear_int4(x, qdata, params.scale, params.zero, **how)
-
 
 class TensorCoreConvRotW4A4Layout(QuantizedLayout):
     """INT4 of the rotated weight, a scale for each row. Activations stay as they are."""
@@ -166,11 +162,6 @@ class TensorCoreConvRotW4A4Layout(QuantizedLayout):
     def kernel_call(cls, x, qdata, params):
         return "linear_int4", (x, *cls._tensors(qdata, params)), cls._how(params)
 
-    @classmethod
-    def linear(cls, x, qdata, params, bias, out_dtype):
-        how = {"bias": bias, "out_dtype": out_dtype, **cls._how(params)}
-        return pestle.linear_int4(x, *cls._tensors(qdata, params), **how)
-
 
 class AsymW4A8Int8Layout(QuantizedLayout):
     """Indices into a codebook, an E4M3 scale for 16 columns, an f32 scale for each row."""
@@ -230,7 +221,9 @@ class AsymW4A8Int8Layout(QuantizedLayout):
             if value != only:
                 raise NotImplementedError(f"W4A8: {name} is {value}: Pestle makes {only} alone")
         if stochastic_rounding:
-            raise NotImplementedError("W4A8: its codes are searched for, not rounded: give seed 0")
+            warnings.warn(
+                "W4A8: its codes are searched for, not rounded: the seed is not used", stacklevel=2
+            )
         table = codebook_tensor
         if table is None:
             table = torch.tensor(W4A8, dtype=torch.float32, device=tensor.device)
@@ -262,7 +255,11 @@ class AsymW4A8Int8Layout(QuantizedLayout):
     @classmethod
     def requantize_kwargs(cls, qtensor):
         params = qtensor._params
-        return {"convrot_groupsize": params.convrot_groupsize, "codebook_tensor": params.codebook}
+        return {
+            "group_size": params.group_size,
+            "convrot_groupsize": params.convrot_groupsize,
+            "codebook_tensor": params.codebook,
+        }
 
     @classmethod
     def geometry(cls, params):
@@ -282,8 +279,3 @@ class AsymW4A8Int8Layout(QuantizedLayout):
             (x, *cls._tensors(qdata, params)),
             {"hadamard": params.convrot_groupsize},
         )
-
-    @classmethod
-    def linear(cls, x, qdata, params, bias, out_dtype):
-        how = {"hadamard": params.convrot_groupsize, "bias": bias, "out_dtype": out_dtype}
-        return pestle.linear_w4a8(x, *cls._tensors(qdata, params), **how)

@@ -148,14 +148,6 @@ class TensorWiseINT8Layout(QuantizedLayout):
         return "linear_int8", (x, qdata, scale), how | {"activations": params.activations}
 
     @classmethod
-    def linear(cls, x, qdata, params, bias, out_dtype):
-        scale, granularity = cls._scale(qdata, params)
-        return pestle.linear_int8(
-            x, qdata, scale, bias=bias, granularity=granularity, hadamard=params.hadamard,
-            activations=params.activations, out_dtype=out_dtype,
-        )  # fmt: skip
-
-    @classmethod
     def scaled_mm(cls, a, b, bias, out_dtype):
         if not issubclass(a._layout, TensorWiseINT8Layout):
             return NotImplemented
@@ -222,8 +214,3 @@ class INT8GroupLayout(QuantizedLayout):
     @classmethod
     def kernel_call(cls, x, qdata, params):
         return "linear_int8", (x, qdata, params.scale), cls._how(params)
-
-    @classmethod
-    def linear(cls, x, qdata, params, bias, out_dtype):
-        how = {"bias": bias, "out_dtype": out_dtype, **cls._how(params)}
-        return pestle.linear_int8(x, qdata, params.scale, **how)

@@ -115,19 +115,19 @@ class TensorCoreSVDQuantW4A4Layout(QuantizedLayout):
         raise UnsupportedError(_SVDQUANT)
 
     @classmethod
+    def get_out_features_from_storage(cls, qdata: torch.Tensor) -> int:
+        """Rows of the weight: codes lie row by row, or in tiles of 128 rows."""
+        return qdata.shape[0] * 128 if qdata.ndim == 4 else qdata.shape[0]
+
+    @classmethod
     def supports_fast_matmul(cls):
         return False
 
     @classmethod
     def get_plain_tensors(cls, qtensor):
         params = qtensor._params
-        return (
-            qtensor._qdata,
-            params.scale,
-            params.proj_down,
-            params.proj_up,
-            params.smooth_factor,
-        )
+        tensors = (params.scale, params.smooth_factor, params.proj_down, params.proj_up)
+        return (qtensor._qdata, *tensors)
 
     @classmethod
     def state_dict_tensors(cls, qdata, params):

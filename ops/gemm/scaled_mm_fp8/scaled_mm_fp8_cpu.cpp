@@ -1,0 +1,54 @@
+// scaled_mm_fp8 on the CPU: decodes a to f32, then as linear_fp8 (quant_linear.cpp).
+#include "ops/gemm/linear/linear_rows.h"
+#include "ops/gemm/scaled_mm_fp8/scaled_mm_fp8_spec.h"
+
+namespace pestle::ops::scaled_mm_fp8 {
+namespace {
+
+constexpr int kA = arg_index(spec, "a");
+constexpr int kB = arg_index(spec, "b");
+constexpr int kScaleA = arg_index(spec, "scale_a");
+constexpr int kScaleB = arg_index(spec, "scale_b");
+constexpr int kOut = arg_index(spec, "out");
+constexpr int kEpilogue = arg_index(spec, "alpha");
+constexpr int kGranularity = arg_index(spec, "granularity");
+
+Fp8Granularity granularity(const Call& call, Fp8Granularity of_blocks) {
+  const int64_t choice = call.integer(kGranularity);
+  return choice == 0 ? Fp8Granularity::kTensor : choice == 1 ? Fp8Granularity::kRow : of_blocks;
+}
+
+std::string refuses(const Call& call, const Machine&) {
+  if (wants_codes(call)) return refuse_codes(call);
+  if (std::string why = refuse_pairs(call); !why.empty()) return why;
+  return refuse_uneven_rows(call, {kA, kB, kScaleA, kScaleB});
+}
+
+Status run(const Call& call) {
+  const auto a = byte_matrix(call.tensor(kA), call.tensor(kScaleA),
+                             granularity(call, Fp8Granularity::kBlock1x128));
+  const auto b = byte_matrix(call.tensor(kB), call.tensor(kScaleB),
+                             granularity(call, Fp8Granularity::kBlock128x128));
+  return run_scaled_mm(call, kOut, kEpilogue, a, b);
+}
+
+constexpr Impl kImpls[] = {
+    {.id = "cpu/scaled_mm_fp8_simd",
+     .refuses = refuses,
+     .run = run,
+     .workspace = kQuantLinearWorkspace},
+    {.id = "cpu/scaled_mm_fp8_pairs",
+     .refuses = refuse_without_plain_pairs,
+     .run = run_with_pairs,
+     .workspace = kPairsWorkspace},
+    {.id = "cpu/scaled_mm_fp8_codes",
+     .refuses = refuse_plain,
+     .run = run_with_codes,
+     .workspace = kScaledCodesOutWorkspace},
+};
+
+}  // namespace
+
+std::span<const Impl> cpu() { return kImpls; }
+
+}  // namespace pestle::ops::scaled_mm_fp8

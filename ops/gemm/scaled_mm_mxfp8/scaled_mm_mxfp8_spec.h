@@ -1,0 +1,68 @@
+// scaled_mm_mxfp8: the contract. Numerics: docs/formats/mx.md
+#pragma once
+
+#include "core/op_spec.h"
+#include "ops/gemm/linear/linear_args.h"
+#include "ops/quant/block/block_scales.h"
+
+namespace pestle::ops::scaled_mm_mxfp8 {
+
+inline constexpr Arg own_args[] = {
+    input("a", "e4m3|e5m2", "*M, K", "left codes"),
+    input("b", "e4m3|e5m2", "N, K", "right codes, one row per output column (a weight)"),
+    input("scale_a", "e8m0",
+          "swizzled: round_up(M,128), round_up(cdiv(K,32),4); plain: *M, cdiv(K,32)",
+          "decode scale of each 32 columns of a")
+        .selected_by("scale_layout"),
+    input("scale_b", "e8m0",
+          "swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)",
+          "decode scale of each 32 columns of b")
+        .selected_by("scale_layout"),
+    output("out", "bf16|f16|f32", "*M, " PESTLE_OUT_COLUMNS, "epilogue(a_decoded @ b_decoded^T)")
+        .within(4, "K"),
+    choice("scale_layout", kScaleLayouts, kScaleLayoutDoc),
+};
+inline constexpr auto args = with_epilogue(own_args);
+
+inline constexpr Constraint constraints[] = {
+    kEvenPairs,
+    kGateRows,
+    kBetaNeedsResidual,
+    {"K % 32 == 0", "K must be a multiple of 32, the block; pad a and b with zeros"},
+};
+
+inline constexpr Case cases[] = {
+    {"M=16 N=32 K=64"},
+    {"M=5 N=7 K=96 b=e5m2 out=f32 bias=f32 scale_layout=plain"},
+    {"M=3x3 N=130 K=288 out=f16 bias=bf16 activation=gelu_tanh"},
+    {"M=9 N=17 K=32 a=e5m2 out=f32 alpha=f32 residual=bf16 activation=silu"},
+    {"M=1 N=260 K=1056 out=f32"},
+    {"M=130 N=50 K=640 scale_layout=plain"},
+    {"M=9 N=34 K=64 gated=act_first activation=silu bias=f32"},
+    {"M=6 N=38 K=64 out=f32 gated=act_last activation=gelu alpha=f32 residual=bf16", kEdge},
+    {"M=2x4 N=40 K=64 gate=bf16 G=2 residual=f32 beta=f32"},
+    {"M=0 N=8 K=32", kEdge},
+    {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
+    {"M=1 N=1 K=32", kEdge},
+    {"M=33 N=33 K=96", kEdge},
+    {"M=5 N=9 K=96 out=f32", kEdge, Dist::kSpecial},
+    {"M=1 N=9 K=96 out=f32", kEdge, Dist::kSpecial},
+    {"M=2 N=9 K=96", kEdge, Dist::kZeros},
+    {"M=256 N=3072 K=3072", kBar},
+    {"M=65537 N=65537 K=32", kHuge},
+};
+
+inline constexpr OpSpec spec{
+    .name = "scaled_mm_mxfp8",
+    .doc = "Product of two MXFP8 matrices with their scales, f32 accumulation and an epilogue.",
+    .source = "docs/formats/mx.md, docs/formats/swizzle.md",
+    .args = args,
+    .constraints = constraints,
+    .cases = cases,
+    .flops = "2*M*N*K",
+    .backward =
+        {.why_not =
+             "operands are codes; train through the linear op of the format, whose x is not"},
+};
+
+}  // namespace pestle::ops::scaled_mm_mxfp8

@@ -1,0 +1,35 @@
+// adaln_backward on CUDA: the kernels of ops/norm/backward/norm_backward.cu.
+#include "ops/norm/adaln_backward/adaln_backward_spec.h"
+
+namespace pestle::ops::adaln_backward {
+namespace {
+
+Status run(const Call& call) {
+  return norm_backward_cuda(call, "adaln_backward", norm_backward<spec>(call, true));
+}
+Status run_any(const Call& call) {
+  return norm_backward_cuda_any(call, "adaln_backward_any", norm_backward<spec>(call, true));
+}
+std::string refuses(const Call& call, const Machine&) {
+  return refuse_norm_backward_cuda(norm_backward<spec>(call, true));
+}
+
+constexpr Impl kImpls[] = {
+    {.id = "cuda/adaln_backward",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses,
+     .run = run,
+     .workspace = kNormBackwardCudaWorkspace},
+    {.id = "cuda/adaln_backward_any",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .run = run_any,
+     .workspace = "16*M"},
+};
+
+}  // namespace
+
+std::span<const Impl> cuda() { return kImpls; }
+
+}  // namespace pestle::ops::adaln_backward

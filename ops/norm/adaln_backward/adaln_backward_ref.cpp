@@ -1,0 +1,15 @@
+// adaln_backward, reference: ops/norm/backward/norm_backward.cpp, in float64.
+#include "ops/norm/adaln_backward/adaln_backward_spec.h"
+
+namespace pestle::ops::adaln_backward {
+namespace {
+
+Status run(const Call& call) {
+  return norm_backward_reference(call, norm_backward<spec>(call, true));
+}
+
+}  // namespace
+
+OpReference reference() { return {&spec, {.id = "reference", .run = run}}; }
+
+}  // namespace pestle::ops::adaln_backward

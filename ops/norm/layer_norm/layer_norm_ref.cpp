@@ -1,0 +1,13 @@
+// layer_norm, reference: ops/norm/forward/norm_rows.cpp, in float64.
+#include "ops/norm/layer_norm/layer_norm_spec.h"
+
+namespace pestle::ops::layer_norm {
+namespace {
+
+Status run(const Call& call) { return norm_rows_reference(call, norm_rows<spec>(call, true)); }
+
+}  // namespace
+
+OpReference reference() { return {&spec, {.id = "reference", .run = run}}; }
+
+}  // namespace pestle::ops::layer_norm

@@ -1,0 +1,35 @@
+// rms_norm_backward on CUDA: the kernels of ops/norm/backward/norm_backward.cu.
+#include "ops/norm/rms_norm_backward/rms_norm_backward_spec.h"
+
+namespace pestle::ops::rms_norm_backward {
+namespace {
+
+Status run(const Call& call) {
+  return norm_backward_cuda(call, "rms_norm_backward", norm_backward<spec>(call, false));
+}
+Status run_any(const Call& call) {
+  return norm_backward_cuda_any(call, "rms_norm_backward_any", norm_backward<spec>(call, false));
+}
+std::string refuses(const Call& call, const Machine&) {
+  return refuse_norm_backward_cuda(norm_backward<spec>(call, false));
+}
+
+constexpr Impl kImpls[] = {
+    {.id = "cuda/rms_norm_backward",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses,
+     .run = run,
+     .workspace = kNormBackwardCudaWorkspace},
+    {.id = "cuda/rms_norm_backward_any",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .run = run_any,
+     .workspace = "16*M"},
+};
+
+}  // namespace
+
+std::span<const Impl> cuda() { return kImpls; }
+
+}  // namespace pestle::ops::rms_norm_backward

@@ -1,0 +1,144 @@
+// swizzle_scales and unswizzle_scales on CUDA: formats/swizzle.h, either way.
+// Map      tiles  a thread block turns 128 rows x 128 columns, 32 tiles, through shared memory:
+//                 both sides move 16 bytes a thread
+//          any    a thread a byte of the output, any strides
+// Traffic  scales once, out once; the tiled side is padded to 128 rows and 4 columns with zeros.
+#pragma once
+
+#include "backends/cuda/device/tensor/any_tensor.cuh"
+#include "backends/cuda/device/tensor/elements.cuh"
+#include "backends/cuda/host/launch.h"
+#include "backends/cuda/host/tensor_amax.h"
+#include "formats/swizzle.h"
+
+namespace pestle::ops {
+
+inline constexpr int kSwizzleThreads = 256;
+inline constexpr int kSwizzleTiles = 32;            // of 4 columns, in a thread block
+inline constexpr int kSwizzleTileBytes = 512 + 16;  // in shared memory: banks apart
+
+struct SwizzleJob {
+  char* plain;
+  int64_t plain_row_bytes;
+  char* tiled;
+  int64_t rows;
+  int64_t columns;
+  int64_t row_tiles;  // tiles of a row
+  int64_t blocks_across;
+};
+
+#ifdef __CUDACC__
+
+// To tiles, or from them.
+template <bool kToTiles>
+__global__ void __launch_bounds__(kSwizzleThreads) swizzle_tiles(SwizzleJob job) {
+  __shared__ __align__(16) char shared[kSwizzleTiles * kSwizzleTileBytes];
+  const int64_t row0 = blockIdx.x / job.blocks_across * 128;
+  const int64_t tile0 = blockIdx.x % job.blocks_across * kSwizzleTiles;
+  char* tiled = job.tiled + (row0 / 128 * job.row_tiles + tile0) * 512;
+  const auto tiles =
+      static_cast<int>(min(job.row_tiles - tile0, static_cast<int64_t>(kSwizzleTiles)));
+
+  // 16 columns of a row, four tiles' words.
+  const auto plain_pieces = [&](auto&& move) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int piece = threadIdx.x + i * kSwizzleThreads;
+      const int row = piece / 8, tile = piece % 8 * 4;
+      const int64_t column = (tile0 + tile) * 4;
+      char* words = shared + tile * kSwizzleTileBytes + row % 32 * 16 + row / 32 * 4;
+      move(job.plain + (row0 + row) * job.plain_row_bytes + column,
+           row0 + row < job.rows && column < job.columns, words);
+    }
+  };
+  const auto tiled_pieces = [&](auto&& move) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int piece = threadIdx.x + i * kSwizzleThreads;
+      if (piece / 32 < tiles) {
+        move(tiled + piece * 16, shared + piece / 32 * kSwizzleTileBytes + piece % 32 * 16);
+      }
+    }
+  };
+  if constexpr (kToTiles) {
+    plain_pieces([](const char* from, bool inside, char* words) {
+      const uint4 v = inside ? cuda::load16(from) : make_uint4(0, 0, 0, 0);
+      const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+      for (int t = 0; t < 4; ++t) {
+        *reinterpret_cast<uint32_t*>(words + t * kSwizzleTileBytes) = w[t];
+      }
+    });
+    __syncthreads();
+    tiled_pieces([](char* to, const char* piece) {
+      cuda::store16(to, *reinterpret_cast<const uint4*>(piece));
+    });
+  } else {
+    tiled_pieces([](const char* from, char* piece) {
+      *reinterpret_cast<uint4*>(piece) = cuda::load16(from);
+    });
+    __syncthreads();
+    plain_pieces([](char* to, bool inside, const char* words) {
+      uint32_t w[4];
+      for (int t = 0; t < 4; ++t) {
+        w[t] = *reinterpret_cast<const uint32_t*>(words + t * kSwizzleTileBytes);
+      }
+      if (inside) cuda::store16(to, make_uint4(w[0], w[1], w[2], w[3]));
+    });
+  }
+}
+
+// A thread a byte of the output.
+template <bool kToTiles>
+__global__ void __launch_bounds__(kSwizzleThreads)
+    swizzle_any(cuda::AnyTensor plain, cuda::AnyTensor tiled, int64_t count) {
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kSwizzleThreads + threadIdx.x;
+  if (index >= count) return;
+  const int64_t columns = plain.shape[1];
+  if constexpr (kToTiles) {
+    const formats::SwizzleCoord at = formats::swizzle_coord(index, columns);
+    const bool inside = at.row < plain.shape[0] && at.col < columns;
+    *tiled.at(index / tiled.shape[1], index % tiled.shape[1]) =
+        inside ? *plain.at(at.row, at.col) : char{0};
+  } else {
+    const int64_t row = index / columns, column = index % columns;
+    const int64_t offset = formats::swizzle_offset(row, column, columns);
+    *plain.at(row, column) = *tiled.at(offset / tiled.shape[1], offset % tiled.shape[1]);
+  }
+}
+
+#endif  // __CUDACC__
+
+template <bool kToTiles>
+Status run_swizzle(const Call& call, const char* name, const TensorView& plain,
+                   const TensorView& tiled) {
+  const int64_t row_tiles = tiled.shape[1] / 4;
+  const int64_t across = cuda::ceil_div(row_tiles, kSwizzleTiles);
+  const SwizzleJob job{plain.as<char>(),
+                       cuda::row_distance(plain),
+                       tiled.as<char>(),
+                       plain.shape[0],
+                       plain.shape[1],
+                       row_tiles,
+                       across};
+  return cuda::launch(call, name, {tiled.shape[0] / 128 * across, kSwizzleThreads},
+                      swizzle_tiles<kToTiles>, job);
+}
+
+template <bool kToTiles>
+Status run_swizzle_any(const Call& call, const char* name, const TensorView& plain,
+                       const TensorView& tiled) {
+  const int64_t count = numel(kToTiles ? tiled : plain);
+  return cuda::launch(call, name, {cuda::ceil_div(count, kSwizzleThreads), kSwizzleThreads},
+                      swizzle_any<kToTiles>, cuda::AnyTensor(plain), cuda::AnyTensor(tiled), count);
+}
+
+inline std::string refuse_swizzle(const char* plain_name, const TensorView& plain,
+                                  const char* tiled_name, const TensorView& tiled) {
+  if (numel(plain) == 0) return "the matrix is empty";
+  if (plain.shape[1] % 16 != 0) return "a row is no multiple of 16 scales";
+  if (!is_contiguous(tiled)) return std::string(tiled_name) + " has gaps";
+  if (std::string why = cuda::refuse_unaligned(plain_name, plain); !why.empty()) return why;
+  return cuda::refuse_unaligned(tiled_name, tiled);
+}
+
+}  // namespace pestle::ops

@@ -1,0 +1,101 @@
+// quantize_fp8 on CUDA: ops/quant/rowwise/quantize_rows.cuh with these codes and scales; by
+// columns, or with the codes transposed, ops/quant/rowwise/transposed_codes.cuh.
+#include "ops/quant/rowwise/fp8_scale_grid.h"
+#include "ops/quant/rowwise/joined_squares.cuh"
+#include "ops/quant/rowwise/quantize_fp8/quantize_fp8_spec.h"
+#include "ops/quant/rowwise/quantize_rows.cuh"
+#include "ops/quant/rowwise/transposed_codes.cuh"
+#include "ops/shared/element.h"
+
+namespace pestle::ops::quantize_fp8 {
+namespace {
+
+constexpr int kX = arg_index(spec, "x");
+constexpr int kScale = arg_index(spec, "scale");
+constexpr int kQ = arg_index(spec, "q");
+constexpr int kScaleOut = arg_index(spec, "scale_out");
+constexpr int kQT = arg_index(spec, "q_t");
+constexpr int kGranularity = arg_index(spec, "granularity");
+constexpr int kRounding = arg_index(spec, "rounding");
+constexpr int kSeed = arg_index(spec, "seed");
+
+QuantizeRows rows_of(const Call& call) {
+  const TensorView& x = call.tensor(kX);
+  const int64_t m = row_count(x);
+  const int64_t k = row_length(x);
+  const Fp8ScaleGrid grid(static_cast<Fp8Granularity>(call.integer(kGranularity)), m, k);
+  const bool computes = !call.has(kScale);
+  return {x,
+          call.tensor(kQ),
+          call.tensor(computes ? kScaleOut : kScale),
+          computes,
+          m,
+          k,
+          {grid.rows, grid.columns, grid.grid_rows, grid.grid_columns},
+          0,
+          {call.integer(kRounding) == 1, static_cast<uint64_t>(call.integer(kSeed))},
+          "x",
+          call.has(kQT) ? &call.tensor(kQT) : nullptr};
+}
+
+Status run(const Call& call) {
+  return with_fp8(call.tensor(kQ).dtype, [&]<class F>(F) {
+    return run_quantize_rows<Fp8Code<F>>(call, "quantize_fp8", rows_of(call));
+  });
+}
+Status run_joined(const Call& call) {
+  return with_fp8(call.tensor(kQ).dtype, [&]<class F>(F) {
+    return run_quantize_joined<Fp8Code<F>>(call, "quantize_fp8_joined", rows_of(call));
+  });
+}
+std::string refuses_joined(const Call& call, const Machine&) {
+  return refuse_quantize_joined(rows_of(call));
+}
+Status run_tiles(const Call& call) {
+  return with_fp8(call.tensor(kQ).dtype, [&]<class F>(F) {
+    return run_quantize_tiles<Fp8Code<F>, true>(call, "quantize_fp8_tiles", rows_of(call));
+  });
+}
+std::string refuses_tiles(const Call& call, const Machine&) {
+  return refuse_quantize_tiles(rows_of(call));
+}
+Status run_any(const Call& call) {
+  return with_fp8(call.tensor(kQ).dtype, [&]<class F>(F) {
+    return run_quantize_any<Fp8Code<F>>(call, "quantize_fp8_any", rows_of(call));
+  });
+}
+std::string refuses(const Call& call, const Machine&) {
+  return refuse_quantize_rows(rows_of(call));
+}
+
+constexpr Impl kImpls[] = {
+    {.id = "cuda/quantize_fp8",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses,
+     .run = run,
+     .workspace = "if(has(scale) || numel(scale_out) > 1, 0, 4096)"},
+    {.id = "cuda/quantize_fp8_joined",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_joined,
+     .run = run_joined,
+     .workspace = "if(has(scale), 0, 4*numel(scale_out))"},
+    {.id = "cuda/quantize_fp8_tiles",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_tiles,
+     .run = run_tiles,
+     .workspace = "if(has(scale), 0, if(granularity == column, 4*K, 4))"},
+    {.id = "cuda/quantize_fp8_any",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .run = run_any,
+     .workspace = "if(has(scale), 0, 4*numel(scale_out))"},
+};
+
+}  // namespace
+
+std::span<const Impl> cuda() { return kImpls; }
+
+}  // namespace pestle::ops::quantize_fp8

@@ -1,0 +1,5 @@
+"""FP8 with one scale."""
+
+from pestle.quantized.layouts import TensorCoreFP8Layout
+
+__all__ = ["TensorCoreFP8Layout"]
