@@ -57,6 +57,9 @@ test-lab: build  ## the workbench's tests, where the wheel is installed
 test-torch-pure: build  ## the pure-Python wheel under torch 2.5 and .venv's
 	@tools/setup.sh test wheel torch25
 	@tools/test_wheel_pure.sh
+test-comfyui: build  ## files and nodes in the real ComfyUI of ../shared/comfyui, where that is
+	@tools/setup.sh test comfyui
+	@tools/test_comfyui.sh
 test-rust: build  ## the Rust crates: format, clippy, tests, documentation, packages
 	@tools/setup.sh rust
 	@tools/test_rust.sh

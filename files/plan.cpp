@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "files/comfy_detection.h"
 #include "files/pattern.h"
 #include "files/text.h"
 
@@ -187,7 +188,7 @@ void plan_layer(const Model& model, const Structure& structure, const QuantizeOp
   }
   const auto* format = formats::find_format(rule != nullptr ? rule->format : options.format);
   const auto& shape = planned.tensor->shape;
-  Result<LayerLayout> target = layer_layout(*format, layout, shape[0], shape[1]);
+  Result<LayerLayout> target = loadable_layout(planned.layer, *format, layout, shape[0], shape[1]);
   if (target.ok()) {
     planned.target = std::move(target.value());
   } else {

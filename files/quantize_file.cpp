@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "backends/cpu/parallel.h"
+#include "files/comfy_detection.h"
 #include "files/encode_layer.h"
 #include "files/error_histogram.h"
 #include "files/output_set.h"
@@ -129,7 +130,8 @@ Status Quantizer::choose_format(PlannedLayer& planned, LayerReport& report) {
   hooks.cancel = options_.cancel;
   const auto& shape = planned.tensor->shape;
   for (const formats::FormatInfo* format : formats_by_size(plan_.layout)) {
-    Result<LayerLayout> target = layer_layout(*format, plan_.layout, shape[0], shape[1]);
+    Result<LayerLayout> target =
+        loadable_layout(planned.layer, *format, plan_.layout, shape[0], shape[1]);
     if (!target.ok()) {
       report.candidates.push_back(target.status().message());
       continue;

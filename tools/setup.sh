@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: tools/setup.sh [build|test|wheel|fuzz|cuda|torch25|docs|lab|rust]...
+# usage: tools/setup.sh [build|test|wheel|fuzz|cuda|torch25|docs|lab|rust|comfyui]...
 # Installs what is missing and says nothing when nothing is: system packages by apt-get, Python
 # packages (pinned in tools/requirements/) into .venv. Running it again costs milliseconds.
 #   build  compiler, libraries, CMake, Ninja (always included)
@@ -10,6 +10,7 @@
 #   lab    what the workbench needs beside the package
 #   rust   makes sure of cargo, clippy and rustfmt of Rust 1.88 or later; installs none of them
 #   torch25  torch 2.5 into .venv/torch25, the oldest that the pure-Python wheel takes
+#   comfyui  what ComfyUI 0.33.0 imports beside torch (0.9 GB), into .venv/comfyui
 #   cuda   nvcc 13.0 from PyPI, into .venv/cuda; no GPU and no driver needed
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -73,6 +74,19 @@ pip_install() {
   echo "$hash" >"$stamp"
 }
 
+# A folder of its own: ComfyUI pins another comfy-kitchen than the tests compare with.
+install_comfyui() {
+  local list=tools/requirements/comfyui.txt target=.venv/comfyui hash
+  hash=$(sha256sum <"$list")
+  [ "$(cat $target/.requirements.sha256 2>/dev/null)" = "$hash" ] && return
+  echo "setup: installing $list into $target"
+  rm -rf $target $target.part
+  .venv/bin/pip install -q --disable-pip-version-check --no-input --no-deps --target $target.part \
+    -r "$list" || die "pip could not install $list"
+  echo "$hash" >$target.part/.requirements.sha256
+  mv $target.part $target
+}
+
 apt_install "${build_packages[@]}"
 make_venv
 pip_install build
@@ -86,8 +100,9 @@ for part in "$@"; do
     cuda) pip_install cuda --target .venv/cuda --upgrade --no-deps ;;
     torch25) [ -d .venv/torch25 ] || { echo "setup: torch 2.5 into .venv/torch25"; tools/torch25.sh; } ;;
     docs) pip_install docs ;;
+    comfyui) install_comfyui ;;
     lab) pip_install lab ;;
     rust) check_rust ;;
-    *) die "unknown part '$part'; parts are build, lint, test, wheel, fuzz, cuda, torch25, docs, lab, rust" ;;
+    *) die "unknown part '$part'; parts are build, lint, test, wheel, fuzz, cuda, torch25, docs, lab, rust, comfyui" ;;
   esac
 done

@@ -43,10 +43,12 @@ build_cuda() {
 run_pytest() {
   PESTLE_BUILD_DIR=$PWD/build PESTLE_BIN=$PWD/build/bin/pestle python -m pytest -q tests \
     --junitxml="$PESTLE_TEST_RESULTS/pytest.xml" --ignore=tests/torch \
-    --ignore=tests/torch_pure --ignore=tests/lab
+    --ignore=tests/torch_pure --ignore=tests/lab --ignore=tests/comfyui
 }
 
-stage setup tools/setup.sh test wheel cuda torch25 docs lab rust || exit 1
+# What ComfyUI needs (0.9 GB) is installed where there is a ComfyUI to test with.
+comfyui=$([ ! -d ../shared/comfyui ] || echo comfyui)
+stage setup tools/setup.sh test wheel cuda torch25 docs lab rust $comfyui || exit 1
 stage build tools/build.sh release || exit 1
 stage lint tools/lint.sh
 stage asan-ubsan sanitizer asan-ubsan
@@ -59,10 +61,11 @@ stage rust tools/test_rust.sh
 stage wheel tools/test_wheel.sh
 stage lab tools/test_lab.sh
 stage wheel-pure tools/test_wheel_pure.sh
+stage comfyui tools/test_comfyui.sh
 
 echo "=== summary"
 tools/test_budgets.py $logs
-for name in asan-ubsan tsan ctest pytest wheel lab wheel-pure; do
+for name in asan-ubsan tsan ctest pytest wheel lab wheel-pure comfyui; do
   echo "$name: $(grep -E 'tests passed|tests failed| passed| failed' $logs/$name.log | tail -n 1)"
 done
 [ ${#failed[@]} -eq 0 ] || { echo "FAILED: ${failed[*]}"; exit 1; }

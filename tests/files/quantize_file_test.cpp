@@ -211,6 +211,33 @@ TEST_F(QuantizeFileTest, TargetErrorTakesTheSmallestFormatThatKeepsIt) {
             "no format keeps the relative error under 1e-06");
 }
 
+// ComfyUI tells models apart by the shapes of some layers, as the file stores them.
+TEST_F(QuantizeFileTest, ComfyLayoutKeepsWhatDetectionReads) {
+  const std::string read = "input_blocks.1.1.transformer_blocks.0.attn2.to_k";
+  const std::string other = "input_blocks.1.1.transformer_blocks.0.attn2.to_q";
+  save_model(in_, {weight(read + ".weight", {64, 256}), weight(other + ".weight", {64, 256}),
+                   weight("y_embedder.mlp.0.weight", {64, 250})});
+  QuantizeOptions o = options("nvfp4");
+  o.default_keep = false;
+  o.layers = {{"*attn2*", "w4a8"}};  // by name, too
+  QuantizeReport report = run(o);
+  EXPECT_EQ(layer(report, read + ".weight").reason,
+            "ComfyUI finds the model by this layer's shape [64,256], which w4a8 would store as "
+            "[64,128]");
+  EXPECT_EQ(layer(report, other).format, "w4a8");
+  EXPECT_EQ(layer(report, "y_embedder.mlp.0.weight").format, "");
+  o.layers = {{"*attn2*", "fp8"}};
+  EXPECT_EQ(layer(run(o), read).format, "fp8");
+  o = options("");
+  o.default_keep = false;
+  o.target_error = 0.2;
+  report = run(o);
+  EXPECT_EQ(layer(report, read).format.find("4"), std::string::npos);
+  EXPECT_FALSE(layer(report, read).format.empty());
+  o.layout = FileLayout::kPlain;
+  EXPECT_NE(layer(run(o), read).format.find("4"), std::string::npos);
+}
+
 TEST_F(QuantizeFileTest, MseScalesAreNeverWorseThanAmax) {
   for (const char* format : {"fp8", "fp8-row", "nvfp4", "int8", "int8-row", "int8-convrot"}) {
     SCOPED_TRACE(format);
