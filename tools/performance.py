@@ -188,7 +188,7 @@ def by_machine(lines):
     name, the last one with it."""
     machines = {}
     for line in lines:
-        if "library_bytes" in line:
+        if "library_bytes" in line or "torch_tests" in line:
             continue
         empty = {"bench": {}, "check": {}, "mutants": {}, "sanitizer": {}, "host": {}}
         machine = machines.setdefault(machine_name(line), empty)
@@ -243,6 +243,19 @@ def build_table(builds):
     return table
 
 
+def torch_table(line):
+    """Of the PyTorch package's tests on a GPU: the last run."""
+    table = ["| tests/torch | passed | failed | skipped | s |", "|---|--:|--:|--:|--:|"]
+    for file, counts in sorted(line["torch_tests"].items()):
+        row = [counts.get(key, 0) for key in ("passed", "failed", "skipped", "seconds")]
+        table.append(f"| `{file}` | {' | '.join(map(str, row))} |")
+    where = f"{line['gpu']['name']}, driver {line['gpu']['driver']}, torch {line['torch']}"
+    page = [f"{where}, commit {line['machine']['commit']}:", "", *table]
+    if line["failed"]:
+        page += ["", f"Failed: {', '.join(f'`{name}`' for name in line['failed'])}."]
+    return page
+
+
 def render(lines, judged=()):
     page = [
         "# Performance",
@@ -269,6 +282,8 @@ def render(lines, judged=()):
     builds = {line["build"]: line for line in lines if "library_bytes" in line}
     if builds:
         page += ["## Builds", "", *build_table(builds), ""]
+    if torch_runs := [line for line in lines if "torch_tests" in line]:
+        page += ["## The PyTorch package on a GPU", "", *torch_table(torch_runs[-1]), ""]
     return "\n".join(page)
 
 

@@ -166,6 +166,36 @@ def save_model(model: torch.nn.Module, path: str | os.PathLike, layout: str = "c
     """Writes a safetensors file that ComfyUI, `pestle` and load_model_ read; `options` are those of
     pestle.save_file."""
 
+def load_quantized(path: str | os.PathLike, device: str | torch.device | None = None, *, dtype: torch.dtype | None = None, progress: bool | Callable[[str, int, int], object] | None = None) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint by name, quantised weights as QuantizedTensors.
+
+    A safetensors file, an index or a folder: ComfyUI's layout (older scaled_fp8 files too), the
+    plain layout, GPTQ and AWQ of 4 bits with their config.json. `dtype` is what weights stand for
+    where the file does not say; bfloat16 unless given. `progress` as in quantize_file."""
+
+def load_model_(model: torch.nn.Module, path: str | os.PathLike, *, prefix: str = "", strict: bool = True, device: str | torch.device | None = None, progress: bool | Callable[[str, int, int], object] | None = None) -> list[str]:
+    """Loads a checkpoint into a model, quantised weights as they are, layer by layer; returns the
+    names that only one of both has. `prefix` stands before the model's names in the file, such as
+    "model.diffusion_model."; with `strict` such names are an error, raised before anything is done.
+
+    ComfyUI's input_scale quantises a layer's input with that scale unless the file asks for
+    full_precision_matrix_mult; pre_quant_scale multiplies it."""
+
+def add_lora_(model: torch.nn.Module, lora: dict[str, torch.Tensor] | str | os.PathLike, strength: float = 1.0, *, name: str = "default", strict: bool = True) -> list[str]:
+    """Puts a LoRA beside the model's linear layers, whose weights are not touched; returns their
+    names. `lora` is a safetensors file or its tensors. Gradients go to its factors."""
+
+def remove_lora_(model: torch.nn.Module, name: str = "default") -> list[str]:
+    """Takes a LoRA away again; returns the layers that had it."""
+
+def merge_lora_(model: torch.nn.Module, lora: dict[str, torch.Tensor] | str | os.PathLike, strength: float = 1.0, *, seed: int | None = None, strict: bool = True) -> list[str]:
+    """Merges a LoRA into the weights: decoded, added to in f32, and quantised again in the same
+    layout, weight by weight. With a seed the rounding is stochastic, by seed and layer, so that
+    changes below a code's step are not lost. unmerge_lora_ gives the old codes back."""
+
+def unmerge_lora_(model: torch.nn.Module) -> list[str]:
+    """Puts the weights back that were there before the first merge_lora_; returns the layers."""
+
 def quantize_fp8(
     x: Tensor, scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, transposed: bool = False, q_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> tuple[Tensor, Tensor] | Tensor | tuple[Tensor, Tensor, Tensor]:
@@ -1069,7 +1099,7 @@ def copy(
     Returns:
         out: the copy: any strides; of another dtype, each element rounded once
 
-    Defined in ops/copy/copy/copy.md
+    Defined in ops/copy/copy.md
     """
 
 def stochastic_cast(
@@ -1085,7 +1115,7 @@ def stochastic_cast(
     Returns:
         out: rounded up in magnitude with the probability of what is cut off
 
-    Defined in ops/copy/stochastic_cast/stochastic_cast.md
+    Defined in ops/stochastic_cast/stochastic_cast.md
     """
 
 def reduce(
@@ -1104,7 +1134,7 @@ def reduce(
     Returns:
         out: one value for each set
 
-    Defined in ops/reduce/reduce/reduce.md
+    Defined in ops/reduce/reduce.md
     """
 
 def reduce_backward(
@@ -1124,7 +1154,7 @@ def reduce_backward(
     Returns:
         d_x: gradient of x
 
-    Defined in ops/reduce/reduce_backward/reduce_backward.md
+    Defined in ops/reduce_backward/reduce_backward.md
     """
 
 def argmax(
@@ -1141,7 +1171,7 @@ def argmax(
     Returns:
         out: place of the largest among the reduced elements, in row-major order; the first of equal ones; -1 of none
 
-    Defined in ops/reduce/argmax/argmax.md
+    Defined in ops/argmax/argmax.md
     """
 
 def argmin(
@@ -1158,7 +1188,7 @@ def argmin(
     Returns:
         out: place of the smallest among the reduced elements, in row-major order; the first of equal ones; -1 of none
 
-    Defined in ops/reduce/argmin/argmin.md
+    Defined in ops/argmin/argmin.md
     """
 
 def swizzle_scales(
@@ -1540,7 +1570,7 @@ def rms_norm(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1910.07467; ops/norm/rms_norm/rms_norm.md
+    Defined in arXiv:1910.07467; ops/rms_norm/rms_norm.md
     """
 
 def layer_norm(
@@ -1580,7 +1610,7 @@ def layer_norm(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1607.06450; ops/norm/layer_norm/layer_norm.md
+    Defined in arXiv:1607.06450; ops/layer_norm/layer_norm.md
     """
 
 def adaln(
@@ -1621,7 +1651,7 @@ def adaln(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:2212.09748; ops/norm/adaln/adaln.md
+    Defined in arXiv:2212.09748; ops/adaln/adaln.md
     """
 
 def rms_adaln(
@@ -1662,7 +1692,7 @@ def rms_adaln(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:2212.09748; ops/norm/rms_adaln/rms_adaln.md
+    Defined in arXiv:2212.09748; ops/rms_adaln/rms_adaln.md
     """
 
 def rms_norm_backward(
@@ -1692,7 +1722,7 @@ def rms_norm_backward(
         M must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/norm/rms_norm/rms_norm.md
+    Defined in ops/rms_norm/rms_norm.md
     """
 
 def layer_norm_backward(
@@ -1722,7 +1752,7 @@ def layer_norm_backward(
         M must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/norm/layer_norm/layer_norm.md
+    Defined in ops/layer_norm/layer_norm.md
     """
 
 def adaln_backward(
@@ -1753,7 +1783,7 @@ def adaln_backward(
         M must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/norm/adaln/adaln.md
+    Defined in ops/adaln/adaln.md
     """
 
 def rms_adaln_backward(
@@ -1784,7 +1814,7 @@ def rms_adaln_backward(
         M must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/norm/rms_adaln/rms_adaln.md
+    Defined in ops/rms_adaln/rms_adaln.md
     """
 
 def activation(
@@ -1942,7 +1972,7 @@ def group_norm(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1803.08494; ops/norm/group_norm/group_norm.md
+    Defined in arXiv:1803.08494; ops/group_norm/group_norm.md
     """
 
 def group_norm_backward(
@@ -1985,7 +2015,7 @@ def group_norm_backward(
         the batch must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/norm/group_norm_backward/group_norm_backward.md
+    Defined in ops/group_norm_backward/group_norm_backward.md
     """
 
 def matmul(
@@ -2338,7 +2368,7 @@ def rms_norm_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1910.07467; ops/norm/rms_norm/rms_norm.md
+    Defined in arXiv:1910.07467; ops/rms_norm/rms_norm.md
     """
 
 def layer_norm_(
@@ -2380,7 +2410,7 @@ def layer_norm_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1607.06450; ops/norm/layer_norm/layer_norm.md
+    Defined in arXiv:1607.06450; ops/layer_norm/layer_norm.md
     """
 
 def adaln_(
@@ -2423,7 +2453,7 @@ def adaln_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:2212.09748; ops/norm/adaln/adaln.md
+    Defined in arXiv:2212.09748; ops/adaln/adaln.md
     """
 
 def rms_adaln_(
@@ -2466,7 +2496,7 @@ def rms_adaln_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:2212.09748; ops/norm/rms_adaln/rms_adaln.md
+    Defined in arXiv:2212.09748; ops/rms_adaln/rms_adaln.md
     """
 
 def activation_(
@@ -2574,5 +2604,5 @@ def group_norm_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1803.08494; ops/norm/group_norm/group_norm.md
+    Defined in arXiv:1803.08494; ops/group_norm/group_norm.md
     """

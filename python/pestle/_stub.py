@@ -8,7 +8,7 @@ import re
 from . import _contract, _files, _source, errors
 from ._forms import forms_of
 from ._functions import names
-from .quantized import models
+from .quantized import loading, lora, models
 
 _HEAD = """# Made from the table by tools/python_stub.sh: do not edit.
 import os
@@ -155,6 +155,8 @@ def text() -> str:
     parts = [_HEAD, "\n".join(_errors())]
     files = (_files.quantize_file, _files.dequantize_file, _files.inspect, _files.diff)
     files += (_files.save_file, _files.load_file, models.quantize_, models.save_model)
+    files += (loading.load_quantized, loading.load_model_)
+    files += (lora.add_lora_, lora.remove_lora_, lora.merge_lora_, lora.unmerge_lora_)
     parts += [
         "class DecodedError(UnsupportedError): ...",
         *(_file_function(function) for function in files),

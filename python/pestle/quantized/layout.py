@@ -179,7 +179,9 @@ class QuantizedLayout:
         if call is None:
             return NotImplemented
         op, tensors, options = call
-        return getattr(pestle, op)(*tensors, bias=bias, out_dtype=out_dtype, **options)
+        if out_dtype != torch.bfloat16:  # the default, which AOTInductor needn't carry
+            options["out_dtype"] = out_dtype
+        return getattr(pestle, op)(*tensors, bias=bias, **options)
 
     @classmethod
     def scaled_mm(cls, a, b, bias, out_dtype):

@@ -35,15 +35,6 @@ def test_copies_and_devices(name):
     assert clone.data_ptr() != made.data_ptr() and made.detach().data_ptr() == made.data_ptr()
 
 
-@pytest.mark.skipif(len(DEVICES) < 2, reason="pinned memory and other devices need a GPU")
-def test_copies_to_the_gpu(name):
-    made = quantized(name, weight())
-    with nothing_decoded():
-        pinned = made.pin_memory()
-        moved = pinned.to("cuda", non_blocking=True)
-        assert pinned.is_pinned() and moved.device.type == "cuda" and torch.equal(moved.cpu(), made)
-
-
 def test_rows(name):
     made = quantized(name, weight(200))
     values = made.dequantize()

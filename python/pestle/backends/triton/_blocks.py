@@ -4,7 +4,7 @@ Map      a program takes some rows of the matrix of blocks; a row of the tile is
          amax is a reduction over 2 or 4 neighbouring threads. The grid covers scales' padding too.
 Traffic  x once, codes and scales once, padding included; nothing is cleared before.
 Numerics exact. E2M1 by f32 sums (_device.py): no instruction of sm_100 is needed, any GPU runs it.
-Measured right on an H200 (docs/notes/gpu_checks.md), not timed.
+Right on an H200 (docs/performance.md), not timed.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Map      given scales and decoding: tiles of a matrix. Computed scales: a set of
          codes; a longer set is read twice. Whole tensor and columns: partial amaxima, then tiles.
 Traffic  x once, codes once; x twice where amax is of the tensor, a column or a very long row.
 Numerics docs/formats/fp8.md, int8.md: exact. amax is an integer maximum, so any order gives it.
-Measured right on an H200 (docs/notes/gpu_checks.md), not timed.
+Right on an H200 (docs/performance.md), not timed.
 """
 
 from __future__ import annotations

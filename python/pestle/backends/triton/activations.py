@@ -3,7 +3,7 @@
 Map      a program takes a tile of rows and columns, part of one row where all is contiguous.
 Traffic  each operand once, out once; codes are made of the stored out, its bytes once more.
 Numerics f32 (matmul.activate), then the gate, one rounding; codes are exactly the quantiser's.
-Measured right on an H200 (docs/notes/gpu_checks.md), not timed.
+Right on an H200 (docs/performance.md), not timed.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The kernels of the first two are in _rows.py, which INT8 shares.
 Map      stochastic_round_fp8: a program a tile; all is one row where it is contiguous.
 Traffic  x and the bytes once, codes once.
 Numerics docs/formats/stochastic.md: x to f16 first, u = byte * 256. Exact.
-Measured right on an H200 (docs/notes/gpu_checks.md), not timed.
+Right on an H200 (docs/performance.md), not timed.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Map      a program takes whole groups; a stage splits each group's four quarters
          permutation, and puts the four sums back the same way.
 Traffic  x once, out once.
 Numerics each stage is the rule's three f32 operations in its order: exact.
-Measured right on an H200 (docs/notes/gpu_checks.md), not timed.
+Right on an H200 (docs/performance.md), not timed.
 """
 
 from __future__ import annotations

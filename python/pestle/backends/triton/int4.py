@@ -4,7 +4,7 @@ Map      scales: a program takes some groups, long ones in pieces; codes and val
          matrix. The rotation is hadamard.py's: rotated f32 values go through memory.
 Traffic  x twice (the second time from the L2 where groups are short), codes and scales once.
 Numerics exact. The sign of a zero does not reach codes.
-Measured right on an H200 (docs/notes/gpu_checks.md), not timed.
+Right on an H200 (docs/performance.md), not timed.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Numerics products are exact: codes, and codes times the scales of NVFP4 and MX, 
          numbers; INT8 sums are integers. Scales of 128 columns or of groups multiply partial sums
          in f32, those of rows and tensors the whole sum. What has no such place (scales of
          columns, odd groups, f32 activations) is multiplied in f32 without tensor cores.
-Measured right on an H200 (docs/notes/gpu_checks.md), not timed.
+Right on an H200 (docs/performance.md), not timed.
 """
 
 from __future__ import annotations

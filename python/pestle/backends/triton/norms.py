@@ -9,7 +9,7 @@ Traffic  x, residual, gate, scale, shift once, out and residual_out once. Codes 
          stored out by the quantisers' kernels: its bytes once more.
 Numerics f32; the variance from differences to the mean; one rounding. Codes are exactly the
          quantiser's of the rounded out.
-Measured right on an H200 (docs/notes/gpu_checks.md), not timed.
+Right on an H200 (docs/performance.md), not timed.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Map      a program rotates some positions in HEADS heads, so that rotations are 
 Traffic  x and out once; rotations once for each group of heads, from the L2 after the first.
 Numerics f32, f0 * x0 + f1 * x1 with one fused multiply-add, one rounding. rms_rope: the sum of
          squares of a head, then x * (1 / sqrt(mean + eps)) * weight, not rounded in between.
-Measured right on an H200 (docs/notes/gpu_checks.md), not timed.
+Right on an H200 (docs/performance.md), not timed.
 """
 
 from __future__ import annotations

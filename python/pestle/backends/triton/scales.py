@@ -5,7 +5,7 @@ Rules: docs/formats/swizzle.md.
 Map      a program takes 128 rows and 16 columns of tiles; swap_nibbles: a piece of a row.
 Traffic  each byte once, padding written.
 Numerics none: bytes.
-Measured right on an H200 (docs/notes/gpu_checks.md), not timed.
+Right on an H200 (docs/performance.md), not timed.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Map      a tensor is [outer, n, inner] along the dimension; a program takes a ro
          with the largest and the sum kept online.
 Traffic  x once and out once; x twice from 32768 elements on.
 Numerics f32: exp(t - max t) / sum, t = scale * x + mask; one rounding.
-Measured right on an H200 (docs/notes/gpu_checks.md), not timed.
+Right on an H200 (docs/performance.md), not timed.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Map      the fit: a program a row, some groups of 16 at a time; codes and values
          The rotation is hadamard.py's: rotated f32 values go through memory.
 Traffic  x twice, a group's fitted scale once out and in, codes and scales once.
 Numerics exact: the rule's operations one by one, sums of 16 folded in its order.
-Measured right on an H200 (docs/notes/gpu_checks.md), not timed.
+Right on an H200 (docs/performance.md), not timed.
 """
 
 from __future__ import annotations
