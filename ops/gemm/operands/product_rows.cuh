@@ -8,7 +8,7 @@ namespace pestle::ops {
 
 // Of evenly spaced matrices.
 struct EvenRows {
-  hopper::FloatMatrix t;
+  cuda::hopper::FloatMatrix t;
   int64_t m = 1;  // rows of a matrix
 #ifdef __CUDACC__
   __device__ bool present() const { return t.data != nullptr; }
@@ -17,10 +17,10 @@ struct EvenRows {
     return batch * t.batch_stride + (row - batch * m) * t.row_stride + column * t.column_stride;
   }
   __device__ void load(int64_t row, int64_t column, int count, float (&v)[8]) const {
-    hopper::load_8(t, offset(row, column), count, v);
+    cuda::hopper::load_8(t, offset(row, column), count, v);
   }
   __device__ void store(int64_t row, int64_t column, int count, const float (&v)[8]) const {
-    hopper::store_8(t, offset(row, column), count, v);
+    cuda::hopper::store_8(t, offset(row, column), count, v);
   }
 #endif
 };
