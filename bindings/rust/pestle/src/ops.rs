@@ -950,3 +950,23 @@ op! {
     may 9 out d_residual "d_out in residual's dtype. `=residual` of `[*B, M, N]`; exactly when `has(residual)`";
     may 10 choice activation Activation { None c"none", Gelu c"gelu", GeluTanh c"gelu_tanh", Silu c"silu", } "matmul's activation";
 }
+
+op! {
+    attention "Softmax attention of queries over keys and values, with every usual mask. Source: logit = softcap(scale * q.k) + mask over the keys that a query sees; out = sum of exp(logit - lse) * v, lse = log(sum of exp(logit)); f32, exponentials of 16-bit inputs may be rounded to their dtype" 16
+    must 0 read q "queries, any strides. `bf16|f16|f32` of `[B, Hq, Sq, D]`";
+    must 1 read k "keys; head h of q sees head h * Hk / Hq. `=q` of `[B, Hk, Sk, D]`";
+    must 2 read v "values. `=q` of `[B, Hk, Sk, Dv]`";
+    must 8 out out "softmax(logits) @ v; 0 for a query that sees no key. `=q|bf16|f16|f32` of `[B, Hq, Sq, Dv]`";
+    may 3 read mask "bool: true where a key counts; floats are added to the logits. Each dimension is that of the logits [B, Hq, Sq, Sk] or 1. `bool|f32|bf16|f16` of `[Bm, Hm, Mq, Mk]`";
+    may 4 read sinks "the logit of a key of each head that every query sees and whose value is 0. `f32|bf16|f16` of `[Hq]`";
+    may 5 read key_lengths "keys of each batch that count, the first of them; beyond 0 and Sk the nearer one. `i32|i64` of `[B]`";
+    may 6 read q_offsets "sequences packed along Sq: sequence n has the queries from q_offsets[n] up to q_offsets[n + 1], ascending; other queries see no key. `i32|i64` of `[N]`";
+    may 7 read k_offsets "the same of the keys, along Sk. `i32|i64` of `[N]`";
+    may 9 out lse "log of the sum of exp(logits), with the sink's; -inf for a query that sees no key. Kept for the backward op. `f32` of `[B, Hq, Sq]`";
+    may 10 float scale "factor of the products of q and k; 0: 1 / sqrt(D)";
+    may 11 float softcap "logits become softcap * tanh(logit / softcap); 0: as they are";
+    may 12 flag causal "a query sees no key behind its own place";
+    may 13 int window_left "how many keys before its place a query sees at most; -1: all of them";
+    may 14 int window_right "how many keys behind its place a query sees at most; -1: all of them";
+    may 15 choice align Align { TopLeft c"top_left", BottomRight c"bottom_right", } "the place of a query among the keys: the first query's is the first key, or the last one's is the last key that counts";
+}
