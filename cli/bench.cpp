@@ -316,8 +316,10 @@ void add_bench(CLI::App& app, int* exit_code) {
                       "a second implementation, or another build's libpestle.so, timed in turn "
                       "with the first, with a verdict");
   command->add_option("--isa", options->bench.isa, "scalar, avx2, avx512 or best");
-  command->add_option("--threads", options->bench.threads, "0: one a core");
-  command->add_option("--seconds", options->bench.timing.seconds, "at most, for each case (2)");
+  command->add_option("--threads", options->bench.threads, "0: one a core")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--seconds", options->bench.timing.seconds, "at most, for each case (2)")
+      ->check(CLI::NonNegativeNumber);
   command->add_option(
       "--spread", options->bench.timing.spread,
       "enough when the median's 95 % interval is this narrow (0.01; 0.005 on CUDA)");

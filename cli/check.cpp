@@ -212,13 +212,16 @@ void add_check(CLI::App& app, int* exit_code) {
                       "only contiguous, offset, unaligned, padded, strided, transposed, reversed "
                       "or in_place");
   command->add_option("--isa", options->check.isa, "only scalar, avx2 or avx512");
-  command->add_option("--threads", options->check.threads, "only 1, 2 or 3 threads");
+  command->add_option("--threads", options->check.threads, "only 1, 2 or 3 threads")
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--device", options->device,
                       "where implementations run: cpu, cuda or cuda:N (cpu)");
   command->add_option("--launch", options->check.launch,
                       "on a CUDA device, only default (stream), stream (of its own) or graph");
-  command->add_option("--repeats", options->check.repeats,
-                      "on a CUDA device, runs that must give the same bits (20)");
+  command
+      ->add_option("--repeats", options->check.repeats,
+                   "on a CUDA device, runs that must give the same bits (20)")
+      ->check(CLI::NonNegativeNumber);
   command->add_flag("--mutants", options->mutants,
                     "break each op's first implementation on purpose; fail unless all is noticed");
   command->add_option("--out", options->out, "append a JSON line for each op to this file");

@@ -40,6 +40,8 @@ inline constexpr int kExitUsage = 2;
 int exit_code_of(const Status& status);
 // Prints "pestle: MESSAGE" to stderr unless ok; returns the exit code.
 int fail(const Status& status);
+// Writes out what was printed; an exit code of 0 becomes that of an I/O error if it can't be.
+int finish_output(int exit_code);
 // The op, or an error that names the nearest one.
 Result<const Op*> require_op(const std::string& name);
 

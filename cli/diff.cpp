@@ -1,6 +1,7 @@
 // pestle diff: how far two models' weights lie apart.
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/file_commands.h"
@@ -12,7 +13,7 @@ namespace {
 struct DiffArguments {
   files::DiffOptions options;
   size_t rows = 20;
-  double max_error = -1;
+  std::optional<double> max_error;
   bool json = false;
 };
 
@@ -25,8 +26,13 @@ int run_diff(DiffArguments& arguments) {
                                           : files::diff_text(report.value(), arguments.rows);
   std::fputs(text.c_str(), stdout);
   const auto& layers = report.value().layers;
-  const bool too_far = arguments.max_error >= 0 && !layers.empty() &&
-                       !(layers[0].relative_error() <= arguments.max_error);
+  if (layers.empty()) {
+    std::fputs(
+        "pestle: nothing was compared: the models have no layer in common that both can be read\n",
+        stderr);
+    return kExitFailed;
+  }
+  const bool too_far = arguments.max_error && !(layers[0].relative_error() <= *arguments.max_error);
   return too_far ? kExitFailed : 0;
 }
 
@@ -38,9 +44,12 @@ void add_diff(CLI::App& app, int* exit_code) {
   command->add_option("a", arguments->options.a, "the model that errors are relative to")
       ->required();
   command->add_option("b", arguments->options.b, "the other one")->required();
-  command->add_option("--rows", arguments->rows, "layers in the printed table, 0 for all");
-  command->add_option("--max-error", arguments->max_error,
-                      "exit with 1 if a layer's relative error is larger");
+  command->add_option("--rows", arguments->rows, "layers in the printed table, 0 for all")
+      ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--max-error", arguments->max_error,
+                   "exit with 1 if a layer's relative error is larger")
+      ->check(CLI::NonNegativeNumber);
   command->add_flag("--json", arguments->json, "for machines");
   command->callback([=] { *exit_code = run_diff(*arguments); });
 }

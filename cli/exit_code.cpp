@@ -13,4 +13,11 @@ int fail(const Status& status) {
   return exit_code_of(status);
 }
 
+int finish_output(int exit_code) {
+  const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (is_written || exit_code != 0) return exit_code;
+  return fail({Code::kIoError,
+               "standard output: cannot write to it; check the disk or the program that reads it"});
+}
+
 }  // namespace pestle::cli

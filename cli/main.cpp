@@ -18,5 +18,5 @@ int main(int argc, char** argv) {
     const int parsed = app.exit(error);
     return parsed == 0 ? 0 : pestle::cli::kExitUsage;
   }
-  return exit_code;
+  return pestle::cli::finish_output(exit_code);
 }

@@ -6,7 +6,7 @@
 #include "cli/commands.h"
 #include "cli/file_commands.h"
 #include "files/file_job.h"
-#include "files/mapped_file.h"
+#include "files/input_file.h"
 #include "files/quantize_file.h"
 #include "formats/format_table.h"
 
@@ -21,8 +21,7 @@ struct QuantizeArguments {
   std::string max_shard;
   std::string json;
   std::string html;
-  double target_error = 0;
-  std::string scale_search = "amax";
+  std::string scale_search;
   int threads = 0;
   size_t rows = 20;
   bool quantize_all = false;
@@ -43,15 +42,25 @@ std::string format_list() {
 
 Status read_recipe(QuantizeArguments& arguments) {
   if (arguments.recipe.empty()) return {};
-  const auto file = files::MappedFile::open(arguments.recipe);
-  PESTLE_TRY(file.status());
-  const auto bytes = file.value().bytes();
-  const auto recipe =
-      files::parse_recipe({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
-                          arguments.recipe, files::check_format_name);
+  const auto text = files::read_text_file(arguments.recipe);
+  PESTLE_TRY(text.status());
+  const auto recipe = files::parse_recipe(text.value(), arguments.recipe, files::check_format_name);
   PESTLE_TRY(recipe.status());
   files::apply_recipe(recipe.value(), arguments.options);
+  arguments.options.also_read.push_back(arguments.recipe);
   return {};
+}
+
+// What is written after the model, so that it can be refused before.
+void add_reports(QuantizeArguments& arguments) {
+  files::QuantizeOptions& options = arguments.options;
+  const bool force = options.overwrite;
+  if (!arguments.html.empty()) {
+    options.reports.push_back({"HTML report", arguments.html, 0, force, false});
+  }
+  if (!arguments.json.empty() && arguments.json != "-") {
+    options.reports.push_back({"JSON report", arguments.json, 0, force, false});
+  }
 }
 
 Status complete_options(QuantizeArguments& arguments) {
@@ -61,10 +70,10 @@ Status complete_options(QuantizeArguments& arguments) {
     PESTLE_TRY(rule.status());
     options.layers.push_back(rule.value());
   }
-  if (arguments.target_error != 0) options.target_error = arguments.target_error;
   if (arguments.layout == "comfy") options.layout = files::FileLayout::kComfy;
   if (arguments.layout == "plain") options.layout = files::FileLayout::kPlain;
   options.mse_scales = arguments.scale_search == "mse";
+  options.is_scale_search_given = !arguments.scale_search.empty();
   options.default_keep = !arguments.quantize_all;
   if (!arguments.max_shard.empty()) {
     const auto bytes = files::parse_bytes(arguments.max_shard);
@@ -72,6 +81,7 @@ Status complete_options(QuantizeArguments& arguments) {
     options.max_shard_bytes = bytes.value();
   }
   options.histograms = !arguments.html.empty();
+  add_reports(arguments);
   PESTLE_TRY(read_recipe(arguments));
   options.progress = progress_bar(arguments.quiet);
   options.cancel = &stop_requested();
@@ -104,14 +114,17 @@ int run_quantize(QuantizeArguments& arguments) {
 void add_choice_options(CLI::App& command, QuantizeArguments& arguments) {
   files::QuantizeOptions& options = arguments.options;
   command.add_option("-f,--format", options.format, "format of every layer that no --layer names");
-  command.add_option("-l,--layer", arguments.layers,
-                     "'PATTERN=FORMAT' for the layers that match; the first that matches wins");
-  command.add_option("-k,--keep", options.keep, "store the tensors that match as they are");
+  command
+      .add_option("-l,--layer", arguments.layers,
+                  "'PATTERN=FORMAT' for the layers that match; the first that matches wins")
+      ->allow_extra_args(false);
+  command.add_option("-k,--keep", options.keep, "store the tensors that match as they are")
+      ->allow_extra_args(false);
   command.add_flag("--all", arguments.quantize_all,
                    "also embeddings, first and last layers, which are kept by default");
   command.add_option("--recipe", arguments.recipe,
                      "a TOML file with these choices (docs/recipe.md)");
-  command.add_option("--target-error", arguments.target_error,
+  command.add_option("--target-error", options.target_error,
                      "for each layer the smallest format whose relative error is below this");
   command
       .add_option("--scale-search", arguments.scale_search,
@@ -126,6 +139,8 @@ void add_choice_options(CLI::App& command, QuantizeArguments& arguments) {
 void add_run_options(CLI::App& command, QuantizeArguments& arguments) {
   files::QuantizeOptions& options = arguments.options;
   command.add_option("--max-shard", arguments.max_shard, "split the output, e.g. 5GB");
+  command.add_flag("--allow-non-finite", options.allow_non_finite,
+                   "store tensors with NaN or infinities as they are, instead of refusing");
   command.add_flag("--dry-run", options.dry_run, "say what would happen and write nothing");
   command.add_flag("--force", options.overwrite, "replace an existing output");
   command.add_flag("--resume", options.resume,
@@ -133,8 +148,10 @@ void add_run_options(CLI::App& command, QuantizeArguments& arguments) {
   command.add_option("--json", arguments.json,
                      "write the report as JSON to this file, or - for stdout");
   command.add_option("--html", arguments.html, "write the report with plots to this file");
-  command.add_option("--rows", arguments.rows, "layers in the printed table, 0 for all");
-  command.add_option("--threads", arguments.threads, "threads, 0 for one per core");
+  command.add_option("--rows", arguments.rows, "layers in the printed table, 0 for all")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--threads", arguments.threads, "threads, 0 for one per core")
+      ->check(CLI::NonNegativeNumber);
   command.add_flag("-q,--quiet", arguments.quiet, "no progress bar and no table");
 }
 

@@ -7,7 +7,8 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <nlohmann/json.hpp>
+#include <iterator>
+#include "core/json_text.h"
 
 #include "core/dispatch.h"
 
@@ -65,7 +66,8 @@ Status write_all(int fd, const std::string& path, const std::string& text) {
 Result<TunedFile> read_tuned(const std::string& path) {
   std::ifstream stream(path);
   if (!stream) return Status{Code::kIoError, path + ": cannot be read"};
-  const Json json = Json::parse(stream, nullptr, false);
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  const Json json = parse_json<Json>(text);
   int format = 0;
   if (!json.is_object() || !take(json, "pestle_tuned", &format))
     return corrupt(path, "is no JSON object with \"pestle_tuned\"");

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "files/mapped_file.h"
+#include "files/input_file.h"
 #include "files/text.h"
 
 namespace pestle::files {

@@ -1,13 +1,12 @@
 #include "files/dequantize_file.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <mutex>
 
 #include "backends/cpu/parallel.h"
+#include "files/output_check.h"
 #include "files/output_set.h"
 #include "files/stored_layers.h"
 #include "files/text.h"
@@ -38,7 +37,7 @@ class Dequantizer {
       : options_(options), model_(model), layers_(layers) {}
 
   Result<DequantizeReport> run() {
-    PESTLE_TRY(check_output());
+    PESTLE_TRY(check_something_to_decode());
     std::vector<std::vector<OutputTensor>> groups;
     for (const StoredLayer& layer : layers_) {
       if (layer.is_quantized && !layer.cannot_decode.empty()) {
@@ -57,6 +56,7 @@ class Dequantizer {
       done_ += layer.bytes;
       if (options_.progress) options_.progress({done_, model_.bytes(), "dequantising"});
     }
+    PESTLE_TRY(model_.check_unchanged());
     report_.outputs = output_->paths();
     report_.bytes_before = model_.bytes();
     report_.bytes_after = output_->bytes();
@@ -66,16 +66,14 @@ class Dequantizer {
   }
 
  private:
-  Status check_output() const {
-    struct stat info = {};
-    if (stat(options_.output.c_str(), &info) != 0) return {};
-    for (const MappedFile& file : model_.files()) {
-      if (file.device() == info.st_dev && file.inode() == info.st_ino) {
-        return invalid_argument(options_.output +
-                                ": output and input are the same file; name another output");
-      }
+  Status check_something_to_decode() const {
+    for (const StoredLayer& layer : layers_) {
+      if (layer.is_quantized) return {};
     }
-    return {};
+    return invalid_argument(
+        options_.input +
+        ": has no quantised layer, so there is nothing to decode; pestle inspect "
+        "says what is in it");
   }
 
   DType target_dtype(const StoredLayer& layer) const {
@@ -96,17 +94,20 @@ class Dequantizer {
     auto output = OutputSet::plan(groups, options);
     PESTLE_TRY(output.status());
     output_ = std::move(output.value());
+    PESTLE_TRY(check_outputs(model_.paths(), output_->written_paths("output")));
     return output_->create();
   }
 
   Status copy(const StoredLayer& layer) {
     constexpr uint64_t kStep = uint64_t{4} << 20;
     ++report_.tensors_copied;
-    const auto data = layer.weight->data;
-    for (uint64_t at = 0; at < data.size(); at += kStep) {
+    const FileRange& data = layer.weight->data;
+    std::vector<std::byte> piece;
+    for (uint64_t at = 0; at < data.size(); at += piece.size()) {
       if (options_.cancel != nullptr && options_.cancel->load()) return interrupted();
-      PESTLE_TRY(output_->write(layer.name, at,
-                                data.subspan(at, std::min<uint64_t>(kStep, data.size() - at))));
+      piece.resize(std::min<uint64_t>(kStep, data.size() - at));
+      PESTLE_TRY(data.read(at, piece));
+      PESTLE_TRY(output_->write(layer.name, at, piece));
     }
     return {};
   }

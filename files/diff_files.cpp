@@ -160,19 +160,22 @@ std::string diff_text(const DiffReport& report, size_t limit) {
   size_t shown = 0;
   for (const LayerDiff& layer : report.layers) {
     if (layer.sums.noise == 0 || (limit > 0 && shown == limit)) break;
-    std::string name = layer.name;
+    std::string name = printable(layer.name);
     name.resize(std::max(width, name.size()), ' ');
-    text += name + "  " + layer.format_a + " / " + layer.format_b + "  rel.err " +
-            number("%.6f", layer.relative_error()) + "  SQNR " +
+    text += name + "  " + printable(layer.format_a) + " / " + printable(layer.format_b) +
+            "  rel.err " + number("%.6f", layer.relative_error()) + "  SQNR " +
             number("%.2f dB", layer.sqnr_db()) + "  max " + number("%.3g", layer.sums.max_error) +
             "\n";
     ++shown;
   }
   text += std::to_string(report.layers.size()) + " layers compared, " + std::to_string(equal) +
           " equal\n";
-  for (const std::string& name : report.only_in_a) text += "only in the first: " + name + "\n";
-  for (const std::string& name : report.only_in_b) text += "only in the second: " + name + "\n";
-  for (const std::string& reason : report.skipped) text += "not compared: " + reason + "\n";
+  for (const std::string& name : report.only_in_a)
+    text += "only in the first: " + printable(name) + "\n";
+  for (const std::string& name : report.only_in_b)
+    text += "only in the second: " + printable(name) + "\n";
+  for (const std::string& reason : report.skipped)
+    text += "not compared: " + printable(reason) + "\n";
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backends/cpu/parallel.h"
+#include "files/finite.h"
 #include "files/scale_search.h"
 #include "files/text.h"
 
@@ -17,26 +18,21 @@ constexpr int64_t kChunkElements = int64_t{128} << 10;
 constexpr int64_t kSliceElements = int64_t{64} << 10;
 constexpr uint32_t kInfinityBits = 0x7F800000u;
 
-TensorView rows_view(const ModelTensor& tensor, int64_t row, int64_t rows) {
+// Rows of the tensor, read into the thread's own memory, until its next read.
+Result<TensorView> read_rows(const ModelTensor& tensor, int64_t row, int64_t rows) {
   const int64_t k = tensor.shape[1];
+  const int64_t row_bytes = k * dtype_bytes(tensor.dtype);
+  const auto bytes = static_cast<size_t>(rows * row_bytes);
+  auto* data = static_cast<std::byte*>(ChunkBuffers::of_thread().source(bytes));
+  PESTLE_TRY(tensor.data.read(static_cast<uint64_t>(row * row_bytes), {data, bytes}));
   const int64_t shape[] = {rows, k};
-  auto* data = const_cast<std::byte*>(tensor.data.data()) + row * k * dtype_bytes(tensor.dtype);
   return make_view(data, tensor.dtype, 2, shape);
 }
 
-Status not_finite(const ModelTensor& tensor) {
-  const int64_t count = tensor.shape[0] * tensor.shape[1];
-  for (int64_t i = 0; i < count; ++i) {
-    const float value = load_weight(tensor.data.data(), tensor.dtype, i);
-    if (std::isfinite(value)) continue;
-    return {Code::kCorruptFile,
-            "tensor " + quote(tensor.name) + ": element [" + std::to_string(i / tensor.shape[1]) +
-                ", " + std::to_string(i % tensor.shape[1]) + "] is " +
-                (std::isnan(value) ? "NaN" : "infinite") +
-                "; repair the model, or store this tensor as it is with --keep '" + tensor.name +
-                "'"};
-  }
-  return {Code::kInternal, "tensor " + quote(tensor.name) + ": changed while it was read"};
+TensorView slice_of(const TensorView& chunk, int64_t row, int64_t rows) {
+  const int64_t shape[] = {rows, chunk.shape[1]};
+  return make_view(chunk.as<std::byte>() + row * chunk.shape[1] * dtype_bytes(chunk.dtype),
+                   chunk.dtype, 2, shape);
 }
 
 // Keeps the first error of several threads.
@@ -78,9 +74,9 @@ class LayerEncoder {
 
  private:
   int64_t chunks() const { return (tensor_.shape[0] + rows_per_chunk_ - 1) / rows_per_chunk_; }
-  TensorView chunk_view(int64_t chunk) const {
+  Result<TensorView> read_chunk(int64_t chunk) const {
     const int64_t row = chunk * rows_per_chunk_;
-    return rows_view(tensor_, row, std::min(rows_per_chunk_, tensor_.shape[0] - row));
+    return read_rows(tensor_, row, std::min(rows_per_chunk_, tensor_.shape[0] - row));
   }
 
   // body(chunk) -> Status, over all chunks, on all cores.
@@ -101,17 +97,22 @@ class LayerEncoder {
     return error.take();
   }
 
+  Status explain_not_finite() const {
+    PESTLE_TRY(check_finite(tensor_));
+    return {Code::kIoError, "tensor " + quote(tensor_.name) + ": changed while it was read"};
+  }
+
   Status find_tensor_scale() {
     std::vector<uint32_t> largest(static_cast<size_t>(chunks()), 0);
     PESTLE_TRY(for_each_chunk([&](int64_t chunk) {
-      const TensorView w = chunk_view(chunk);
-      prefetch_pages({w.as<std::byte>(), static_cast<size_t>(size_bytes(w))});
-      largest[static_cast<size_t>(chunk)] = largest_magnitude_bits(w);
+      const Result<TensorView> w = read_chunk(chunk);
+      PESTLE_TRY(w.status());
+      largest[static_cast<size_t>(chunk)] = largest_magnitude_bits(w.value());
       return Status();
     }));
     uint32_t bits = 0;
     for (const uint32_t chunk_bits : largest) bits = std::max(bits, chunk_bits);
-    if (bits >= kInfinityBits) return not_finite(tensor_);
+    if (bits >= kInfinityBits) return explain_not_finite();
     tensor_scale_ = codec_.tensor_scale(bits);
     return {};
   }
@@ -156,7 +157,9 @@ class LayerEncoder {
   }
 
   Status encode_chunk(int64_t chunk, const PieceSink& sink, ErrorSums& sums, double& amax_noise) {
-    const TensorView w = chunk_view(chunk);
+    const Result<TensorView> read = read_chunk(chunk);
+    PESTLE_TRY(read.status());
+    const TensorView& w = read.value();
     Result<FieldViews> stored = codec_.piece_views(w.shape[0]);
     PESTLE_TRY(stored.status());
     Result<FieldViews> plain = codec_.slice_views(w.shape[0]);
@@ -164,11 +167,7 @@ class LayerEncoder {
     const size_t count = codec_.layout().fields.size();
     ChunkBuffers& buffers = ChunkBuffers::of_thread();
     const int scale = codec_.tensor_scale_field();
-    if (scale >= 0) {
-      stored.value()[static_cast<size_t>(scale)].data = &tensor_scale_;
-    } else {
-      prefetch_pages({w.as<std::byte>(), static_cast<size_t>(size_bytes(w))});
-    }
+    if (scale >= 0) stored.value()[static_cast<size_t>(scale)].data = &tensor_scale_;
     buffers.attach(stored.value(), count);
     for (size_t i = 0; i < count; ++i) {
       TensorView& view = plain.value()[i];
@@ -179,8 +178,7 @@ class LayerEncoder {
     const int64_t rows = slice_rows();
     for (int64_t row = 0; row < w.shape[0]; row += rows) {
       const int64_t here = std::min(rows, w.shape[0] - row);
-      PESTLE_TRY(encode_slice(rows_view(tensor_, chunk * rows_per_chunk_ + row, here),
-                              plain.value(), row, sums, amax_noise));
+      PESTLE_TRY(encode_slice(slice_of(w, row, here), plain.value(), row, sums, amax_noise));
     }
     codec_.arrange(plain.value(), stored.value());
     if (sink) PESTLE_TRY(write_pieces(chunk, stored.value(), sink));
@@ -198,7 +196,7 @@ class LayerEncoder {
   Status encode_slice(const TensorView& w, const FieldViews& plain, int64_t row, ErrorSums& sums,
                       double& amax_noise) {
     if (codec_.tensor_scale_field() < 0 && largest_magnitude_bits(w) >= kInfinityBits) {
-      return not_finite(tensor_);
+      return explain_not_finite();
     }
     Result<FieldViews> views = codec_.slice_views(w.shape[0]);
     PESTLE_TRY(views.status());

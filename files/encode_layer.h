@@ -36,13 +36,14 @@ Result<EncodeResult> encode_layer(const ModelTensor& tensor, const LayerLayout& 
 // The rows that one chunk takes; the same for every thread count.
 int64_t chunk_rows(const Codec& codec);
 
-// Room for the pieces and the decoded values of one chunk, kept by each thread.
+// Room for the source, the pieces and the decoded values of one chunk, kept by each thread.
 class ChunkBuffers {
  public:
   static ChunkBuffers& of_thread();
   // Gives every view without memory its own, all aligned to 64 bytes.
   void attach(FieldViews& views, size_t fields);
   TensorView decoded(int64_t rows, int64_t k);
+  void* source(size_t bytes) { return source_.reserve(bytes); }
   void* rearranged(size_t bytes) { return rearranged_.reserve(bytes); }
 
  private:
@@ -54,6 +55,7 @@ class ChunkBuffers {
   std::array<Buffer, formats::kMaxFormatFields> fields_;
   Buffer decoded_;
   Buffer rearranged_;
+  Buffer source_;
 };
 
 }  // namespace pestle::files

@@ -36,6 +36,8 @@ Status error_histograms(const ModelTensor& tensor, const LayerLayout& layout, bo
   ModelTensor sample = tensor;
   sample.shape[0] = rows;
   sample.data = tensor.data.first(static_cast<size_t>(rows * k * dtype_bytes(tensor.dtype)));
+  std::vector<std::byte> weight_bytes(sample.data.size());
+  PESTLE_TRY(sample.data.read(0, weight_bytes));
   const Result<LayerLayout> target = layer_layout(*layout.format, layout.layout, rows, k);
   PESTLE_TRY(target.status());
   const Result<Codec> codec = Codec::make(target.value(), tensor.dtype);
@@ -67,7 +69,7 @@ Status error_histograms(const ModelTensor& tensor, const LayerLayout& layout, bo
   for (int64_t r = 0; r < rows; r += step) {
     const float* row = decoded.as<float>() + r * target.value().padded_k;
     for (int64_t c = 0; c < k; ++c) {
-      const float w = load_weight(sample.data.data(), sample.dtype, r * k + c);
+      const float w = load_weight(weight_bytes.data(), sample.dtype, r * k + c);
       weights.count(w);
       errors.count(row[c] - w);
     }

@@ -2,16 +2,17 @@
 
 #include <algorithm>
 #include <atomic>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "core/json_text.h"
 #include "files/atomic_file.h"
 #include "files/dequantize_file.h"
 #include "files/diff_files.h"
+#include "files/input_file.h"
 #include "files/inspect_file.h"
-#include "files/mapped_file.h"
+#include "files/output_check.h"
 #include "files/quantize_file.h"
 #include "files/text.h"
 
@@ -117,6 +118,7 @@ Status read_choices(const std::string& layout, const std::string& scale_search,
     return invalid_argument("quantize: layout is " + quote(layout) + ", expected comfy or plain");
   }
   options.mse_scales = scale_search == "mse";
+  options.is_scale_search_given = !scale_search.empty();
   if (!scale_search.empty() && scale_search != "mse" && scale_search != "amax") {
     return invalid_argument("quantize: scale_search is " + quote(scale_search) +
                             ", expected amax or mse");
@@ -125,13 +127,12 @@ Status read_choices(const std::string& layout, const std::string& scale_search,
 }
 
 Status read_recipe_file(const std::string& path, QuantizeOptions& options) {
-  const auto file = MappedFile::open(path);
-  PESTLE_TRY(file.status());
-  const auto bytes = file.value().bytes();
-  const auto recipe = parse_recipe({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
-                                   path, check_format_name);
+  const auto text = read_text_file(path);
+  PESTLE_TRY(text.status());
+  const auto recipe = parse_recipe(text.value(), path, check_format_name);
   PESTLE_TRY(recipe.status());
   apply_recipe(recipe.value(), options);
+  options.also_read.push_back(path);
   return {};
 }
 
@@ -155,6 +156,7 @@ Result<std::string> quantize_job(OptionReader& reader, Hooks& hooks) {
   reader.flag("dry_run", options.dry_run);
   reader.flag("force", options.overwrite);
   reader.flag("resume", options.resume);
+  reader.flag("allow_non_finite", options.allow_non_finite);
   reader.bytes("max_shard_bytes", options.max_shard_bytes);
   reader.text("html", html);
   PESTLE_TRY(reader.finish());
@@ -162,6 +164,7 @@ Result<std::string> quantize_job(OptionReader& reader, Hooks& hooks) {
   PESTLE_TRY(read_choices(layout, scale_search, options));
   if (!recipe.empty()) PESTLE_TRY(read_recipe_file(recipe, options));
   options.histograms = !html.empty();
+  if (!html.empty()) options.reports.push_back({"HTML report", html, 0, options.overwrite, false});
   hooks.attach(options);
   const auto report = quantize_file(options);
   PESTLE_TRY(report.status());
@@ -218,7 +221,7 @@ Result<std::string> diff_job(OptionReader& reader, Hooks& hooks) {
 
 Result<std::string> run_file_job(std::string_view verb, std::string_view options_json,
                                  const JobProgress& progress) {
-  Json json = Json::parse(options_json.begin(), options_json.end(), nullptr, false);
+  Json json = parse_json(options_json);
   if (!json.is_object()) {
     return invalid_argument(std::string(verb) + ": the options are no JSON object");
   }

@@ -50,12 +50,14 @@ constexpr uint32_t kMaxDims = 4;
 // A cursor that remembers the first error; reads after it yield zeros.
 class Reader {
  public:
-  Reader(std::span<const std::byte> file, const std::string& label) : file_(file), label_(label) {}
+  Reader(std::span<const std::byte> head, uint64_t file_bytes, const std::string& label)
+      : head_(head), file_bytes_(file_bytes), label_(label) {}
 
   const Status& status() const { return status_; }
   bool ok() const { return status_.ok(); }
   uint64_t at() const { return at_; }
-  uint64_t left() const { return file_.size() - at_; }
+  uint64_t left() const { return file_bytes_ - at_; }
+  bool needs_more() const { return needs_more_; }
 
   bool fail(const std::string& what) {
     if (ok()) status_ = {Code::kCorruptFile, label_ + ": " + what};
@@ -64,7 +66,11 @@ class Reader {
 
   bool need(uint64_t bytes, const std::string& what) {
     if (!ok()) return false;
-    if (bytes <= left()) return true;
+    if (bytes <= left()) {
+      if (at_ + bytes <= head_.size()) return true;
+      needs_more_ = true;
+      return fail("its list of tensors goes on");
+    }
     return fail("truncated: " + what + " at byte " + std::to_string(at_) + " takes " +
                 std::to_string(bytes) + " bytes, " + std::to_string(left()) +
                 " are left; get the file again from its source");
@@ -74,7 +80,7 @@ class Reader {
   T number(const std::string& what) {
     T value{};
     if (!need(sizeof(T), what)) return value;
-    std::memcpy(&value, file_.data() + at_, sizeof(T));
+    std::memcpy(&value, head_.data() + at_, sizeof(T));
     at_ += sizeof(T);
     return value;
   }
@@ -82,7 +88,7 @@ class Reader {
   std::string_view text(const std::string& what) {
     const auto length = number<uint64_t>("the length of " + what);
     if (!need(length, what)) return {};
-    const std::string_view view(reinterpret_cast<const char*>(file_.data()) + at_, length);
+    const std::string_view view(reinterpret_cast<const char*>(head_.data()) + at_, length);
     at_ += length;
     return view;
   }
@@ -90,8 +96,10 @@ class Reader {
   void skip(uint64_t bytes) { at_ += bytes; }
 
  private:
-  std::span<const std::byte> file_;
+  std::span<const std::byte> head_;  // the file's first bytes
+  uint64_t file_bytes_;
   const std::string& label_;
+  bool needs_more_ = false;
   uint64_t at_ = 0;
   Status status_;
 };
@@ -296,9 +304,15 @@ bool looks_like_gguf(std::span<const std::byte> file) {
   return file.size() >= 4 && std::memcmp(file.data(), "GGUF", 4) == 0;
 }
 
-Result<GgufFile> parse_gguf(std::span<const std::byte> bytes, const std::string& label) {
-  Reader in(bytes, label);
-  if (!looks_like_gguf(bytes)) {
+Result<GgufFile> parse_gguf(std::span<const std::byte> file, const std::string& label) {
+  bool needs_more = false;
+  return parse_gguf(file, file.size(), label, needs_more);
+}
+
+Result<GgufFile> parse_gguf(std::span<const std::byte> head, uint64_t file_bytes,
+                            const std::string& label, bool& needs_more) {
+  Reader in(head, file_bytes, label);
+  if (!looks_like_gguf(head)) {
     in.fail("not a GGUF file: it does not begin with \"GGUF\"; check the path");
     return in.status();
   }
@@ -315,7 +329,8 @@ Result<GgufFile> parse_gguf(std::span<const std::byte> bytes, const std::string&
   const auto keys = in.number<uint64_t>("the number of keys");
   read_metadata(in, keys, file);
   if (in.ok()) read_tensors(in, tensors, file);
-  if (in.ok()) place_tensors(in, bytes.size(), file);
+  if (in.ok()) place_tensors(in, file_bytes, file);
+  needs_more = in.needs_more();
   if (!in.ok()) return in.status();
   return file;
 }

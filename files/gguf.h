@@ -40,7 +40,10 @@ struct GgufFile {
   std::vector<GgufTensor> tensors;
 };
 
-// Reads and checks `file`, the whole file; `label` begins every message.
+// Reads and checks a file from its first bytes; `label` begins every message. Where they end before
+// the list of tensors does, `needs_more` is set and the result means nothing.
+Result<GgufFile> parse_gguf(std::span<const std::byte> head, uint64_t file_bytes,
+                            const std::string& label, bool& needs_more);
 Result<GgufFile> parse_gguf(std::span<const std::byte> file, const std::string& label);
 
 bool looks_like_gguf(std::span<const std::byte> file);

@@ -27,7 +27,7 @@ Result<InspectReport> inspect_file(const std::string& path) {
   const auto layers = stored_layers(model.value());
   PESTLE_TRY(layers.status());
   InspectReport report;
-  for (const MappedFile& file : model.value().files()) report.files.push_back(file.path());
+  for (const auto& file : model.value().files()) report.files.push_back(file->path());
   report.container = model.value().is_gguf() ? "GGUF" : "safetensors";
   report.bytes = model.value().bytes();
   report.metadata = model.value().metadata();
@@ -60,12 +60,12 @@ std::string inspect_json(const InspectReport& report) {
 
 std::string inspect_text(const InspectReport& report, bool every_layer) {
   std::string text;
-  for (const std::string& file : report.files) text += file + "\n";
+  for (const std::string& file : report.files) text += printable(file) + "\n";
   text += report.container + ", " + human_bytes(report.bytes) + ", " +
           std::to_string(report.layers.size()) + " tensors and layers, " +
           std::to_string(report.weights) + " weights\n";
   for (const auto& [key, value] : report.metadata)
-    text += "  " + key + " = " + shortened(value) + "\n";
+    text += "  " + printable(key) + " = " + shortened(value) + "\n";
   struct Sum {
     int count = 0;
     uint64_t bytes = 0;
@@ -82,15 +82,15 @@ std::string inspect_text(const InspectReport& report, bool every_layer) {
   }
   for (const auto& [format, sum] : sums) {
     char line[160];
-    std::snprintf(line, sizeof line, "%-14s %6d  %10s", format.c_str(), sum.count,
+    std::snprintf(line, sizeof line, "%-14s %6d  %10s", printable(format).c_str(), sum.count,
                   human_bytes(sum.bytes).c_str());
-    text += line + (sum.note.empty() ? "" : "  " + sum.note) + "\n";
+    text += line + (sum.note.empty() ? "" : "  " + printable(sum.note)) + "\n";
   }
   for (const InspectedLayer& layer : report.layers) {
     if (!every_layer) break;
-    std::string name = layer.name;
+    std::string name = printable(layer.name);
     name.resize(std::max(width, name.size()), ' ');
-    text += name + "  " + describe_shape(layer.format, layer.shape) + "  " +
+    text += name + "  " + describe_shape(printable(layer.format), layer.shape) + "  " +
             human_bytes(layer.bytes) + "\n";
   }
   return text;

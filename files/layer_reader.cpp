@@ -20,16 +20,19 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-float load_element(const ModelTensor& tensor, int64_t index) {
-  const auto code = [&] { return static_cast<uint8_t>(tensor.data[static_cast<size_t>(index)]); };
-  if (tensor.dtype == DType::kE4M3) return formats::f32_from_e4m3(code());
-  if (tensor.dtype == DType::kE5M2) return formats::f32_from_e5m2(code());
-  return load_weight(tensor.data.data(), tensor.dtype, index);
+float load_element(const std::byte* data, DType dtype, int64_t index) {
+  const auto code = [&] { return static_cast<uint8_t>(data[index]); };
+  if (dtype == DType::kE4M3) return formats::f32_from_e4m3(code());
+  if (dtype == DType::kE5M2) return formats::f32_from_e5m2(code());
+  return load_weight(data, dtype, index);
 }
 
-TensorView bytes_view(const std::byte* data, DType dtype, int64_t rows, int64_t columns) {
-  const int64_t shape[] = {rows, columns};
-  return make_view(const_cast<std::byte*>(data), dtype, 2, shape);
+// Bytes of a tensor in the thread's own memory, until its next read of this kind.
+Result<std::byte*> read_bytes(const FileRange& data, int64_t offset, int64_t bytes) {
+  const auto size = static_cast<size_t>(bytes);
+  auto* memory = static_cast<std::byte*>(ChunkBuffers::of_thread().source(size));
+  PESTLE_TRY(data.read(static_cast<uint64_t>(offset), {memory, size}));
+  return memory;
 }
 
 }  // namespace
@@ -65,18 +68,23 @@ Result<TensorView> LayerReader::read(int64_t row, int64_t rows) const {
 
 Result<TensorView> LayerReader::read_plain(int64_t row, int64_t rows) const {
   const ModelTensor& tensor = *layer_->weight;
+  const int64_t row_bytes = columns_ * dtype_bytes(tensor.dtype);
+  const auto data = read_bytes(tensor.data, row * row_bytes, rows * row_bytes);
+  PESTLE_TRY(data.status());
   TensorView out = ChunkBuffers::of_thread().decoded(rows, columns_);
   for (int64_t i = 0; i < rows * columns_; ++i) {
-    out.as<float>()[i] = load_element(tensor, row * columns_ + i);
+    out.as<float>()[i] = load_element(data.value(), tensor.dtype, i);
   }
   return out;
 }
 
 Result<TensorView> LayerReader::read_gguf(int64_t row, int64_t rows) const {
   const int64_t row_bytes = columns_ / layer_->gguf->elements * layer_->gguf->bytes;
+  const auto data = read_bytes(layer_->weight->data, row * row_bytes, rows * row_bytes);
+  PESTLE_TRY(data.status());
   OpCall call("dequantize_gguf", "type=" + lower(layer_->gguf->name));
-  call.tensor(
-      "q", bytes_view(layer_->weight->data.data() + row * row_bytes, DType::kU8, rows, row_bytes));
+  const int64_t shape[] = {rows, row_bytes};
+  call.tensor("q", make_view(data.value(), DType::kU8, 2, shape));
   const TensorView out = ChunkBuffers::of_thread().decoded(rows, columns_);
   call.tensor("out", out);
   PESTLE_TRY(call.run());
@@ -88,9 +96,13 @@ Result<TensorView> LayerReader::read_quantized(int64_t row, int64_t rows) const 
   const int64_t stored_rows = row + rows >= rows_ ? codec_->layout().n - row : rows;
   Result<FieldViews> views = codec_->piece_views(stored_rows);
   PESTLE_TRY(views.status());
-  for (size_t i = 0; i < codec_->layout().fields.size(); ++i) {
-    const auto offset = codec_->piece_offset(static_cast<int>(i), row);
-    views.value()[i].data = const_cast<std::byte*>(layer_->fields[i]->data.data()) + offset;
+  const size_t fields = codec_->layout().fields.size();
+  ChunkBuffers::of_thread().attach(views.value(), fields);
+  for (size_t i = 0; i < fields; ++i) {
+    const TensorView& view = views.value()[i];
+    const auto bytes = static_cast<size_t>(size_bytes(view));
+    PESTLE_TRY(layer_->fields[i]->data.read(codec_->piece_offset(static_cast<int>(i), row),
+                                            {view.as<std::byte>(), bytes}));
   }
   TensorView out =
       ChunkBuffers::of_thread().decoded(views.value()[0].shape[0], codec_->layout().padded_k);

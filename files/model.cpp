@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/json_text.h"
 #include "files/text.h"
 
 namespace pestle::files {
@@ -40,14 +40,16 @@ Result<std::string> find_in_folder(const std::string& folder) {
                                     " model files and no single index in this folder; name one");
 }
 
-Result<std::map<std::string, std::string>> parse_weight_map(std::span<const std::byte> bytes,
+Result<std::map<std::string, std::string>> parse_weight_map(std::string_view text,
                                                             const std::string& label) {
   const auto corrupt = [&](const std::string& what) {
     return Status(Code::kCorruptFile, label + ": " + what + "; get the index again");
   };
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  const auto json = nlohmann::json::parse(text.begin(), text.end(), nullptr, false);
-  if (json.is_discarded()) return corrupt("the index is no valid JSON");
+  const auto json = parse_json(text);
+  if (json.is_discarded()) {
+    return corrupt(nests_deeper(text, kMaxJsonDepth) ? "the index is nested too deep"
+                                                     : "the index is no valid JSON");
+  }
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     return corrupt("the index has no weight_map");
   }
@@ -65,15 +67,30 @@ Result<std::map<std::string, std::string>> parse_weight_map(std::span<const std:
   return owner;
 }
 
-// Nested deeper than any index is, so that the parser's own depth stays small.
-bool too_deep(std::span<const std::byte> bytes) {
-  int depth = 0;
-  for (const std::byte b : bytes) {
-    const char c = static_cast<char>(b);
-    depth += (c == '{' || c == '[') - (c == '}' || c == ']');
-    if (depth > 1000) return true;
+// The first bytes of a file, at most `bytes`.
+Result<std::vector<std::byte>> read_start(const InputFile& file, uint64_t bytes) {
+  std::vector<std::byte> start(std::min(bytes, file.size()));
+  PESTLE_TRY(file.read_at(0, start));
+  return start;
+}
+
+Result<SafetensorsHeader> read_header(const InputFile& file) {
+  const auto start = read_start(file, 8);
+  PESTLE_TRY(start.status());
+  const auto head = read_start(file, safetensors_head_bytes(start.value(), file.size()));
+  PESTLE_TRY(head.status());
+  return parse_safetensors(head.value(), file.size(), file.path());
+}
+
+// Nothing says where a GGUF file's list of tensors ends, so more is read until it does.
+Result<GgufFile> read_gguf(const InputFile& file) {
+  for (uint64_t bytes = uint64_t{4} << 20;; bytes *= 4) {
+    const auto head = read_start(file, bytes);
+    PESTLE_TRY(head.status());
+    bool needs_more = false;
+    auto parsed = parse_gguf(head.value(), file.size(), file.path(), needs_more);
+    if (!needs_more) return parsed;
   }
-  return false;
 }
 
 }  // namespace
@@ -123,18 +140,22 @@ Result<Model> Model::open(const std::string& path) {
 }
 
 Status Model::open_file(const std::string& path) {
-  Result<MappedFile> file = MappedFile::open(path);
+  Result<InputFile> file = InputFile::open(path);
   PESTLE_TRY(file.status());
-  if (looks_like_gguf(file.value().bytes())) return open_gguf(std::move(file.value()));
+  const auto start = read_start(file.value(), 4);
+  PESTLE_TRY(start.status());
+  if (looks_like_gguf(start.value())) {
+    return open_gguf(std::make_shared<const InputFile>(std::move(file.value())));
+  }
   return add_safetensors(path, nullptr);
 }
 
 Status Model::add_safetensors(const std::string& path,
                               const std::map<std::string, std::string>* owner) {
-  Result<MappedFile> file = MappedFile::open(path);
-  PESTLE_TRY(file.status());
-  const std::span<const std::byte> bytes = file.value().bytes();
-  const Result<SafetensorsHeader> header = parse_safetensors(bytes, path);
+  Result<InputFile> opened = InputFile::open(path);
+  PESTLE_TRY(opened.status());
+  const auto file = std::make_shared<const InputFile>(std::move(opened.value()));
+  const Result<SafetensorsHeader> header = read_header(*file);
   PESTLE_TRY(header.status());
   const std::string shard = fs::path(path).filename().string();
   for (const SafetensorsEntry& entry : header.value().tensors) {
@@ -152,21 +173,19 @@ Status Model::add_safetensors(const std::string& path,
     tensor.dtype = entry.dtype->dtype;
     tensor.file_dtype = entry.dtype;
     tensor.shape = entry.shape;
-    tensor.data = bytes.subspan(header.value().data_begin + entry.begin, entry.end - entry.begin);
+    tensor.data = {*file, header.value().data_begin + entry.begin, entry.end - entry.begin};
     tensors_.push_back(std::move(tensor));
   }
   for (const auto& [key, value] : header.value().metadata) metadata_.emplace(key, value);
-  files_.push_back(std::move(file.value()));
+  files_.push_back(file);
   return {};
 }
 
 Status Model::open_index(const std::string& index_path) {
-  Result<MappedFile> file = MappedFile::open(index_path);
-  PESTLE_TRY(file.status());
-  if (too_deep(file.value().bytes())) {
-    return {Code::kCorruptFile, index_path + ": the index is nested too deep; get it again"};
-  }
-  const auto owner = parse_weight_map(file.value().bytes(), index_path);
+  const Result<std::string> text = read_text_file(index_path);
+  PESTLE_TRY(text.status());
+  index_path_ = index_path;
+  const auto owner = parse_weight_map(text.value(), index_path);
   PESTLE_TRY(owner.status());
   std::set<std::string> shards;
   for (const auto& [name, shard] : owner.value()) shards.insert(shard);
@@ -187,8 +206,8 @@ Status Model::open_index(const std::string& index_path) {
   return {};
 }
 
-Status Model::open_gguf(MappedFile file) {
-  const Result<GgufFile> parsed = parse_gguf(file.bytes(), file.path());
+Status Model::open_gguf(std::shared_ptr<const InputFile> file) {
+  const Result<GgufFile> parsed = read_gguf(*file);
   PESTLE_TRY(parsed.status());
   is_gguf_ = true;
   for (const GgufTensor& source : parsed.value().tensors) {
@@ -198,7 +217,7 @@ Status Model::open_gguf(MappedFile file) {
     tensor.gguf = source.type;
     if (const FileDType* same = file_dtype_from_name(source.type->name)) tensor.dtype = same->dtype;
     tensor.shape = source.shape;
-    tensor.data = file.bytes().subspan(source.offset, source.bytes);
+    tensor.data = {*file, source.offset, source.bytes};
     tensors_.push_back(std::move(tensor));
   }
   for (const auto& [key, value] : parsed.value().metadata) metadata_.emplace(key, value);
@@ -226,8 +245,20 @@ const ModelTensor* Model::find(std::string_view name) const {
 
 uint64_t Model::bytes() const {
   uint64_t total = 0;
-  for (const MappedFile& file : files_) total += file.bytes().size();
+  for (const auto& file : files_) total += file->size();
   return total;
+}
+
+std::vector<std::string> Model::paths() const {
+  std::vector<std::string> paths;
+  for (const auto& file : files_) paths.push_back(file->path());
+  if (!index_path_.empty()) paths.push_back(index_path_);
+  return paths;
+}
+
+Status Model::check_unchanged() const {
+  for (const auto& file : files_) PESTLE_TRY(file->check_unchanged());
+  return {};
 }
 
 }  // namespace pestle::files

@@ -1,10 +1,11 @@
 // A model as it lies on disk: one safetensors or GGUF file, safetensors shards with their index, or
-// a Hugging Face folder. Everything stays mapped; nothing is read before it is used.
+// a Hugging Face folder. Only headers are read when it is opened; tensors when they are used.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,7 +15,7 @@
 #include "core/dtype.h"
 #include "core/status.h"
 #include "files/gguf.h"
-#include "files/mapped_file.h"
+#include "files/input_file.h"
 #include "files/safetensors.h"
 
 namespace pestle::files {
@@ -26,7 +27,7 @@ struct ModelTensor {
   const FileDType* file_dtype = nullptr;  // of safetensors
   const GgufType* gguf = nullptr;         // of GGUF
   std::vector<int64_t> shape;
-  std::span<const std::byte> data;
+  FileRange data;
 };
 
 class Model {
@@ -39,18 +40,23 @@ class Model {
   const ModelTensor* find(std::string_view name) const;
   // Of all shards; the first that has a key wins.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  const std::vector<MappedFile>& files() const { return files_; }
+  const std::vector<std::shared_ptr<const InputFile>>& files() const { return files_; }
+  // Of every file that was read, the index of shards among them.
+  std::vector<std::string> paths() const;
+  // kIoError when a file was changed since it was opened.
+  Status check_unchanged() const;
   uint64_t bytes() const;
 
  private:
   Status add_safetensors(const std::string& path, const std::map<std::string, std::string>* owner);
   Status open_index(const std::string& index_path);
-  Status open_gguf(MappedFile file);
+  Status open_gguf(std::shared_ptr<const InputFile> file);
   Status open_file(const std::string& path);
   Status finish();
 
   bool is_gguf_ = false;
-  std::vector<MappedFile> files_;
+  std::string index_path_;  // empty: no shards
+  std::vector<std::shared_ptr<const InputFile>> files_;
   std::vector<ModelTensor> tensors_;
   std::map<std::string, std::string> metadata_;
   std::unordered_map<std::string_view, size_t> index_;

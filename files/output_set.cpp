@@ -96,12 +96,25 @@ std::string OutputSet::index_json() const {
   return json + "\n  }\n}\n";
 }
 
-Status OutputSet::create() {
-  // A killed run may have finished some shards of a set whose index is not there yet.
-  bool overwrite = options_.overwrite;
-  if (!index_path_.empty() && options_.resume && !std::filesystem::exists(index_path_)) {
-    overwrite = true;
+// A killed run may have finished some shards of a set whose index is not there yet.
+bool OutputSet::may_replace() const {
+  return options_.overwrite ||
+         (!index_path_.empty() && options_.resume && !std::filesystem::exists(index_path_));
+}
+
+std::vector<WrittenPath> OutputSet::written_paths(const std::string& role) const {
+  std::vector<WrittenPath> written;
+  for (const Shard& shard : shards_) {
+    written.push_back({role, shard.path, shard.plan.file_bytes(), may_replace(), false});
   }
+  if (!index_path_.empty()) {
+    written.push_back({"index of the " + role, index_path_, 0, may_replace(), false});
+  }
+  return written;
+}
+
+Status OutputSet::create() {
+  const bool overwrite = may_replace();
   if (!index_path_.empty() && !overwrite && std::filesystem::exists(index_path_)) {
     return {Code::kIoError,
             index_path_ + ": exists; pass --force to replace it or name another output"};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "files/atomic_file.h"
+#include "files/output_check.h"
 #include "files/safetensors_plan.h"
 
 namespace pestle::files {
@@ -45,6 +46,8 @@ class OutputSet {
   Status commit();
 
   std::vector<std::string> paths() const;  // of all files, the index last
+  // The same for check_outputs().
+  std::vector<WrittenPath> written_paths(const std::string& role) const;
   uint64_t bytes() const;
 
  private:
@@ -62,6 +65,7 @@ class OutputSet {
   Status lay_out(const std::vector<std::vector<OutputTensor>>& groups);
   void name_shards();
   std::string index_json() const;
+  bool may_replace() const;
   const Place& place(const std::string& tensor) const { return places_.at(tensor); }
 
   OutputOptions options_;

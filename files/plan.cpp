@@ -92,30 +92,77 @@ std::string default_reason(const Structure& structure, const std::string& name) 
   return "";
 }
 
-const std::string* matching_keep(const QuantizeOptions& options, const std::string& name) {
-  for (const std::string& pattern : options.keep) {
-    if (matches(pattern, name)) return &pattern;
-  }
-  return nullptr;
-}
-
-const LayerRule* matching_rule(const QuantizeOptions& options, const std::string& name) {
-  for (const LayerRule& rule : options.layers) {
-    if (matches(rule.pattern, name)) return &rule;
-  }
-  return nullptr;
-}
-
 // Patterns may name the tensor or the layer.
-template <class Find>
-auto match_either(const Find& find, const PlannedLayer& layer) {
-  const auto found = find(layer.tensor->name);
-  return found != nullptr ? found : find(layer.layer);
+bool matches_either(const std::string& pattern, const PlannedLayer& layer) {
+  return matches(pattern, layer.tensor->name) || matches(pattern, layer.layer);
+}
+
+const std::string* matching_keep(const std::vector<std::string>& keep, const PlannedLayer& layer) {
+  for (const std::string& pattern : keep) {
+    if (matches_either(pattern, layer)) return &pattern;
+  }
+  return nullptr;
+}
+
+const LayerRule* matching_rule(const std::vector<LayerRule>& rules, const PlannedLayer& layer) {
+  for (const LayerRule& rule : rules) {
+    if (matches_either(rule.pattern, layer)) return &rule;
+  }
+  return nullptr;
+}
+
+std::vector<const LayerRule*> all_rules(const QuantizeOptions& options) {
+  std::vector<const LayerRule*> rules;
+  for (const LayerRule& rule : options.layers) rules.push_back(&rule);
+  for (const LayerRule& rule : options.recipe_layers) rules.push_back(&rule);
+  return rules;
+}
+
+// The command line's patterns before the recipe's, and in each --keep before --layer.
+void apply_patterns(const QuantizeOptions& options, PlannedLayer& planned) {
+  if (const auto* keep = matching_keep(options.keep, planned)) {
+    planned.reason = "--keep " + *keep;
+    planned.is_kept_by_pattern = true;
+    return;
+  }
+  planned.rule = matching_rule(options.layers, planned);
+  if (planned.rule != nullptr) return;
+  if (const auto* keep = matching_keep(options.recipe_keep, planned)) {
+    planned.reason = "keep " + *keep + " of the recipe";
+    planned.is_kept_by_pattern = true;
+    return;
+  }
+  planned.rule = matching_rule(options.recipe_layers, planned);
+}
+
+// A rule of which nothing comes is a mistyped pattern more often than not. A recipe's rule may find
+// all of its layers taken by what was asked for before it.
+Status check_rules_take_layers(const Plan& plan, const QuantizeOptions& options) {
+  for (const LayerRule* rule : all_rules(options)) {
+    const bool is_recipe = std::any_of(options.recipe_layers.begin(), options.recipe_layers.end(),
+                                       [&](const LayerRule& one) { return &one == rule; });
+    const PlannedLayer* first = nullptr;
+    bool is_served = false;
+    for (const PlannedLayer& planned : plan.layers) {
+      if (!matches_either(rule->pattern, planned)) continue;
+      if (first == nullptr || (first->rule != rule && planned.rule == rule)) first = &planned;
+      is_served |= planned.rule == rule && planned.target.has_value();
+      is_served |= is_recipe && planned.rule != rule && planned.is_taken();
+    }
+    if (is_served || first == nullptr) continue;
+    return invalid_argument("--layer " + quote(rule->pattern + "=" + rule->format) +
+                            " takes no layer: " + quote(first->tensor->name) + " " +
+                            (first->reason.empty()
+                                 ? "is taken by the pattern " + quote(first->rule->pattern)
+                                 : "is kept: " + first->reason));
+  }
+  return {};
 }
 
 Status check_patterns_used(const Model& model, const QuantizeOptions& options) {
   std::vector<std::string> patterns = options.keep;
-  for (const LayerRule& rule : options.layers) patterns.push_back(rule.pattern);
+  patterns.insert(patterns.end(), options.recipe_keep.begin(), options.recipe_keep.end());
+  for (const LayerRule* rule : all_rules(options)) patterns.push_back(rule->pattern);
   for (const std::string& pattern : patterns) {
     PESTLE_TRY(check_pattern(pattern));
     const bool used =
@@ -137,7 +184,7 @@ Result<FileLayout> choose_layout(const QuantizeOptions& options, std::vector<std
   if (options.layout) return *options.layout;
   std::vector<std::string> names;
   if (!options.format.empty()) names.push_back(options.format);
-  for (const LayerRule& rule : options.layers) names.push_back(rule.format);
+  for (const LayerRule* rule : all_rules(options)) names.push_back(rule->format);
   for (const std::string& name : names) {
     if (!formats::find_format(name)->comfy.empty()) continue;
     notes.push_back("plain layout, since ComfyUI's layout has no " + name);
@@ -147,7 +194,8 @@ Result<FileLayout> choose_layout(const QuantizeOptions& options, std::vector<std
 }
 
 Status check_options(const QuantizeOptions& options) {
-  if (options.format.empty() && !options.target_error && options.layers.empty()) {
+  const std::vector<const LayerRule*> rules = all_rules(options);
+  if (options.format.empty() && !options.target_error && rules.empty()) {
     return invalid_argument(
         "nothing says which format to use; pass --format, --layer, --recipe or "
         "--target-error");
@@ -158,7 +206,7 @@ Status check_options(const QuantizeOptions& options) {
         "pass one, and --layer for exceptions");
   }
   if (!options.format.empty()) PESTLE_TRY(check_format_name(options.format));
-  for (const LayerRule& rule : options.layers) PESTLE_TRY(check_format_name(rule.format));
+  for (const LayerRule* rule : rules) PESTLE_TRY(check_format_name(rule->format));
   if (options.target_error && !(*options.target_error > 0 && *options.target_error < 1)) {
     return invalid_argument("--target-error must be above 0 and below 1, such as 0.02");
   }
@@ -170,12 +218,9 @@ void plan_layer(const Model& model, const Structure& structure, const QuantizeOp
   const std::string& name = planned.tensor->name;
   planned.reason = unfit_reason(model, *planned.tensor);
   if (!planned.reason.empty()) return;
-  const auto keep = match_either([&](const auto& n) { return matching_keep(options, n); }, planned);
-  if (keep != nullptr) {
-    planned.reason = "--keep " + *keep;
-    return;
-  }
-  const auto rule = match_either([&](const auto& n) { return matching_rule(options, n); }, planned);
+  apply_patterns(options, planned);
+  if (!planned.reason.empty()) return;
+  const LayerRule* rule = planned.rule;
   if (rule == nullptr && options.default_keep) {
     planned.reason = default_reason(structure, name);
     if (!planned.reason.empty()) return;
@@ -217,10 +262,10 @@ void apply_recipe(const Recipe& recipe, QuantizeOptions& options) {
     if (recipe.format) options.format = *recipe.format;
     options.target_error = recipe.target_error;
   }
-  options.layers.insert(options.layers.end(), recipe.layers.begin(), recipe.layers.end());
-  options.keep.insert(options.keep.end(), recipe.keep.begin(), recipe.keep.end());
+  options.recipe_layers = recipe.layers;
+  options.recipe_keep = recipe.keep;
   if (recipe.default_keep) options.default_keep = options.default_keep && *recipe.default_keep;
-  if (recipe.scale_search == "mse") options.mse_scales = true;
+  if (!options.is_scale_search_given) options.mse_scales = recipe.scale_search == "mse";
   if (!options.layout && recipe.layout) {
     options.layout = *recipe.layout == "comfy" ? FileLayout::kComfy : FileLayout::kPlain;
   }
@@ -247,8 +292,8 @@ Result<Plan> make_plan(const Model& model, const QuantizeOptions& options) {
   plan.layout = layout.value();
   // A format that was asked for by name and that the layout lacks is a wrong call, not an odd
   // layer.
-  for (const LayerRule& rule : options.layers) {
-    PESTLE_TRY(layer_layout(*formats::find_format(rule.format), plan.layout, 4096, 4096).status());
+  for (const LayerRule* rule : all_rules(options)) {
+    PESTLE_TRY(layer_layout(*formats::find_format(rule->format), plan.layout, 4096, 4096).status());
   }
   if (!options.format.empty()) {
     const auto* format = formats::find_format(options.format);
@@ -265,6 +310,7 @@ Result<Plan> make_plan(const Model& model, const QuantizeOptions& options) {
     plan_layer(model, structure, options, plan.layout, planned);
     plan.layers.push_back(std::move(planned));
   }
+  PESTLE_TRY(check_rules_take_layers(plan, options));
   return plan;
 }
 

@@ -15,7 +15,12 @@ struct PlannedLayer {
   std::string layer;                  // name without ".weight"
   std::optional<LayerLayout> target;  // unset: stored as it is
   std::string reason;                 // why it is stored as it is
+  const LayerRule* rule = nullptr;    // that decided, of the options
   bool wants_choice = false;          // the format is still to be chosen by target_error
+  bool is_kept_by_pattern = false;    // by --keep or a recipe's
+
+  // By some pattern, rather than unfit or left over.
+  bool is_taken() const { return rule != nullptr || is_kept_by_pattern; }
 };
 
 struct Plan {
@@ -24,7 +29,8 @@ struct Plan {
   std::vector<std::string> notes;    // for the report
 };
 
-// An error when the options contradict each other or a pattern matches nothing.
+// An error when the options contradict each other, a pattern matches nothing or a rule takes no
+// layer.
 Result<Plan> make_plan(const Model& model, const QuantizeOptions& options);
 
 // Formats that `layout` has, the smallest first.

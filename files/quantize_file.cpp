@@ -1,18 +1,19 @@
 #include "files/quantize_file.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <future>
+#include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 
 #include "backends/cpu/parallel.h"
+#include "core/json_text.h"
 #include "files/comfy_detection.h"
 #include "files/encode_layer.h"
 #include "files/error_histogram.h"
+#include "files/finite.h"
+#include "files/layer_descriptions.h"
 #include "files/output_set.h"
 #include "files/piece_hash.h"
 #include "files/plan.h"
@@ -38,6 +39,8 @@ std::string note_of(size_t index, uint64_t hash, const EncodeResult& result) {
   return note.dump();
 }
 
+Status interrupted() { return {Code::kInterrupted, "interrupted; nothing was left behind"}; }
+
 struct FoundLayer {
   uint64_t hash = 0;
   EncodeResult result;
@@ -46,7 +49,7 @@ struct FoundLayer {
 std::map<size_t, FoundLayer> read_notes(const std::vector<std::string>& lines) {
   std::map<size_t, FoundLayer> found;
   for (const std::string& line : lines) {
-    const auto note = nlohmann::json::parse(line, nullptr, false);
+    const auto note = parse_json(line);
     if (!note.is_object()) continue;
     const auto number = [&](const char* key) { return note.value(key, 0.0); };
     FoundLayer layer;
@@ -67,7 +70,10 @@ class Quantizer {
   Result<QuantizeReport> run();
 
  private:
-  Status check_output() const;
+  Status check_input() const;
+  Status check_paths() const;
+  Status check_something_to_do() const;
+  Status keep_non_finite();
   Status choose_formats();
   Status choose_format(PlannedLayer& planned, LayerReport& report);
   Status lay_out();
@@ -79,6 +85,7 @@ class Quantizer {
   Status write_layer(size_t index);
   void start_writeback(std::string field);
   Status copy_tensor(const ModelTensor& tensor);
+  Status copy_piece(const ModelTensor& tensor, uint64_t offset);
   bool is_intact(const PlannedLayer& planned, uint64_t hash) const;
   Status write_constants(const PlannedLayer& planned);
   void fill_report(double seconds);
@@ -98,19 +105,60 @@ class Quantizer {
   std::future<void> writeback_;  // last, so that it ends before what it uses
 };
 
-Status Quantizer::check_output() const {
+Status Quantizer::check_input() const {
   if (model_.is_gguf()) {
     return invalid_argument(options_.input +
                             ": is GGUF, whose weights are quantised already; turn it into "
                             "safetensors with pestle dequantize first");
   }
-  struct stat info = {};
-  if (stat(options_.output.c_str(), &info) != 0) return {};
-  for (const MappedFile& file : model_.files()) {
-    if (file.device() == info.st_dev && file.inode() == info.st_ino) {
-      return invalid_argument(options_.output +
-                              ": output and input are the same file; name another output");
-    }
+  return check_descriptions(model_);
+}
+
+// Twice: with the names that are known before formats are chosen, which may take minutes, and with
+// all.
+Status Quantizer::check_paths() const {
+  std::vector<std::string> inputs = model_.paths();
+  inputs.insert(inputs.end(), options_.also_read.begin(), options_.also_read.end());
+  std::vector<WrittenPath> outputs;
+  if (output_ != nullptr) {
+    outputs = output_->written_paths("output");
+  } else if (!options_.output.empty()) {
+    // With shards this name itself may never be written.
+    const bool may_replace = options_.overwrite || options_.max_shard_bytes > 0;
+    outputs.push_back({"output", options_.output, 0, may_replace, false});
+  }
+  for (WrittenPath& output : outputs) output.is_planned_only = options_.dry_run;
+  outputs.insert(outputs.end(), options_.reports.begin(), options_.reports.end());
+  return check_outputs(inputs, outputs);
+}
+
+Status Quantizer::check_something_to_do() const {
+  std::map<std::string, int> reasons;
+  for (const PlannedLayer& planned : plan_.layers) {
+    if (planned.target) return {};
+    ++reasons[planned.reason];
+  }
+  std::string why;
+  for (const auto& [reason, count] : reasons) {
+    why += (why.empty() ? ": " : "; ") + std::to_string(count) + " tensors " + reason;
+  }
+  return invalid_argument(options_.input + ": nothing would be quantised" + why);
+}
+
+// Where that is allowed, tensors with a NaN or an infinity are kept, which must be known before the
+// output is laid out.
+Status Quantizer::keep_non_finite() {
+  meter_.restart("looking for NaN");
+  for (PlannedLayer& planned : plan_.layers) {
+    if (options_.cancel != nullptr && options_.cancel->load()) return interrupted();
+    meter_.advance(planned.tensor->data.size());
+    if (!planned.target && !planned.wants_choice) continue;
+    const Status status = check_finite(*planned.tensor);
+    if (status.ok()) continue;
+    if (status.code() != Code::kCorruptFile) return status;
+    planned.target.reset();
+    planned.wants_choice = false;
+    planned.reason = "holds NaN or an infinity (--allow-non-finite)";
   }
   return {};
 }
@@ -166,11 +214,15 @@ std::vector<OutputTensor> Quantizer::tensors_of(const PlannedLayer& planned) con
 }
 
 // The source's own entries, ComfyUI's description of the layers, and ours, which also has the sizes
-// before padding.
+// before padding. Layers that were quantised before keep what the source says of them.
 std::map<std::string, std::string> Quantizer::metadata() const {
   std::map<std::string, std::string> metadata = model_.metadata();
-  std::string comfy;
-  std::string ours;
+  std::set<std::string> made;
+  for (const PlannedLayer& planned : plan_.layers) {
+    if (planned.target) made.insert(planned.layer);
+  }
+  std::string comfy = comfy_descriptions(model_, made);
+  std::string ours = pestle_descriptions(model_, made, plan_.layout);
   for (const PlannedLayer& planned : plan_.layers) {
     if (!planned.target) continue;
     const LayerLayout& target = *planned.target;
@@ -192,7 +244,7 @@ std::map<std::string, std::string> Quantizer::metadata() const {
 std::string Quantizer::fingerprint() const {
   std::string text = options_.mse_scales ? "mse" : "amax";
   text += " shards of " + std::to_string(options_.max_shard_bytes);
-  for (const MappedFile& file : model_.files()) text += " " + file.identity();
+  for (const auto& file : model_.files()) text += " " + file->identity();
   const std::string plan = metadata()["pestle"];
   text += " " + std::to_string(piece_hash(0, 0, std::as_bytes(std::span(plan))));
   return text;
@@ -220,24 +272,20 @@ Status Quantizer::write_all() {
   found_ = read_notes(output_->notes_found());
   for (size_t i = 0; i < plan_.layers.size(); ++i) PESTLE_TRY(write_layer(i));
   if (writeback_.valid()) writeback_.get();
+  PESTLE_TRY(model_.check_unchanged());
   PESTLE_TRY(finish_output());
   meter_.finish();
   return {};
 }
 
-// While the disk takes the last bytes there is time for the histograms, and for giving back the
-// input's pages, which would otherwise hold up the end of the program.
+// While the disk takes the last bytes there is time for the histograms.
 Status Quantizer::finish_output() {
   Status committed;
   Status drawn;
   cpu::parallel_for(2, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      if (task == 0) {
-        committed = output_->commit();
-      } else {
-        drawn = add_histograms();
-        for (const MappedFile& file : model_.files()) release_pages(file.bytes());
-      }
+      if (task == 0) committed = output_->commit();
+      if (task == 1) drawn = add_histograms();
     }
   });
   PESTLE_TRY(committed);
@@ -316,18 +364,22 @@ Status Quantizer::copy_tensor(const ModelTensor& tensor) {
   Status first;
   cpu::parallel_for(pieces, 1, [&](int64_t begin, int64_t end) {
     for (int64_t piece = begin; piece < end; ++piece) {
-      const uint64_t offset = static_cast<uint64_t>(piece) * kCopyBytes;
-      const auto data =
-          tensor.data.subspan(offset, std::min<uint64_t>(kCopyBytes, tensor.data.size() - offset));
-      Status status = options_.cancel != nullptr && options_.cancel->load()
-                          ? Status(Code::kInterrupted, "interrupted; nothing was left behind")
-                          : output_->write(tensor.name, offset, data);
-      meter_.advance(data.size());
+      Status status = copy_piece(tensor, static_cast<uint64_t>(piece) * kCopyBytes);
       const std::lock_guard lock(mutex);
       if (first.ok()) first = std::move(status);
     }
   });
   return first;
+}
+
+Status Quantizer::copy_piece(const ModelTensor& tensor, uint64_t offset) {
+  if (options_.cancel != nullptr && options_.cancel->load()) return interrupted();
+  thread_local std::vector<std::byte> data;
+  data.resize(std::min(kCopyBytes, tensor.data.size() - offset));
+  PESTLE_TRY(tensor.data.read(offset, data));
+  if (!options_.allow_non_finite) PESTLE_TRY(check_finite(tensor, offset, data));
+  meter_.advance(data.size());
+  return output_->write(tensor.name, offset, data);
 }
 
 void Quantizer::fill_report(double seconds) {
@@ -369,13 +421,17 @@ Status Quantizer::add_histograms() {
 
 Result<QuantizeReport> Quantizer::run() {
   const auto start = std::chrono::steady_clock::now();
-  PESTLE_TRY(check_output());
+  PESTLE_TRY(check_input());
+  PESTLE_TRY(check_paths());
   Result<Plan> plan = make_plan(model_, options_);
   PESTLE_TRY(plan.status());
   plan_ = std::move(plan.value());
   report_.layers.resize(plan_.layers.size());
+  if (options_.allow_non_finite) PESTLE_TRY(keep_non_finite());
   if (options_.target_error) PESTLE_TRY(choose_formats());
+  PESTLE_TRY(check_something_to_do());
   PESTLE_TRY(lay_out());
+  PESTLE_TRY(check_paths());
   if (!options_.dry_run) PESTLE_TRY(write_all());
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   fill_report(seconds.count());

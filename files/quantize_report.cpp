@@ -151,9 +151,9 @@ std::string report_text(const QuantizeReport& report, size_t limit) {
   }
   if (report.dry_run) {
     for (const LayerReport& layer : report.layers) {
-      text += layer.name + " " + describe_shape(layer.source_dtype, layer.shape) + " -> " +
-              (layer.format.empty() ? "kept: " + layer.reason : layer.format) + ", " +
-              human_bytes(layer.bytes_after) + "\n";
+      text += printable(layer.name) + " " + describe_shape(layer.source_dtype, layer.shape) +
+              " -> " + (layer.format.empty() ? "kept: " + printable(layer.reason) : layer.format) +
+              ", " + human_bytes(layer.bytes_after) + "\n";
     }
   }
   for (const auto& [name, sum] : formats) {
@@ -161,9 +161,9 @@ std::string report_text(const QuantizeReport& report, size_t limit) {
   }
   for (const auto& [reason, sum] : kept) {
     text += "kept: " + std::to_string(sum.first) + " tensors, " + human_bytes(sum.second) + ": " +
-            reason + "\n";
+            printable(reason) + "\n";
   }
-  for (const std::string& note : report.notes) text += "note: " + note + "\n";
+  for (const std::string& note : report.notes) text += "note: " + printable(note) + "\n";
   if (report.layers_resumed > 0) {
     text += "resumed: " + std::to_string(report.layers_resumed) + " layers were already written\n";
   }

@@ -136,18 +136,25 @@ Result<uint64_t> tensor_bytes(const FileDType& dtype, std::span<const int64_t> s
   return bits / 8;
 }
 
-Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file,
+uint64_t safetensors_head_bytes(std::span<const std::byte> start, uint64_t file_bytes) {
+  if (start.size() < 8) return start.size();
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, start.data(), sizeof header_bytes);
+  return header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - 8 ? 8 : 8 + header_bytes;
+}
+
+Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> head, uint64_t file_bytes,
                                             const std::string& label) {
   const std::string not_safetensors = "not a safetensors file: ";
-  if (file.size() < 8) {
-    return corrupt(label, not_safetensors + "it has " + std::to_string(file.size()) +
+  if (file_bytes < 8) {
+    return corrupt(label, not_safetensors + "it has " + std::to_string(file_bytes) +
                               " bytes, fewer than the 8 of a header length; check the path");
   }
   uint64_t header_bytes = 0;  // little-endian in the file, as is every machine this builds for
-  std::memcpy(&header_bytes, file.data(), sizeof header_bytes);
-  const std::string_view rest(reinterpret_cast<const char*>(file.data()) + 8, file.size() - 8);
+  std::memcpy(&header_bytes, head.data(), sizeof header_bytes);
+  const uint64_t rest = file_bytes - 8;
   if (header_bytes > kMaxHeaderBytes) {
-    if (std::memcmp(file.data(), "GGUF", 4) == 0) {
+    if (std::memcmp(head.data(), "GGUF", 4) == 0) {
       return corrupt(label,
                      not_safetensors + "it is GGUF; pestle inspect, dequantize and diff read it");
     }
@@ -155,12 +162,12 @@ Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file,
                               std::to_string(header_bytes) + " bytes, the limit is " +
                               std::to_string(kMaxHeaderBytes) + "; check the path");
   }
-  if (header_bytes > rest.size()) {
+  if (header_bytes > rest) {
     return corrupt(label, "truncated: the header should have " + std::to_string(header_bytes) +
-                              " bytes, the file has " + std::to_string(rest.size()) +
+                              " bytes, the file has " + std::to_string(rest) +
                               " after the length; get the file again from its source");
   }
-  const std::string_view text = rest.substr(0, header_bytes);
+  const std::string_view text(reinterpret_cast<const char*>(head.data()) + 8, header_bytes);
   if (text.empty() || text[0] != '{') {
     return corrupt(label, not_safetensors + "its header does not begin with '{'; check the path");
   }
@@ -177,7 +184,7 @@ Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file,
   std::stable_sort(header.tensors.begin(), header.tensors.end(), [](const auto& a, const auto& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
   });
-  if (Status status = check_offsets(header, rest.size() - header_bytes, label); !status.ok()) {
+  if (Status status = check_offsets(header, rest - header_bytes, label); !status.ok()) {
     return status;
   }
   return header;

@@ -48,8 +48,17 @@ inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 // Bytes of a tensor; kInvalidArgument when the product overflows or is no whole number of bytes.
 Result<uint64_t> tensor_bytes(const FileDType& dtype, std::span<const int64_t> shape);
 
-// Reads and checks the header of `file`, the whole file; `label` begins every message.
-Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file,
+// How much of a file of `file_bytes` bytes that begins with `start` (8 bytes, or all of a shorter
+// file) parse_safetensors() needs to see.
+uint64_t safetensors_head_bytes(std::span<const std::byte> start, uint64_t file_bytes);
+
+// Reads and checks the header of a file from its first bytes, at least safetensors_head_bytes(), or
+// all of it; `label` begins every message.
+Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> head, uint64_t file_bytes,
                                             const std::string& label);
+inline Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file,
+                                                   const std::string& label) {
+  return parse_safetensors(file, file.size(), label);
+}
 
 }  // namespace pestle::files

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/json_text.h"
 #include "files/text.h"
 
 namespace pestle::files {
@@ -14,6 +14,7 @@ using formats::FormatInfo;
 using Json = nlohmann::json;
 
 constexpr std::string_view kWeightEnd = ".weight";
+constexpr uint64_t kMaxDescription = uint64_t{1} << 20;  // a longer one is no JSON of a layer
 
 // What some description in the file says about one layer.
 struct Description {
@@ -39,6 +40,13 @@ int64_t integer_of(const Json& json, const char* key, int64_t otherwise) {
 
 bool flag_of(const Json& json, const char* key) {
   return json.is_object() && json.contains(key) && json[key].is_boolean() && json[key].get<bool>();
+}
+
+// The JSON that a LAYER.comfy_quant tensor holds.
+Result<std::string> read_description(const ModelTensor& tensor) {
+  std::string text(std::min(tensor.data.size(), kMaxDescription), '\0');
+  PESTLE_TRY(tensor.data.read(0, std::as_writable_bytes(std::span(text))));
+  return text;
 }
 
 Description comfy_description(const Json& json) {
@@ -79,21 +87,18 @@ class LayerFinder {
   }
 
  private:
-  static Json parse(std::string_view text) {
-    return Json::parse(text.begin(), text.end(), nullptr, false);
-  }
-
   // Ours: format, size before padding and source dtype of each layer.
   void read_pestle_metadata() {
     const auto entry = model_.metadata().find("pestle");
     if (entry == model_.metadata().end() || model_.is_gguf()) return;
-    const Json json = parse(entry->second);
+    const Json json = parse_json(entry->second);
     if (!json.is_object() || !json.contains("layers") || !json["layers"].is_object()) return;
-    const bool plain = string_of(json, "layout") == "plain";
+    const std::string layout = string_of(json, "layout");
     for (const auto& [name, value] : json["layers"].items()) {
       Description described;
       described.format = string_of(value, "format");
-      described.is_plain = plain;
+      const std::string own_layout = string_of(value, "layout");
+      described.is_plain = (own_layout.empty() ? layout : own_layout) == "plain";
       if (const FileDType* dtype = file_dtype_from_name(string_of(value, "dtype"))) {
         described.source = dtype->dtype;
       }
@@ -119,7 +124,7 @@ class LayerFinder {
   Status read_comfy_metadata() {
     const auto entry = model_.metadata().find("_quantization_metadata");
     if (entry == model_.metadata().end() || model_.is_gguf()) return {};
-    const Json json = parse(entry->second);
+    const Json json = parse_json(entry->second);
     if (!json.is_object() || !json.contains("layers") || !json["layers"].is_object()) {
       return corrupt("its _quantization_metadata is no JSON with layers");
     }
@@ -131,9 +136,9 @@ class LayerFinder {
     for (const ModelTensor& tensor : model_.tensors()) {
       constexpr std::string_view kEnd = ".comfy_quant";
       if (!tensor.name.ends_with(kEnd)) continue;
-      const std::string_view text(reinterpret_cast<const char*>(tensor.data.data()),
-                                  tensor.data.size());
-      const Json json = parse(text);
+      const auto text = read_description(tensor);
+      PESTLE_TRY(text.status());
+      const Json json = parse_json(text.value());
       if (!json.is_object()) return corrupt(quote(tensor.name) + " is no JSON");
       merge(tensor.name.substr(0, tensor.name.size() - kEnd.size()), comfy_description(json));
       used_.insert(tensor.name);
@@ -162,7 +167,7 @@ class LayerFinder {
   }
 
   Status corrupt(const std::string& what) const {
-    return {Code::kCorruptFile, model_.files()[0].path() + ": " + what + "; get the file again"};
+    return {Code::kCorruptFile, model_.files()[0]->path() + ": " + what + "; get the file again"};
   }
 
   // The row of our table that a description means; nullptr: none.

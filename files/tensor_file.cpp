@@ -1,9 +1,9 @@
 #include "files/tensor_file.h"
 
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "core/json_text.h"
 #include "files/model.h"
 #include "files/output_set.h"
 #include "files/text.h"
@@ -67,7 +67,7 @@ Status check_same(const MemoryTensor& asked, const ModelTensor& found) {
 
 Status read_save_options(std::string_view text, SaveOptions& options) {
   if (text.empty()) return {};
-  const auto json = nlohmann::json::parse(text.begin(), text.end(), nullptr, false);
+  const auto json = parse_json(text);
   if (!json.is_object()) return invalid_argument("save: the options are no JSON object");
   for (const auto& [key, value] : json.items()) {
     if (key == "force" && value.is_boolean()) {
@@ -144,10 +144,8 @@ Status load_tensors(const std::string& path, std::span<const MemoryTensor> tenso
       return invalid_argument(quote(path) + " has no tensor " + quote(tensors[i].name));
     }
     PESTLE_TRY(check_same(tensors[i], *found));
-    PESTLE_TRY(steps.in_pieces(sizes.value()[i], [&](uint64_t offset, uint64_t bytes) -> Status {
-      prefetch_pages(found->data.subspan(offset, bytes));
-      std::memcpy(tensors[i].data + offset, found->data.data() + offset, bytes);
-      return {};
+    PESTLE_TRY(steps.in_pieces(sizes.value()[i], [&](uint64_t offset, uint64_t bytes) {
+      return found->data.read(offset, {tensors[i].data + offset, bytes});
     }));
   }
   return {};

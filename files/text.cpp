@@ -93,6 +93,25 @@ std::string quote(std::string_view text) {
   return out + '"';
 }
 
+std::string printable(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const auto byte = static_cast<unsigned char>(text[at]);
+    const size_t length = sequence_length(text.substr(at));
+    const bool is_c1 =
+        length == 2 && byte == 0xC2 && static_cast<unsigned char>(text[at + 1]) < 0xA0;
+    if (byte < 0x20 || byte == 0x7F || length == 0 || is_c1) {
+      for (size_t i = 0; i < std::max<size_t>(length, 1); ++i) {
+        out += hex_escape(static_cast<unsigned char>(text[at + i]));
+      }
+    } else {
+      out += text.substr(at, length);
+    }
+    at += std::max<size_t>(length, 1);
+  }
+  return out;
+}
+
 std::string json_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {

@@ -18,6 +18,10 @@ size_t first_invalid_utf8(std::string_view text);
 // and long text is cut in the middle.
 std::string quote(std::string_view text);
 
+// `text` for a terminal: what could steer it (control characters, also those of Unicode) and bytes
+// that are not UTF-8 become \xNN.
+std::string printable(std::string_view text);
+
 // `text` as a JSON string, quotes included. `text` must be UTF-8.
 std::string json_string(std::string_view text);
 

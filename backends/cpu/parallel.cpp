@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace pestle::cpu {
@@ -46,7 +47,14 @@ std::shared_ptr<Pool> pool() {
   static const int registered = pthread_atfork(nullptr, nullptr, forget_pool_in_child);
   (void)registered;
   if (g_threads == 0) g_threads = default_threads();
-  if (!g_pool && g_threads > 1) g_pool = std::make_shared<Pool>(g_threads - 1);
+  // Where the system gives fewer threads than asked for, the work is done by fewer.
+  while (!g_pool && g_threads > 1) {
+    try {
+      g_pool = std::make_shared<Pool>(g_threads - 1);
+    } catch (const std::system_error&) {
+      g_threads /= 2;
+    }
+  }
   return g_pool;
 }
 
@@ -76,7 +84,7 @@ struct Loop {
 void set_threads(int count) {
   std::shared_ptr<Pool> old;  // joined outside the lock
   std::lock_guard lock(g_mutex);
-  g_threads = count > 0 ? count : default_threads();
+  g_threads = count > 0 ? std::min(count, kMaxThreads) : default_threads();
   old.swap(g_pool);
 }
 

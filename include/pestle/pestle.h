@@ -114,7 +114,7 @@ PESTLE_API const char* pestle_version(void);
 PESTLE_API const char* pestle_status_name(pestle_status status);
 /* The sentence of this thread's last failure; "" before the first. Valid until the next one. */
 PESTLE_API const char* pestle_last_error(void);
-/* CPU threads of one call, the caller included; 0 means one per core. */
+/* CPU threads of one call, the caller included, 1024 at most; 0 means one per core. */
 PESTLE_API void pestle_set_threads(int32_t count);
 /* Narrows CPU code to "scalar", "avx2", "avx512" or "best". For tests. */
 PESTLE_API pestle_status pestle_set_cpu_isa(const char* name);

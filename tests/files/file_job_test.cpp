@@ -64,7 +64,7 @@ TEST_F(FileJobTest, ARecipeIsRead) {
   const Json report =
       run("quantize", {{"input", in_}, {"output", out_}, {"recipe", folder_ / "r.toml"}});
   EXPECT_EQ(report["layers"][0]["format"], "int8");
-  EXPECT_EQ(report["layers"][1]["kept_because"], "--keep b.*");
+  EXPECT_EQ(report["layers"][1]["kept_because"], "keep b.* of the recipe");
 }
 
 TEST_F(FileJobTest, ProgressMayStopTheJob) {

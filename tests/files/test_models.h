@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "files/input_file.h"
 #include "files/safetensors_plan.h"
 #include "formats/float_bits.h"
 
@@ -45,6 +46,12 @@ class TempFolder {
 inline std::string contents(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
+}
+
+inline std::string bytes_of(const FileRange& range) {
+  std::string bytes(range.size(), '\0');
+  EXPECT_TRUE(range.read(0, std::as_writable_bytes(std::span(bytes))).ok());
+  return bytes;
 }
 
 struct TestTensor {

@@ -74,9 +74,13 @@ BAD_FILES = {
     "JSON nested 50,000 deep": safetensors(b'{"a":' + b"[" * 50000 + b"]" * 50000 + b"}"),
     "unknown dtype": safetensors({"a": entry("Q3", [2], 0, 2)}, bytes(2)),
     "NaN weights": safetensors({"a.weight": entry("F32", [4, 32], 0, 512)}, NAN + bytes(508)),
+    "NaN in a kept tensor": safetensors(
+        {"a.weight": entry("F32", [4, 32], 0, 512), "b": entry("F32", [1], 512, 516)},
+        bytes(512) + NAN,
+    ),
 }
 # tests/files and the crash tests cover these: they need a small disk, a user or a signal.
-ELSEWHERE = {"no permission", "disk full", "Ctrl-C"}
+ELSEWHERE = {"no permission", "disk full", "Ctrl-C", "standard output that can't be written"}
 
 
 def documented() -> dict[str, int]:
@@ -115,12 +119,49 @@ def test_exit_codes_of_other_situations(tmp_path):
         "output = input": pestle("quantize", good, good, *fp8, "--force"),
         "unknown format": pestle("quantize", good, out, "--format", "fp9"),
         "pattern that matches nothing": pestle("quantize", good, out, *fp8, "--keep", "zzz*"),
+        "--layer that takes no layer": pestle(
+            "quantize", good, out, *fp8, "--keep", "a", "--layer", "a=int8"
+        ),
+        "nothing to quantise": pestle("quantize", good, out, *fp8, "--keep", "a"),
+        "nothing to decode": pestle("dequantize", good, out),
+        "report = output": pestle("quantize", good, out, *fp8, "--json", out),
     }
     for situation, run in tried.items():
         assert_refused(run, codes[situation], out)
     assert other.read_bytes() == b"mine"
     assert sorted(tmp_path.iterdir()) == [good, other]
     assert set(codes) == set(BAD_FILES) | set(tried) | ELSEWHERE
+
+
+RECIPES = [
+    (page.relative_to(ROOT), text)
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for text in re.findall(r"^```toml\n(.*?)^```$", page.read_text(), re.M | re.S)
+]
+
+
+@pytest.mark.parametrize("page, recipe", RECIPES, ids=[str(page) for page, _ in RECIPES])
+def test_recipes_of_the_documents_run(page, recipe, tmp_path):
+    """On a model that has a layer for each pattern."""
+    names = ["final_layer.linear", "blocks.0.adaLN", "blocks.0.attn.q", "blocks.4.mlp.up"]
+    names += ["blocks.4.attn.q", "blocks.5.attn.q", "blocks.5.mlp.up"]
+    size = 64 * 256 * 4
+    header = {
+        f"{name}.weight": entry("F32", [64, 256], i * size, (i + 1) * size)
+        for i, name in enumerate(names)
+    }
+    model, out = tmp_path / "m.safetensors", tmp_path / "out.safetensors"
+    model.write_bytes(safetensors(header, struct.pack("<f", 0.5) * (len(names) * size // 4)))
+    (tmp_path / "r.toml").write_text(recipe)
+    run = pestle("quantize", model, out, "--recipe", tmp_path / "r.toml", "--json", "-")
+    assert run.returncode == 0, run.stderr
+    formats = {layer["name"]: layer["format"] for layer in json.loads(run.stdout)["layers"]}
+    assert formats["final_layer.linear.weight"] is None
+    assert formats["blocks.4.mlp.up"] == "mxfp8" and formats["blocks.0.attn.q"] == "int8-row"
+
+
+def test_the_documents_have_recipes():
+    assert RECIPES
 
 
 def test_usage_is_exit_code_2():

@@ -113,7 +113,7 @@ def _of_metadata(source: Source) -> dict[str, Described]:
         for layer, own in entry.get("layers", {}).items():
             config = found[layer].config if layer in found else {}
             found[layer] = Described(
-                layer, own["format"], config, True, entry.get("layout", "comfy"),
+                layer, own["format"], config, True, own.get("layout", entry.get("layout", "comfy")),
                 tuple(own["shape"]), _DTYPES.get(own["dtype"]),
             )  # fmt: skip
     return found
