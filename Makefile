@@ -108,7 +108,9 @@ gpu-pack:  ## build/gpu: all that tools/gpu.sh run needs on a GPU machine
 performance:  ## docs/performance.md from bench/results
 	@tools/performance.py --write
 
-install: build
+install:  ## headers, libraries, command line, CMake and pkg-config files under PREFIX
+	@tools/setup.sh
+	@tools/build.sh release pestle pestle_static pestle_cli
 	cmake --install build --prefix $(PREFIX)
 
 clean:
