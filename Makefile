@@ -1,6 +1,6 @@
 # Thin over CMake and pytest; docs/building.md has the details. Every target installs what it needs.
 .DEFAULT_GOAL := build
-.PHONY: setup build cli wheel wheel-release wheel-pure docs test check-fast demo lint format new-op dump bench bars fuzz cuda gpu-pack performance \
+.PHONY: setup build cli wheel wheel-release wheel-pure docs test check-fast demo lint format new-op dump bench bars fuzz cuda gpu-pack gpu-evidence performance \
   install clean
 SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -104,6 +104,10 @@ cuda:  ## build/cuda: with the CUDA backend; needs no GPU
 
 gpu-pack:  ## build/gpu: all that tools/gpu.sh run needs on a GPU machine
 	@tools/gpu.sh pack
+
+gpu-evidence:  ## build/gpu and build/gpu-torch: all that tools/gpu_evidence.py run needs there
+	@tools/setup.sh cuda wheel
+	@tools/gpu_evidence.py pack
 
 performance:  ## docs/performance.md from bench/results
 	@tools/performance.py --write
