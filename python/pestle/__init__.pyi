@@ -1099,7 +1099,7 @@ def copy(
     Returns:
         out: the copy: any strides; of another dtype, each element rounded once
 
-    Defined in ops/copy/copy.md
+    Defined in ops/copy/copy/copy.md
     """
 
 def stochastic_cast(
@@ -1115,7 +1115,7 @@ def stochastic_cast(
     Returns:
         out: rounded up in magnitude with the probability of what is cut off
 
-    Defined in ops/stochastic_cast/stochastic_cast.md
+    Defined in ops/copy/stochastic_cast/stochastic_cast.md
     """
 
 def reduce(
@@ -1134,7 +1134,7 @@ def reduce(
     Returns:
         out: one value for each set
 
-    Defined in ops/reduce/reduce.md
+    Defined in ops/reduce/reduce/reduce.md
     """
 
 def reduce_backward(
@@ -1154,7 +1154,7 @@ def reduce_backward(
     Returns:
         d_x: gradient of x
 
-    Defined in ops/reduce_backward/reduce_backward.md
+    Defined in ops/reduce/reduce_backward/reduce_backward.md
     """
 
 def argmax(
@@ -1171,7 +1171,7 @@ def argmax(
     Returns:
         out: place of the largest among the reduced elements, in row-major order; the first of equal ones; -1 of none
 
-    Defined in ops/argmax/argmax.md
+    Defined in ops/reduce/argmax/argmax.md
     """
 
 def argmin(
@@ -1188,7 +1188,7 @@ def argmin(
     Returns:
         out: place of the smallest among the reduced elements, in row-major order; the first of equal ones; -1 of none
 
-    Defined in ops/argmin/argmin.md
+    Defined in ops/reduce/argmin/argmin.md
     """
 
 def swizzle_scales(
@@ -1570,7 +1570,7 @@ def rms_norm(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1910.07467; ops/rms_norm/rms_norm.md
+    Defined in arXiv:1910.07467; ops/norm/rms_norm/rms_norm.md
     """
 
 def layer_norm(
@@ -1610,7 +1610,7 @@ def layer_norm(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1607.06450; ops/layer_norm/layer_norm.md
+    Defined in arXiv:1607.06450; ops/norm/layer_norm/layer_norm.md
     """
 
 def adaln(
@@ -1651,7 +1651,7 @@ def adaln(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:2212.09748; ops/adaln/adaln.md
+    Defined in arXiv:2212.09748; ops/norm/adaln/adaln.md
     """
 
 def rms_adaln(
@@ -1692,7 +1692,7 @@ def rms_adaln(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:2212.09748; ops/rms_adaln/rms_adaln.md
+    Defined in arXiv:2212.09748; ops/norm/rms_adaln/rms_adaln.md
     """
 
 def rms_norm_backward(
@@ -1722,7 +1722,7 @@ def rms_norm_backward(
         M must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/rms_norm/rms_norm.md
+    Defined in ops/norm/rms_norm/rms_norm.md
     """
 
 def layer_norm_backward(
@@ -1752,7 +1752,7 @@ def layer_norm_backward(
         M must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/layer_norm/layer_norm.md
+    Defined in ops/norm/layer_norm/layer_norm.md
     """
 
 def adaln_backward(
@@ -1783,7 +1783,7 @@ def adaln_backward(
         M must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/adaln/adaln.md
+    Defined in ops/norm/adaln/adaln.md
     """
 
 def rms_adaln_backward(
@@ -1814,7 +1814,7 @@ def rms_adaln_backward(
         M must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/rms_adaln/rms_adaln.md
+    Defined in ops/norm/rms_adaln/rms_adaln.md
     """
 
 def activation(
@@ -1972,7 +1972,7 @@ def group_norm(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1803.08494; ops/group_norm/group_norm.md
+    Defined in arXiv:1803.08494; ops/norm/group_norm/group_norm.md
     """
 
 def group_norm_backward(
@@ -2015,7 +2015,7 @@ def group_norm_backward(
         the batch must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/group_norm_backward/group_norm_backward.md
+    Defined in ops/norm/group_norm_backward/group_norm_backward.md
     """
 
 def matmul(
@@ -2368,7 +2368,7 @@ def rms_norm_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1910.07467; ops/rms_norm/rms_norm.md
+    Defined in arXiv:1910.07467; ops/norm/rms_norm/rms_norm.md
     """
 
 def layer_norm_(
@@ -2410,7 +2410,7 @@ def layer_norm_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1607.06450; ops/layer_norm/layer_norm.md
+    Defined in arXiv:1607.06450; ops/norm/layer_norm/layer_norm.md
     """
 
 def adaln_(
@@ -2453,7 +2453,7 @@ def adaln_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:2212.09748; ops/adaln/adaln.md
+    Defined in arXiv:2212.09748; ops/norm/adaln/adaln.md
     """
 
 def rms_adaln_(
@@ -2496,7 +2496,7 @@ def rms_adaln_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:2212.09748; ops/rms_adaln/rms_adaln.md
+    Defined in arXiv:2212.09748; ops/norm/rms_adaln/rms_adaln.md
     """
 
 def activation_(
@@ -2604,5 +2604,5 @@ def group_norm_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1803.08494; ops/group_norm/group_norm.md
+    Defined in arXiv:1803.08494; ops/norm/group_norm/group_norm.md
     """
