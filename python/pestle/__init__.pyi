@@ -833,6 +833,32 @@ def linear_w4a8(
     Defined in docs/formats/w4a8.md, docs/formats/hadamard.md
     """
 
+def gemv_nvfp4(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Batched products of an NVFP4 matrix with an NVFP4 vector, f32 accumulation.
+
+    Args:
+        a (u8 [L, M, K/2]): a matrix for each of L batches, two E2M1 codes a byte
+        b (u8 [L, P, K/2]): a vector for each batch: the first of P rows, the others are padding and not read
+        scale_a (e4m3 swizzled: [L, round_up(M,128), round_up(cdiv(K,16),4)]; plain: [L, M, cdiv(K,16)]): decode scale of each 16 columns of a
+        scale_b (e4m3 swizzled: [L, round_up(P,128), round_up(cdiv(K,16),4)]; plain: [L, P, cdiv(K,16)]): decode scale of each 16 columns of b
+        alpha (f32 [1], optional): factor on the product: both global scales; 1 when absent
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: alpha * a_decoded @ b_decoded
+
+    Rules:
+        b needs at least the row that is multiplied
+        K must be a multiple of 16, the block; pad a and b with zeros
+
+    Defined in docs/formats/nvfp4.md, docs/formats/swizzle.md; the nvfp4_gemv problem of gpu-mode (low nibble first, no global scale)
+    """
+
 def apply_rope(
     x: Tensor, freqs: Tensor | None = None, x2: Tensor | None = None, cos: Tensor | None = None, sin: Tensor | None = None, *, pairs: Literal["interleaved", "split_half"] = "interleaved", rot_dim: int = 0, inverse: bool = False, backend: str | tuple[str, ...] | None = None
 ) -> Tensor | tuple[Tensor, Tensor]:
