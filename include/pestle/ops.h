@@ -980,6 +980,38 @@ static inline pestle_status pestle_linear_w4a8(
   return pestle_call(pestle_find_op("linear_w4a8"), args, 18, options);
 }
 
+/* Batched products of an NVFP4 matrix with an NVFP4 vector, f32 accumulation.
+ *   a: u8 [L, M, K/2] a matrix for each of L batches, two E2M1 codes a byte
+ *   b: u8 [L, P, K/2] a vector for each batch: the first of P rows, the others are padding and not read
+ *   scale_a: e4m3 [swizzled: L, round_up(M,128), round_up(cdiv(K,16),4); plain: L, M, cdiv(K,16)] decode scale of each 16 columns of a
+ *   scale_b: e4m3 [swizzled: L, round_up(P,128), round_up(cdiv(K,16),4); plain: L, P, cdiv(K,16)] decode scale of each 16 columns of b
+ *   alpha: f32 [1] (may be NULL) factor on the product: both global scales; 1 when absent
+ *   out: f16|bf16|f32 [L, M] (output) alpha * a_decoded @ b_decoded
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ */
+static inline pestle_status pestle_gemv_nvfp4(
+    const pestle_tensor* a,
+    const pestle_tensor* b,
+    const pestle_tensor* scale_a,
+    const pestle_tensor* scale_b,
+    const pestle_tensor* alpha,
+    const pestle_tensor* out,
+    const char* nibbles,
+    const char* scale_layout,
+    const pestle_call_options* options) {
+  pestle_arg args[8];
+  args[0] = pestle_tensor_arg(a);
+  args[1] = pestle_tensor_arg(b);
+  args[2] = pestle_tensor_arg(scale_a);
+  args[3] = pestle_tensor_arg(scale_b);
+  args[4] = pestle_tensor_arg(alpha);
+  args[5] = pestle_tensor_arg(out);
+  args[6] = pestle_choice_arg(nibbles);
+  args[7] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("gemv_nvfp4"), args, 8, options);
+}
+
 /* Rotary position embedding of one tensor, or of queries and keys together; or back.
  *   x: bf16|f16|f32 [B, H, S, D] queries, keys or any heads: BHSD, or BSHD
  *   freqs: f32|bf16|f16 [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2, 2, 2] (may be NULL) rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1

@@ -341,6 +341,18 @@ op! {
 }
 
 op! {
+    gemv_nvfp4 "Batched products of an NVFP4 matrix with an NVFP4 vector, f32 accumulation. Source: docs/formats/nvfp4.md, docs/formats/swizzle.md; the nvfp4_gemv problem of gpu-mode (low nibble first, no global scale)" 8
+    must 0 read a "a matrix for each of L batches, two E2M1 codes a byte. `u8` of `[L, M, K/2]`";
+    must 1 read b "a vector for each batch: the first of P rows, the others are padding and not read. `u8` of `[L, P, K/2]`";
+    must 2 read scale_a "decode scale of each 16 columns of a. `e4m3` of `[swizzled: L, round_up(M,128), round_up(cdiv(K,16),4); plain: L, M, cdiv(K,16)]`";
+    must 3 read scale_b "decode scale of each 16 columns of b. `e4m3` of `[swizzled: L, round_up(P,128), round_up(cdiv(K,16),4); plain: L, P, cdiv(K,16)]`";
+    must 5 out out "alpha * a_decoded @ b_decoded. `f16|bf16|f32` of `[L, M]`";
+    may 4 read alpha "factor on the product: both global scales; 1 when absent. `f32` of `[1]`";
+    may 6 choice nibbles Nibbles { HighFirst c"high_first", LowFirst c"low_first", } "which nibble of a byte holds the even element";
+    may 7 choice scale_layout ScaleLayout { Swizzled c"swizzled", Plain c"plain", } "swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major";
+}
+
+op! {
     apply_rope "Rotary position embedding of one tensor, or of queries and keys together; or back. Source: y0 = f00*x0 + f01*x1, y1 = f10*x0 + f11*x1 over pairs; f32, one rounding to x's dtype" 10
     must 0 read x "queries, keys or any heads: BHSD, or BSHD. `bf16|f16|f32` of `[B, H, S, D]`";
     must 5 out out "rotated x; what rot_dim leaves is copied. `=x` of `[B, H, S, D]`";
