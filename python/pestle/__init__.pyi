@@ -2115,6 +2115,44 @@ def matmul_backward(
     Defined in d_pre = d_out * activation'(a @ b * alpha + bias); d_a = d_pre @ b^T * alpha; d_b = a^T @ d_pre * alpha; d_bias = sum of d_pre over rows; d_residual = d_out
     """
 
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, sinks: Tensor | None = None, key_lengths: Tensor | None = None, q_offsets: Tensor | None = None, k_offsets: Tensor | None = None, *, scale: float = 0.0, softcap: float = 0.0, causal: bool = False, window_left: int = -1, window_right: int = -1, align: Literal["top_left", "bottom_right"] = "top_left", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Softmax attention of queries over keys and values, with every usual mask.
+
+    Args:
+        q (bf16|f16|f32 [B, Hq, Sq, D]): queries, any strides
+        k (=q [B, Hk, Sk, D]): keys; head h of q sees head h * Hk / Hq
+        v (=q [B, Hk, Sk, Dv]): values
+        mask (bool|f32|bf16|f16 [Bm, Hm, Mq, Mk], optional): bool: true where a key counts; floats are added to the logits. Each dimension is that of the logits [B, Hq, Sq, Sk] or 1
+        sinks (f32|bf16|f16 [Hq], optional): the logit of a key of each head that every query sees and whose value is 0
+        key_lengths (i32|i64 [B], optional): keys of each batch that count, the first of them; beyond 0 and Sk the nearer one
+        q_offsets (i32|i64 [N], optional): sequences packed along Sq: sequence n has the queries from q_offsets[n] up to q_offsets[n + 1], ascending; other queries see no key
+        k_offsets (i32|i64 [N], optional): the same of the keys, along Sk
+        scale: factor of the products of q and k; 0: 1 / sqrt(D)
+        softcap: logits become softcap * tanh(logit / softcap); 0: as they are
+        causal: a query sees no key behind its own place
+        window_left: how many keys before its place a query sees at most; -1: all of them
+        window_right: how many keys behind its place a query sees at most; -1: all of them
+        align (top_left|bottom_right): the place of a query among the keys: the first query's is the first key, or the last one's is the last key that counts
+        out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: softmax(logits) @ v; 0 for a query that sees no key
+        lse: log of the sum of exp(logits), with the sink's; -inf for a query that sees no key. Kept for the backward op
+
+    Rules:
+        q's heads must be a multiple of those of k and v
+        each dimension of mask must be that of the logits [B, Hq, Sq, Sk] or 1
+        window_left and window_right must be -1, for no limit, or a number of keys
+        q_offsets and k_offsets come together
+        packed sequences have a batch of 1, and no key_lengths: k_offsets say where keys end
+        q_offsets and k_offsets begin with where the first sequence does
+
+    Defined in logit = softcap(scale * q.k) + mask over the keys that a query sees; out = sum of exp(logit - lse) * v, lse = log(sum of exp(logit)); f32, exponentials of 16-bit inputs may be rounded to their dtype
+    """
+
 def stochastic_round_fp8_(
     x: Tensor, rng: Tensor, *, q_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
