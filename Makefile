@@ -1,6 +1,6 @@
 # Thin over CMake and pytest; docs/building.md has the details. Every target installs what it needs.
 .DEFAULT_GOAL := build
-.PHONY: setup build cli wheel wheel-release wheel-pure docs test check-fast demo lint format new-op dump bench bars fuzz cuda gpu-pack performance \
+.PHONY: setup build cli wheel wheel-release wheel-pure docs test check-fast demo lint format new-op dump stub bench bars fuzz cuda gpu-pack gpu-evidence performance \
   install clean
 SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -86,6 +86,11 @@ new-op:  ## FAMILY=activation NAME=my_op: the files of a new op, as CONTRIBUTING
 dump: cli  ## refresh the files that are made from the op table
 	@tools/dump.sh
 
+stub:  ## python/pestle/__init__.pyi, which is made from the table too; needs torch
+	@tools/setup.sh test
+	@tools/build.sh release pestle_torch
+	@tools/python_stub.sh
+
 bench: build
 	build/bin/pestle bench
 
@@ -105,10 +110,16 @@ cuda:  ## build/cuda: with the CUDA backend; needs no GPU
 gpu-pack:  ## build/gpu: all that tools/gpu.sh run needs on a GPU machine
 	@tools/gpu.sh pack
 
+gpu-evidence:  ## build/gpu and build/gpu-torch: all that tools/gpu_evidence.py run needs there
+	@tools/setup.sh cuda wheel
+	@tools/gpu_evidence.py pack
+
 performance:  ## docs/performance.md from bench/results
 	@tools/performance.py --write
 
-install: build
+install:  ## headers, libraries, command line, CMake and pkg-config files under PREFIX
+	@tools/setup.sh
+	@tools/build.sh release pestle pestle_static pestle_cli
 	cmake --install build --prefix $(PREFIX)
 
 clean:

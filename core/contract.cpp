@@ -35,8 +35,13 @@ std::string Contract::alternative(const Call& call, size_t index) const {
 
 std::vector<DType> Contract::allowed_dtypes(const Call& call, size_t index) const {
   const DTypes& dtypes = dtypes_of(call, index);
-  if (dtypes.same_as >= 0) return {call.tensor(dtypes.same_as).dtype};
-  return dtypes.allowed;
+  if (dtypes.same_as < 0) return dtypes.allowed;
+  const DType same = call.tensor(dtypes.same_as).dtype;
+  std::vector<DType> allowed = {same};
+  for (DType other : dtypes.allowed) {
+    if (other != same) allowed.push_back(other);
+  }
+  return allowed;
 }
 
 bool Contract::wanted(const Call& call, size_t index) const {
@@ -101,7 +106,7 @@ Status Contract::for_each_tensor(const Call& call, Role role, Visit&& visit) con
 
 Status Contract::check_dtype(const Call& call, size_t index, const TensorView& tensor) const {
   const DTypes& dtypes = dtypes_of(call, index);
-  if (dtypes.same_as >= 0) {
+  if (dtypes.same_as >= 0 && dtypes.allowed.empty()) {
     const TensorView& other = call.tensor(dtypes.same_as);
     if (!call.has(dtypes.same_as) || other.dtype == tensor.dtype) return {};
     return error(index, "has dtype " + std::string(dtype_name(tensor.dtype)) + ", expected " +
@@ -349,7 +354,8 @@ Status Contract::infer_outputs(Call& call, Scope& scope) const {
     if (!wanted(call, i)) continue;
     TensorView& tensor = call.args[i].tensor;
     const DTypes& dtypes = dtypes_of(call, i);
-    if (dtypes.same_as >= 0) {
+    const bool chosen = tensor.dtype != DType::kNone && !dtypes.allowed.empty();
+    if (dtypes.same_as >= 0 && !chosen) {
       tensor.dtype = call.tensor(dtypes.same_as).dtype;
     } else if (tensor.dtype == DType::kNone) {
       tensor.dtype = dtypes.allowed[0];

@@ -94,12 +94,16 @@ Status Contract::compile_reduced(std::string_view text, Dim& dim) {
 Status Contract::compile_dtypes(std::string_view text, DTypes& dtypes) const {
   dtypes.text = std::string(trim(text));
   if (dtypes.text.starts_with('=')) {
-    dtypes.same_as = find_arg(*spec_, std::string_view(dtypes.text).substr(1));
-    return dtypes.same_as >= 0 ? Status()
-                               : Status{Code::kInternal, std::string(spec_->name) + ": dtype '" +
-                                                             dtypes.text + "' names no argument"};
+    const std::string_view same = split(dtypes.text, '|')[0];
+    dtypes.same_as = find_arg(*spec_, same.substr(1));
+    if (dtypes.same_as < 0) {
+      return {Code::kInternal, std::string(spec_->name) + ": dtype '" + std::string(same) +
+                                   "' names no argument"};
+    }
+    text = std::string_view(dtypes.text).substr(std::min(same.size() + 1, dtypes.text.size()));
+    if (text.empty()) return {};
   }
-  for (std::string_view name : split(dtypes.text, '|')) {
+  for (std::string_view name : split(text, '|')) {
     const DType dtype = dtype_from_name(name);
     if (dtype == DType::kNone) {
       return {Code::kInternal, std::string(spec_->name) + ": no dtype '" + std::string(name) + "'"};

@@ -124,11 +124,12 @@ Device device_of(const Op& op, const Call& call) {
   return {};
 }
 
-std::string refusal_of(const Impl& impl, const Call& call, const Machine& machine,
+std::string refusal_of(const Op& op, const Impl& impl, const Call& call, const Machine& machine,
                        DeviceType device) {
   if (impl.device != device) {
-    return impl.device == DeviceType::kCpu ? "runs on CPU tensors, these are on a CUDA device"
-                                           : "runs on CUDA tensors, these are on the CPU";
+    if (impl.device != DeviceType::kCpu) return "runs on CUDA tensors, these are on the CPU";
+    return std::string("runs on CPU tensors, these are on a CUDA device") +
+           (op.has_cuda ? "" : ", for which the op has no implementation yet");
   }
   if (impl.min_compute_capability > machine.compute_capability) {
     return "needs compute capability " + std::to_string(impl.min_compute_capability) +
@@ -178,7 +179,7 @@ Result<Choice> choose_fresh(const Op& op, const Call& call, std::string_view for
   const Machine machine = machine_for(device);
   for (const Impl* impl : in_order(op, call, machine)) {
     if (!forced.empty() && forced != impl->id) continue;
-    const std::string refusal = refusal_of(*impl, call, machine, device.type);
+    const std::string refusal = refusal_of(op, *impl, call, machine, device.type);
     if (refusal.empty()) {
       auto bytes = op.contract.evaluate(impl->workspace, scope);
       PESTLE_TRY(bytes.status());
@@ -216,7 +217,7 @@ std::vector<Candidate> candidates(const Op& op, const Call& call, const Machine&
   const DeviceType device = device_of(op, call).type;
   const Advice* advice = advice_of(op);
   for (const Impl* impl : in_order(op, call, machine)) {
-    Candidate candidate{impl, refusal_of(*impl, call, machine, device), ""};
+    Candidate candidate{impl, refusal_of(op, *impl, call, machine, device), ""};
     if (candidate.refusal.empty() && advice && advice->plan)
       candidate.plan = advice->plan(call, machine, impl->id);
     result.push_back(std::move(candidate));

@@ -144,6 +144,7 @@ class Filler {
       case Meaning::kCodebook:
       case Meaning::kCodes: return code(random);
       case Meaning::kIndices: return index(random);
+      case Meaning::kOffsets: return offset(random, place);
       case Meaning::kValues: return value(random, place);
     }
     return 0;
@@ -170,6 +171,12 @@ class Filler {
     if ((random >> 40) % 16 == 0) return static_cast<uint64_t>(int64_t{-100});
     if (dist_ == Dist::kSpecial && (random >> 44) % 8 == 0) return random | uint64_t{1} << 30;
     return (random & 0xFFFF) >> (random >> 48) % 16;
+  }
+
+  // Steps of 0 to 26, 13 on average; neighbours may be equal.
+  uint64_t offset(uint64_t random, int64_t place) const {
+    if (dist_ == Dist::kZeros || place == 0) return 0;
+    return static_cast<uint64_t>(place) * 13 + random % 14;
   }
 
   uint64_t scale(uint64_t random) const {
@@ -271,7 +278,10 @@ Meaning meaning_of(const Arg& arg, DType dtype) {
   const std::string_view name = arg.name;
   if (name.find("scale") != std::string_view::npos) return Meaning::kScales;
   if (name.find("codebook") != std::string_view::npos) return Meaning::kCodebook;
-  if (name.find("target") != std::string_view::npos) return Meaning::kIndices;
+  if (name.find("offsets") != std::string_view::npos) return Meaning::kOffsets;
+  for (const char* index : {"target", "lengths"}) {
+    if (name.find(index) != std::string_view::npos) return Meaning::kIndices;
+  }
   if (name.find("zero") != std::string_view::npos) return Meaning::kZeroPoints;
   const bool small_float = dtype == DType::kE4M3 || dtype == DType::kE5M2 || dtype == DType::kE8M0;
   return dtype_info(dtype).is_float && !small_float ? Meaning::kValues : Meaning::kCodes;

@@ -11,9 +11,10 @@
 namespace pestle::harness {
 
 // What the values of an input mean, told from its name and dtype, so that scales are positive and
-// of a size that goes with the values, codebooks ascend, codes use their format's whole range, and
-// class indices are small numbers or the usual mark of an ignored row.
-enum class Meaning { kValues, kScales, kZeroPoints, kCodebook, kCodes, kIndices };
+// of a size that goes with the values, codebooks ascend, codes use their format's whole range,
+// class indices and lengths are small numbers or the usual mark of an ignored row, and offsets
+// ascend from 0.
+enum class Meaning { kValues, kScales, kZeroPoints, kCodebook, kCodes, kIndices, kOffsets };
 Meaning meaning_of(const Arg& arg, DType dtype);
 
 std::string_view dist_name(Dist dist);

@@ -295,6 +295,7 @@ def check_steps(pestle, ops, options, wants):
     cases = cases_of(pestle, options.tags_check, more)
     weight = {op: sum(row["bytes"] for row in rows) for op, rows in cases.items()}
     check = [str(pestle), "check", "--device", options.device, *more]
+    check += ["--repeats", str(options.repeats)]
     if options.host_gib:
         check += ["--host-gib", str(options.host_gib)]
     steps = []
@@ -347,6 +348,7 @@ def arguments():
         help="ops a bench step (1): more save the start of each step's peers, some 5 s",
     )  # fmt: skip
     add("--peers", action="store_true", help="time other libraries, too, before and after ours")
+    add("--repeats", type=int, default=20, help="of a check's calls, for the same bits (20)")
     add("--done", help="a folder of earlier results: what is done there is not done again")
     add("--sanitizer", action="store_true", help="the small checks under compute-sanitizer instead")
     add("--tools", default=",".join(TOOLS), help="of --sanitizer (" + ",".join(TOOLS) + ")")

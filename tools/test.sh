@@ -68,6 +68,7 @@ tools/test_budgets.py $logs
 for name in asan-ubsan tsan ctest pytest wheel lab wheel-pure comfyui; do
   echo "$name: $(grep -E 'tests passed|tests failed| passed| failed' $logs/$name.log | tail -n 1)"
 done
+tools/gpu_evidence.py age
 [ ${#failed[@]} -eq 0 ] || { echo "FAILED: ${failed[*]}"; exit 1; }
 # Once more on its own lines, for whatever reads only the end of a log.
 tail -n 3 $logs/ctest.log

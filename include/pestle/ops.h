@@ -980,6 +980,38 @@ static inline pestle_status pestle_linear_w4a8(
   return pestle_call(pestle_find_op("linear_w4a8"), args, 18, options);
 }
 
+/* Batched products of an NVFP4 matrix with an NVFP4 vector, f32 accumulation.
+ *   a: u8 [L, M, K/2] a matrix for each of L batches, two E2M1 codes a byte
+ *   b: u8 [L, P, K/2] a vector for each batch: the first of P rows, the others are padding and not read
+ *   scale_a: e4m3 [swizzled: L, round_up(M,128), round_up(cdiv(K,16),4); plain: L, M, cdiv(K,16)] decode scale of each 16 columns of a
+ *   scale_b: e4m3 [swizzled: L, round_up(P,128), round_up(cdiv(K,16),4); plain: L, P, cdiv(K,16)] decode scale of each 16 columns of b
+ *   alpha: f32 [1] (may be NULL) factor on the product: both global scales; 1 when absent
+ *   out: f16|bf16|f32 [L, M] (output) alpha * a_decoded @ b_decoded
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ */
+static inline pestle_status pestle_gemv_nvfp4(
+    const pestle_tensor* a,
+    const pestle_tensor* b,
+    const pestle_tensor* scale_a,
+    const pestle_tensor* scale_b,
+    const pestle_tensor* alpha,
+    const pestle_tensor* out,
+    const char* nibbles,
+    const char* scale_layout,
+    const pestle_call_options* options) {
+  pestle_arg args[8];
+  args[0] = pestle_tensor_arg(a);
+  args[1] = pestle_tensor_arg(b);
+  args[2] = pestle_tensor_arg(scale_a);
+  args[3] = pestle_tensor_arg(scale_b);
+  args[4] = pestle_tensor_arg(alpha);
+  args[5] = pestle_tensor_arg(out);
+  args[6] = pestle_choice_arg(nibbles);
+  args[7] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("gemv_nvfp4"), args, 8, options);
+}
+
 /* Rotary position embedding of one tensor, or of queries and keys together; or back.
  *   x: bf16|f16|f32 [B, H, S, D] queries, keys or any heads: BHSD, or BSHD
  *   freqs: f32|bf16|f16 [FB, FH, FS, if(rot_dim == 0, D, rot_dim) / 2, 2, 2] (may be NULL) rotations [[cos, -sin], [sin, cos]]; each of the first dimensions is x's or 1
@@ -2619,6 +2651,62 @@ static inline pestle_status pestle_matmul_backward(
   args[9] = pestle_tensor_arg(d_residual);
   args[10] = pestle_choice_arg(activation);
   return pestle_call(pestle_find_op("matmul_backward"), args, 11, options);
+}
+
+/* Softmax attention of queries over keys and values, with every usual mask.
+ *   q: bf16|f16|f32 [B, Hq, Sq, D] queries, any strides
+ *   k: =q [B, Hk, Sk, D] keys; head h of q sees head h * Hk / Hq
+ *   v: =q [B, Hk, Sk, Dv] values
+ *   mask: bool|f32|bf16|f16 [Bm, Hm, Mq, Mk] (may be NULL) bool: true where a key counts; floats are added to the logits. Each dimension is that of the logits [B, Hq, Sq, Sk] or 1
+ *   sinks: f32|bf16|f16 [Hq] (may be NULL) the logit of a key of each head that every query sees and whose value is 0
+ *   key_lengths: i32|i64 [B] (may be NULL) keys of each batch that count, the first of them; beyond 0 and Sk the nearer one
+ *   q_offsets: i32|i64 [N] (may be NULL) sequences packed along Sq: sequence n has the queries from q_offsets[n] up to q_offsets[n + 1], ascending; other queries see no key
+ *   k_offsets: i32|i64 [N] (may be NULL) the same of the keys, along Sk
+ *   out: =q|bf16|f16|f32 [B, Hq, Sq, Dv] (output) softmax(logits) @ v; 0 for a query that sees no key
+ *   lse: f32 [B, Hq, Sq] (output) (may be NULL) log of the sum of exp(logits), with the sink's; -inf for a query that sees no key. Kept for the backward op
+ *   scale: factor of the products of q and k; 0: 1 / sqrt(D)
+ *   softcap: logits become softcap * tanh(logit / softcap); 0: as they are
+ *   causal: a query sees no key behind its own place
+ *   window_left: how many keys before its place a query sees at most; -1: all of them
+ *   window_right: how many keys behind its place a query sees at most; -1: all of them
+ *   align: top_left|bottom_right; the place of a query among the keys: the first query's is the first key, or the last one's is the last key that counts
+ */
+static inline pestle_status pestle_attention(
+    const pestle_tensor* q,
+    const pestle_tensor* k,
+    const pestle_tensor* v,
+    const pestle_tensor* mask,
+    const pestle_tensor* sinks,
+    const pestle_tensor* key_lengths,
+    const pestle_tensor* q_offsets,
+    const pestle_tensor* k_offsets,
+    const pestle_tensor* out,
+    const pestle_tensor* lse,
+    double scale,
+    double softcap,
+    int causal,
+    int64_t window_left,
+    int64_t window_right,
+    const char* align,
+    const pestle_call_options* options) {
+  pestle_arg args[16];
+  args[0] = pestle_tensor_arg(q);
+  args[1] = pestle_tensor_arg(k);
+  args[2] = pestle_tensor_arg(v);
+  args[3] = pestle_tensor_arg(mask);
+  args[4] = pestle_tensor_arg(sinks);
+  args[5] = pestle_tensor_arg(key_lengths);
+  args[6] = pestle_tensor_arg(q_offsets);
+  args[7] = pestle_tensor_arg(k_offsets);
+  args[8] = pestle_tensor_arg(out);
+  args[9] = pestle_tensor_arg(lse);
+  args[10] = pestle_float_arg(scale);
+  args[11] = pestle_float_arg(softcap);
+  args[12] = pestle_bool_arg(causal);
+  args[13] = pestle_int_arg(window_left);
+  args[14] = pestle_int_arg(window_right);
+  args[15] = pestle_choice_arg(align);
+  return pestle_call(pestle_find_op("attention"), args, 16, options);
 }
 
 #ifdef __cplusplus

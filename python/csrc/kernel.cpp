@@ -263,6 +263,10 @@ class FormCall {
     if (form_.kind == FormKind::kOut) return {};
     if (form_.kind == FormKind::kInPlace) return alias_outputs();
     Scope scope;
+    for (int output : form_.outputs) {
+      const Arg& arg = spec_.args[output];
+      values_[output].present = arg.is_optional && !arg.present_if[0];
+    }
     PESTLE_TRY(infer_outputs(scope));
     PESTLE_TRY(check_variant());
     for (int output : form_.outputs) PESTLE_TRY(allocate(output));

@@ -833,6 +833,32 @@ def linear_w4a8(
     Defined in docs/formats/w4a8.md, docs/formats/hadamard.md
     """
 
+def gemv_nvfp4(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, *, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Batched products of an NVFP4 matrix with an NVFP4 vector, f32 accumulation.
+
+    Args:
+        a (u8 [L, M, K/2]): a matrix for each of L batches, two E2M1 codes a byte
+        b (u8 [L, P, K/2]): a vector for each batch: the first of P rows, the others are padding and not read
+        scale_a (e4m3 swizzled: [L, round_up(M,128), round_up(cdiv(K,16),4)]; plain: [L, M, cdiv(K,16)]): decode scale of each 16 columns of a
+        scale_b (e4m3 swizzled: [L, round_up(P,128), round_up(cdiv(K,16),4)]; plain: [L, P, cdiv(K,16)]): decode scale of each 16 columns of b
+        alpha (f32 [1], optional): factor on the product: both global scales; 1 when absent
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: alpha * a_decoded @ b_decoded
+
+    Rules:
+        b needs at least the row that is multiplied
+        K must be a multiple of 16, the block; pad a and b with zeros
+
+    Defined in docs/formats/nvfp4.md, docs/formats/swizzle.md; the nvfp4_gemv problem of gpu-mode (low nibble first, no global scale)
+    """
+
 def apply_rope(
     x: Tensor, freqs: Tensor | None = None, x2: Tensor | None = None, cos: Tensor | None = None, sin: Tensor | None = None, *, pairs: Literal["interleaved", "split_half"] = "interleaved", rot_dim: int = 0, inverse: bool = False, backend: str | tuple[str, ...] | None = None
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -1099,7 +1125,7 @@ def copy(
     Returns:
         out: the copy: any strides; of another dtype, each element rounded once
 
-    Defined in ops/copy/copy.md
+    Defined in ops/copy/copy/copy.md
     """
 
 def stochastic_cast(
@@ -1115,7 +1141,7 @@ def stochastic_cast(
     Returns:
         out: rounded up in magnitude with the probability of what is cut off
 
-    Defined in ops/stochastic_cast/stochastic_cast.md
+    Defined in ops/copy/stochastic_cast/stochastic_cast.md
     """
 
 def reduce(
@@ -1134,7 +1160,7 @@ def reduce(
     Returns:
         out: one value for each set
 
-    Defined in ops/reduce/reduce.md
+    Defined in ops/reduce/reduce/reduce.md
     """
 
 def reduce_backward(
@@ -1154,7 +1180,7 @@ def reduce_backward(
     Returns:
         d_x: gradient of x
 
-    Defined in ops/reduce_backward/reduce_backward.md
+    Defined in ops/reduce/reduce_backward/reduce_backward.md
     """
 
 def argmax(
@@ -1171,7 +1197,7 @@ def argmax(
     Returns:
         out: place of the largest among the reduced elements, in row-major order; the first of equal ones; -1 of none
 
-    Defined in ops/argmax/argmax.md
+    Defined in ops/reduce/argmax/argmax.md
     """
 
 def argmin(
@@ -1188,7 +1214,7 @@ def argmin(
     Returns:
         out: place of the smallest among the reduced elements, in row-major order; the first of equal ones; -1 of none
 
-    Defined in ops/argmin/argmin.md
+    Defined in ops/reduce/argmin/argmin.md
     """
 
 def swizzle_scales(
@@ -1570,7 +1596,7 @@ def rms_norm(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1910.07467; ops/rms_norm/rms_norm.md
+    Defined in arXiv:1910.07467; ops/norm/rms_norm/rms_norm.md
     """
 
 def layer_norm(
@@ -1610,7 +1636,7 @@ def layer_norm(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1607.06450; ops/layer_norm/layer_norm.md
+    Defined in arXiv:1607.06450; ops/norm/layer_norm/layer_norm.md
     """
 
 def adaln(
@@ -1651,7 +1677,7 @@ def adaln(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:2212.09748; ops/adaln/adaln.md
+    Defined in arXiv:2212.09748; ops/norm/adaln/adaln.md
     """
 
 def rms_adaln(
@@ -1692,7 +1718,7 @@ def rms_adaln(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:2212.09748; ops/rms_adaln/rms_adaln.md
+    Defined in arXiv:2212.09748; ops/norm/rms_adaln/rms_adaln.md
     """
 
 def rms_norm_backward(
@@ -1722,7 +1748,7 @@ def rms_norm_backward(
         M must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/rms_norm/rms_norm.md
+    Defined in ops/norm/rms_norm/rms_norm.md
     """
 
 def layer_norm_backward(
@@ -1752,7 +1778,7 @@ def layer_norm_backward(
         M must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/layer_norm/layer_norm.md
+    Defined in ops/norm/layer_norm/layer_norm.md
     """
 
 def adaln_backward(
@@ -1783,7 +1809,7 @@ def adaln_backward(
         M must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/adaln/adaln.md
+    Defined in ops/norm/adaln/adaln.md
     """
 
 def rms_adaln_backward(
@@ -1814,7 +1840,7 @@ def rms_adaln_backward(
         M must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/rms_adaln/rms_adaln.md
+    Defined in ops/norm/rms_adaln/rms_adaln.md
     """
 
 def activation(
@@ -1972,7 +1998,7 @@ def group_norm(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1803.08494; ops/group_norm/group_norm.md
+    Defined in arXiv:1803.08494; ops/norm/group_norm/group_norm.md
     """
 
 def group_norm_backward(
@@ -2015,7 +2041,7 @@ def group_norm_backward(
         the batch must be a multiple of G, the rows of gate, scale and shift
         d_residual_out belongs to calls with a residual
 
-    Defined in ops/group_norm_backward/group_norm_backward.md
+    Defined in ops/norm/group_norm_backward/group_norm_backward.md
     """
 
 def matmul(
@@ -2087,6 +2113,44 @@ def matmul_backward(
         d_residual: d_out in residual's dtype, when has(residual)
 
     Defined in d_pre = d_out * activation'(a @ b * alpha + bias); d_a = d_pre @ b^T * alpha; d_b = a^T @ d_pre * alpha; d_bias = sum of d_pre over rows; d_residual = d_out
+    """
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, sinks: Tensor | None = None, key_lengths: Tensor | None = None, q_offsets: Tensor | None = None, k_offsets: Tensor | None = None, *, scale: float = 0.0, softcap: float = 0.0, causal: bool = False, window_left: int = -1, window_right: int = -1, align: Literal["top_left", "bottom_right"] = "top_left", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Softmax attention of queries over keys and values, with every usual mask.
+
+    Args:
+        q (bf16|f16|f32 [B, Hq, Sq, D]): queries, any strides
+        k (=q [B, Hk, Sk, D]): keys; head h of q sees head h * Hk / Hq
+        v (=q [B, Hk, Sk, Dv]): values
+        mask (bool|f32|bf16|f16 [Bm, Hm, Mq, Mk], optional): bool: true where a key counts; floats are added to the logits. Each dimension is that of the logits [B, Hq, Sq, Sk] or 1
+        sinks (f32|bf16|f16 [Hq], optional): the logit of a key of each head that every query sees and whose value is 0
+        key_lengths (i32|i64 [B], optional): keys of each batch that count, the first of them; beyond 0 and Sk the nearer one
+        q_offsets (i32|i64 [N], optional): sequences packed along Sq: sequence n has the queries from q_offsets[n] up to q_offsets[n + 1], ascending; other queries see no key
+        k_offsets (i32|i64 [N], optional): the same of the keys, along Sk
+        scale: factor of the products of q and k; 0: 1 / sqrt(D)
+        softcap: logits become softcap * tanh(logit / softcap); 0: as they are
+        causal: a query sees no key behind its own place
+        window_left: how many keys before its place a query sees at most; -1: all of them
+        window_right: how many keys behind its place a query sees at most; -1: all of them
+        align (top_left|bottom_right): the place of a query among the keys: the first query's is the first key, or the last one's is the last key that counts
+        out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: softmax(logits) @ v; 0 for a query that sees no key
+        lse: log of the sum of exp(logits), with the sink's; -inf for a query that sees no key. Kept for the backward op
+
+    Rules:
+        q's heads must be a multiple of those of k and v
+        each dimension of mask must be that of the logits [B, Hq, Sq, Sk] or 1
+        window_left and window_right must be -1, for no limit, or a number of keys
+        q_offsets and k_offsets come together
+        packed sequences have a batch of 1, and no key_lengths: k_offsets say where keys end
+        q_offsets and k_offsets begin with where the first sequence does
+
+    Defined in logit = softcap(scale * q.k) + mask over the keys that a query sees; out = sum of exp(logit - lse) * v, lse = log(sum of exp(logit)); f32, exponentials of 16-bit inputs may be rounded to their dtype
     """
 
 def stochastic_round_fp8_(
@@ -2368,7 +2432,7 @@ def rms_norm_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1910.07467; ops/rms_norm/rms_norm.md
+    Defined in arXiv:1910.07467; ops/norm/rms_norm/rms_norm.md
     """
 
 def layer_norm_(
@@ -2410,7 +2474,7 @@ def layer_norm_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1607.06450; ops/layer_norm/layer_norm.md
+    Defined in arXiv:1607.06450; ops/norm/layer_norm/layer_norm.md
     """
 
 def adaln_(
@@ -2453,7 +2517,7 @@ def adaln_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:2212.09748; ops/adaln/adaln.md
+    Defined in arXiv:2212.09748; ops/norm/adaln/adaln.md
     """
 
 def rms_adaln_(
@@ -2496,7 +2560,7 @@ def rms_adaln_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:2212.09748; ops/rms_adaln/rms_adaln.md
+    Defined in arXiv:2212.09748; ops/norm/rms_adaln/rms_adaln.md
     """
 
 def activation_(
@@ -2604,5 +2668,5 @@ def group_norm_(
         hadamard must be 0 (no rotation), 4, 16, 64, 256 or 1024
         K must be a multiple of hadamard, the elements that are rotated together
 
-    Defined in arXiv:1803.08494; ops/group_norm/group_norm.md
+    Defined in arXiv:1803.08494; ops/norm/group_norm/group_norm.md
     """

@@ -90,7 +90,7 @@ class Call:
     def wants(self, arg: Arg) -> bool:
         if arg.present_if:
             return bool(self.evaluate(arg.present_if))
-        return not arg.optional or arg.name in self.tensors
+        return arg.role == "output" or not arg.optional or arg.name in self.tensors
 
     def sizes(self, arg: Arg) -> tuple:
         tensor = self.tensors[arg.name]
@@ -158,8 +158,8 @@ class Call:
     def dtype(self, arg: Arg, asked: torch.dtype | None = None) -> torch.dtype:
         """An output's dtype: what another argument has, what is asked for, or the first allowed."""
         text = arg.dtype_text(self.attributes)
-        if text.startswith("="):
-            other = self.op.by_name[text[1:]]
+        if text.startswith("=") and (asked is None or "|" not in text):
+            other = self.op.by_name[text[1:].partition("|")[0]]
             if other.role == "output" and other.name not in self.tensors:
                 return self.dtype(other, self.asked.get(other.name))
             return self.dtype_of(other)
@@ -171,9 +171,10 @@ class Call:
 
     def allowed_dtypes(self, arg: Arg) -> list[torch.dtype]:
         text = arg.dtype_text(self.attributes)
-        if text.startswith("="):
-            return [self.dtype_of(self.op.by_name[text[1:]])]
-        return [DTYPES[name] for name in text.split("|")]
+        first, *others = text.split("|")
+        if first.startswith("="):
+            return [self.dtype_of(self.op.by_name[first[1:]]), *(DTYPES[name] for name in others)]
+        return [DTYPES[name] for name in (first, *others)]
 
     def dtype_of(self, arg: Arg) -> torch.dtype:
         dtype = self.tensors[arg.name].dtype

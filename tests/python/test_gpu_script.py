@@ -198,7 +198,7 @@ def test_ops_without_such_cases_are_not_checked():
 
     from tools import gpu_run
 
-    options = SimpleNamespace(tags_check="huge", device="cpu", host_gib=0)
+    options = SimpleNamespace(tags_check="huge", device="cpu", host_gib=0, repeats=20)
     ops = ["swap_nibbles", "repack_zeros", "adaln_backward"]  # contract, none, file
     steps = gpu_run.check_steps(PESTLE, ops, options, lambda part: part == "check")
     assert [step.name for step in steps] == ["check.swap_nibbles.huge", "check.adaln_backward.huge"]

@@ -1,7 +1,9 @@
 """The wheel as a file: what its library needs of a machine, how large it is, what it holds."""
 
 import ast
+import json
 import re
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -75,4 +77,26 @@ def test_what_the_package_imports_is_installed_with_it():
         required = metadata.distribution("pestle").requires
     except metadata.PackageNotFoundError:
         pytest.skip("the package was not installed from its wheel")
-    assert foreign == {re.match(r"\w+", line).group() for line in required}
+    always = [line for line in required if "extra ==" not in line]
+    assert foreign == {re.match(r"\w+", line).group() for line in always}
+
+
+def test_the_wheel_carries_the_command(tmp_path):
+    """`pip install`, then `pestle quantize`, without importing torch."""
+    run_it = "import sys, pestle_cli; sys.exit(pestle_cli.main())"
+    command = [sys.executable, "-X", "importtime", "-c", run_it]
+    torch.manual_seed(0)
+    model, small = tmp_path / "m.safetensors", tmp_path / "small.safetensors"
+    pestle.save_file({"a.weight": torch.randn(64, 128), "b.weight": torch.randn(64, 128)}, model)
+    run = subprocess.run(
+        [*command, "quantize", "--all", "-f", "fp8", "--json", "-", model, small],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert [layer["format"] for layer in json.loads(run.stdout)["layers"]] == ["fp8", "fp8"]
+    assert "pestle_cli" in run.stderr and "torch" not in run.stderr
+    assert small.stat().st_size < model.stat().st_size / 3
+    refused = subprocess.run([*command, "quantize", model, small], capture_output=True, text=True)
+    assert refused.returncode == 11 and "\npestle: nothing says which format" in refused.stderr
+    scripts = metadata.entry_points(group="console_scripts", name="pestle")
+    assert [script.value for script in scripts] == ["pestle_cli:main"]

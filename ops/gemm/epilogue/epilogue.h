@@ -84,6 +84,7 @@ struct Epilogue {
   int64_t columns = 0;        // of out
   int64_t rows_per_gate = 1;  // rows of out that share a row of gate
 
+  Epilogue() = default;
   // `first` is the position of kEpilogueArgs in the contract.
   Epilogue(const Call& call, int first, const TensorView& out) {
     if (call.has(first)) alpha = load<float>(call.tensor(first).data);

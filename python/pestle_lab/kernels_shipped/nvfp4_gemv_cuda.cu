@@ -1,10 +1,9 @@
 // kernel: nvfp4_gemv/cuda
 // language = "cuda"
 // entry = "run"
-// arguments = ["c", "a", "b", "sfa", "sfb", "M", "K", "L", "a.stride2", "b.stride2", "sfa.stride2",
-// "sfb.stride2", "c.stride2", "stream"] constraints = ["memory contiguous"] notes = "A warp takes a
-// row: 16 bytes of codes a lane and step, values by table in f16, sums of a block of 16 in f16
-// pairs, of blocks in f32."
+// arguments = ["c", "a", "b", "sfa", "sfb", "M", "K", "L", "a.stride2", "b.stride2", "sfa.stride2", "sfb.stride2", "c.stride2", "stream"]
+// constraints = ["memory contiguous"]
+// notes = "A warp takes a row: 16 bytes of codes a lane and step, values by table in f16, sums of a block of 16 in f16 pairs, of blocks in f32."
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 

@@ -128,7 +128,7 @@ TIMED = {
     "works_in_a_thread": (
         "import sys, threading, time\n"
         "def work(out, x):\n"
-        "    time.sleep(0.02)\n"
+        "    time.sleep(0.2)\n"
         "    torch.mul(x, 2, out=out)\n"
         "def run(out, x):\n"
         "    thread = threading.Thread(target=work, args=(out, x))\n"

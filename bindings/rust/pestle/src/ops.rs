@@ -341,6 +341,18 @@ op! {
 }
 
 op! {
+    gemv_nvfp4 "Batched products of an NVFP4 matrix with an NVFP4 vector, f32 accumulation. Source: docs/formats/nvfp4.md, docs/formats/swizzle.md; the nvfp4_gemv problem of gpu-mode (low nibble first, no global scale)" 8
+    must 0 read a "a matrix for each of L batches, two E2M1 codes a byte. `u8` of `[L, M, K/2]`";
+    must 1 read b "a vector for each batch: the first of P rows, the others are padding and not read. `u8` of `[L, P, K/2]`";
+    must 2 read scale_a "decode scale of each 16 columns of a. `e4m3` of `[swizzled: L, round_up(M,128), round_up(cdiv(K,16),4); plain: L, M, cdiv(K,16)]`";
+    must 3 read scale_b "decode scale of each 16 columns of b. `e4m3` of `[swizzled: L, round_up(P,128), round_up(cdiv(K,16),4); plain: L, P, cdiv(K,16)]`";
+    must 5 out out "alpha * a_decoded @ b_decoded. `f16|bf16|f32` of `[L, M]`";
+    may 4 read alpha "factor on the product: both global scales; 1 when absent. `f32` of `[1]`";
+    may 6 choice nibbles Nibbles { HighFirst c"high_first", LowFirst c"low_first", } "which nibble of a byte holds the even element";
+    may 7 choice scale_layout ScaleLayout { Swizzled c"swizzled", Plain c"plain", } "swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major";
+}
+
+op! {
     apply_rope "Rotary position embedding of one tensor, or of queries and keys together; or back. Source: y0 = f00*x0 + f01*x1, y1 = f10*x0 + f11*x1 over pairs; f32, one rounding to x's dtype" 10
     must 0 read x "queries, keys or any heads: BHSD, or BSHD. `bf16|f16|f32` of `[B, H, S, D]`";
     must 5 out out "rotated x; what rot_dim leaves is copied. `=x` of `[B, H, S, D]`";
@@ -949,4 +961,24 @@ op! {
     may 8 out d_bias "gradient of bias. `=bias` of `[N]`; exactly when `has(bias)`";
     may 9 out d_residual "d_out in residual's dtype. `=residual` of `[*B, M, N]`; exactly when `has(residual)`";
     may 10 choice activation Activation { None c"none", Gelu c"gelu", GeluTanh c"gelu_tanh", Silu c"silu", } "matmul's activation";
+}
+
+op! {
+    attention "Softmax attention of queries over keys and values, with every usual mask. Source: logit = softcap(scale * q.k) + mask over the keys that a query sees; out = sum of exp(logit - lse) * v, lse = log(sum of exp(logit)); f32, exponentials of 16-bit inputs may be rounded to their dtype" 16
+    must 0 read q "queries, any strides. `bf16|f16|f32` of `[B, Hq, Sq, D]`";
+    must 1 read k "keys; head h of q sees head h * Hk / Hq. `=q` of `[B, Hk, Sk, D]`";
+    must 2 read v "values. `=q` of `[B, Hk, Sk, Dv]`";
+    must 8 out out "softmax(logits) @ v; 0 for a query that sees no key. `=q|bf16|f16|f32` of `[B, Hq, Sq, Dv]`";
+    may 3 read mask "bool: true where a key counts; floats are added to the logits. Each dimension is that of the logits [B, Hq, Sq, Sk] or 1. `bool|f32|bf16|f16` of `[Bm, Hm, Mq, Mk]`";
+    may 4 read sinks "the logit of a key of each head that every query sees and whose value is 0. `f32|bf16|f16` of `[Hq]`";
+    may 5 read key_lengths "keys of each batch that count, the first of them; beyond 0 and Sk the nearer one. `i32|i64` of `[B]`";
+    may 6 read q_offsets "sequences packed along Sq: sequence n has the queries from q_offsets[n] up to q_offsets[n + 1], ascending; other queries see no key. `i32|i64` of `[N]`";
+    may 7 read k_offsets "the same of the keys, along Sk. `i32|i64` of `[N]`";
+    may 9 out lse "log of the sum of exp(logits), with the sink's; -inf for a query that sees no key. Kept for the backward op. `f32` of `[B, Hq, Sq]`";
+    may 10 float scale "factor of the products of q and k; 0: 1 / sqrt(D)";
+    may 11 float softcap "logits become softcap * tanh(logit / softcap); 0: as they are";
+    may 12 flag causal "a query sees no key behind its own place";
+    may 13 int window_left "how many keys before its place a query sees at most; -1: all of them";
+    may 14 int window_right "how many keys behind its place a query sees at most; -1: all of them";
+    may 15 choice align Align { TopLeft c"top_left", BottomRight c"bottom_right", } "the place of a query among the keys: the first query's is the first key, or the last one's is the last key that counts";
 }

@@ -1,0 +1,311 @@
+"""The node pack in a ComfyUI that runs: loaded, listed, and a workflow of each node."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from models import write
+from safetensors.torch import load_file, save_file
+from server import ROOT, Server
+
+NODES = {
+    "TorchCompileSpeedSettings": "Torch Compile Speed Settings",
+    "ApplyTorchCompile": "Apply Torch Compile",
+    "PestleCompileReport": "Compile report (Pestle)",
+    "PestleKernels": "Pestle kernels",
+    "PestleModelReport": "Model report (Pestle)",
+    "PestleQuantiseModel": "Quantise model (Pestle)",
+    "PestleLoadDiffusionModel": "Load diffusion model (Pestle)",
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    base = tmp_path_factory.mktemp("comfyui")
+    server = Server(Path(os.environ["PESTLE_COMFYUI"]), base)
+    try:
+        models = base / "models/diffusion_models"
+        write("flux", models / "flux.safetensors")
+        write("wan", models / "wan.safetensors")
+        shutil.copy(models / "flux.safetensors", models / "second.safetensors")
+        server.wait()
+        yield server
+    finally:
+        server.stop()
+
+
+def link(node: str, slot: int = 0) -> list:
+    return [node, slot]
+
+
+def node(kind: str, **inputs) -> dict:
+    return {"class_type": kind, "inputs": inputs}
+
+
+def sampled(model: list, prefix: str, width: int = 96, steps: int = 2, salt: int = 0) -> dict:
+    """From a model to a file with the latent."""
+    return {
+        "text": node("TestRandomConditioning", width=512, pooled=256, salt=salt),
+        "empty": node("EmptySD3LatentImage", width=width, height=64, batch_size=1),
+        "sampler": node(
+            "KSampler", model=model, seed=5, steps=steps, cfg=1.0, sampler_name="euler",
+            scheduler="simple", positive=link("text"), negative=link("text"),
+            latent_image=link("empty"), denoise=1.0,
+        ),
+        "save": node("SaveLatent", samples=link("sampler"), filename_prefix=prefix),
+    }  # fmt: skip
+
+
+def loaded(name: str = "flux.safetensors") -> dict:
+    return {"model": node("UNETLoader", unet_name=name, weight_dtype="default")}
+
+
+def compiled(**settings) -> dict:
+    asked = {
+        "backend": "inductor", "fullgraph": False, "mode": "default", "dynamic": True,
+        "dynamo_cache_size_limit": 64, "compile_transformer_blocks_only": True,
+        "reuse_if_similar": True, "experimental_ptx": False, "ptx_fast_math": True,
+        "warmup_runs": 1,
+    }  # fmt: skip
+    return {
+        "settings": node("TorchCompileSpeedSettings", **asked | settings),
+        "apply": node("ApplyTorchCompile", model=link("model"), compile_args=link("settings")),
+        "report": node("PestleCompileReport", model=link("apply"), after=link("sampler")),
+    }
+
+
+def latent(server: Server, prefix: str) -> torch.Tensor:
+    """The last file that SaveLatent wrote."""
+    files = sorted((server.base / "output").glob(f"{prefix}_*.latent"))
+    return load_file(files[-1])["latent_tensor"].float()
+
+
+def succeed(server: Server, workflow: dict):
+    run = server.run(workflow)
+    assert run.status == "execution_success", run.error
+    return run
+
+
+def test_the_pack_loads_without_a_warning(server):
+    """Some of ComfyUI's own nodes lack packages here and warn; ours don't."""
+    lines = server.log.read_text().splitlines()
+    (loaded_in,) = [line for line in lines if line.endswith("custom_nodes/pestle")]
+    assert "FAILED" not in loaded_in
+    warnings = [line for line in lines if "WARNING" in line or "ERROR" in line]
+    assert not [line for line in warnings if "pestle" in line or "pyproject.toml" in line]
+
+
+def test_every_node_is_listed(server):
+    listed = server.get("/object_info")
+    found = {
+        name: info["display_name"]
+        for name, info in listed.items()
+        if info["python_module"] == "custom_nodes.pestle"
+    }
+    assert found == NODES
+    settings = listed["TorchCompileSpeedSettings"]
+    assert settings["output"] == ["WANCOMPILEARGS"]
+    assert list(settings["input"]["required"])[:3] == ["backend", "fullgraph", "mode"]
+    apply = listed["ApplyTorchCompile"]
+    assert apply["input"]["required"]["model"][0] == "MODEL,WANVIDEOMODEL"
+    assert all(listed[name]["description"] for name in NODES)
+
+
+def test_the_example_workflows_are_offered(server):
+    offered = server.get("/workflow_templates")["pestle"]
+    folder = ROOT / "comfyui/example_workflows"
+    assert sorted(offered) == sorted(path.stem for path in folder.glob("*.json")) and offered
+    known = server.get("/object_info")
+    for path in folder.glob("*.json"):
+        for one in json.loads(path.read_text())["nodes"]:
+            assert one["type"] in known or one["type"] == "Note", (path, one["type"])
+
+
+def test_a_compiled_flux_is_the_eager_one_and_the_rest_is_as_before(server):
+    succeed(server, loaded() | sampled(link("model"), "eager"))
+    eager = latent(server, "eager")
+    flow = loaded() | compiled() | sampled(link("apply"), "compiled")
+    text = succeed(server, flow).shown["report"]["text"][0]
+    fast = latent(server, "compiled")
+    assert float((fast - eager).norm() / eager.norm()) < 1e-3
+    assert "Flux: 2 x DoubleStreamBlock, 2 x SingleStreamBlock" in text
+    assert "compiled 2 graphs (0 again)" in text and "graph breaks: 0" in text
+    assert "error against eager" in text and "runs eagerly" not in text
+
+    # Another resolution compiles nothing.
+    wide = loaded() | compiled() | sampled(link("apply"), "wide", width=128)
+    text = succeed(server, wide).shown["report"]["text"][0]
+    assert "compiled 2 graphs (0 again)" in text
+
+    # The same model without the node, and another one of the same shapes.
+    succeed(server, loaded() | sampled(link("model"), "again", salt=1))
+    assert torch.equal(latent(server, "again"), eager)
+    succeed(server, loaded("second.safetensors") | sampled(link("model"), "second"))
+    assert torch.equal(latent(server, "second"), eager)
+
+    # Interrupted in the middle: nothing is left behind.
+    long = loaded() | compiled() | sampled(link("apply"), "long", steps=400)
+    assert server.run(long, interrupt_at="sampler").status == "execution_interrupted"
+    succeed(server, loaded() | sampled(link("model"), "after", salt=2))
+    assert torch.equal(latent(server, "after"), eager)
+
+
+def wan(model: list, prefix: str, frames: int = 5) -> dict:
+    """Two tokens' worth of video, conditional and unconditional."""
+    made = sampled(model, prefix)
+    video = node("EmptyHunyuanLatentVideo", width=64, height=64, length=frames, batch_size=1)
+    made["text"]["inputs"]["width"] = 4096
+    made["sampler"]["inputs"] |= {"cfg": 3.0, "negative": link("other")}
+    other = node("ConditioningZeroOut", conditioning=link("text"))
+    return made | {"empty": video, "other": other}
+
+
+def test_a_compiled_wan_is_the_eager_one_for_any_length(server):
+    name = "wan.safetensors"
+    for frames in (5, 9):
+        succeed(server, loaded(name) | wan(link("model"), f"wan{frames}", frames))
+        flow = loaded(name) | compiled() | wan(link("apply"), f"wan_fast{frames}", frames)
+        text = succeed(server, flow).shown["report"]["text"][0]
+        eager, fast = latent(server, f"wan{frames}"), latent(server, f"wan_fast{frames}")
+        assert float((fast - eager).norm() / eager.norm()) < 1e-3
+        assert "2 x WanAttentionBlock" in text and "compiled 1 graphs (0 again)" in text
+
+
+def test_a_quantised_flux_compiles_with_pestles_kernels(server):
+    quantised = loaded() | {
+        "quantise": node("PestleQuantiseModel", model=link("model"), format="int8-row"),
+        "kernels": node("PestleKernels", model=link("quantise"), mode="on"),
+    }
+    succeed(server, quantised | sampled(link("kernels"), "quantised"))
+    eager = latent(server, "quantised")
+    fast = quantised | compiled()
+    fast["apply"]["inputs"]["model"] = link("kernels")
+    text = succeed(server, fast | sampled(link("apply"), "both")).shown["report"]["text"][0]
+    both = latent(server, "both")
+    assert "runs eagerly" not in text and "error against eager" in text, text
+    assert float((both - eager).norm() / eager.norm()) < 0.02
+
+
+def test_a_report_of_a_model_that_is_not_compiled_says_so(server):
+    flow = loaded() | {"report": node("PestleCompileReport", model=link("model"))}
+    run = server.run(flow)
+    assert run.status == "execution_error"
+    assert "Apply Torch Compile comes before" in run.error["exception_message"]
+    assert run.error["node_type"] == "PestleCompileReport"
+
+
+FORMAT_BOUNDS = {"fp8": 0.10, "nvfp4": 0.35, "int8-row": 0.05}
+
+
+@pytest.mark.parametrize("format", FORMAT_BOUNDS)
+def test_a_quantised_flux_is_near_the_float_one(server, format):
+    succeed(server, loaded() | sampled(link("model"), "float"))
+    want = latent(server, "float")
+    flow = loaded() | {
+        "quantise": node("PestleQuantiseModel", model=link("model"), format=format,
+                         target_error=0.0, patterns="", keep="", recipe=""),
+        "kernels": node("PestleKernels", model=link("quantise"), mode="on"),
+        "report": node("PestleModelReport", model=link("kernels"), after=link("sampler")),
+    }  # fmt: skip
+    run = succeed(server, flow | sampled(link("kernels"), format))
+    got = latent(server, format)
+    assert 1e-4 < float((got - want).norm() / want.norm()) < FORMAT_BOUNDS[format]
+    assert "quantise" in run.progress
+    shown = run.shown["quantise"]["text"][0].splitlines()
+    assert " weights: " in shown[0] and f" {format} " in shown[1]
+    told = run.shown["report"]["text"][0]
+    assert "x pestle" in told and "x eager" not in told
+
+    # The loader's model is as it was.
+    succeed(server, loaded() | sampled(link("model"), "still", salt=3 + len(format)))
+    assert torch.equal(latent(server, "still"), want)
+
+
+def test_a_quantised_model_takes_a_lora(server):
+    weight = "double_blocks.0.img_attn.proj"
+    made = torch.Generator().manual_seed(3)
+    save_file(
+        {
+            f"diffusion_model.{weight}.lora_up.weight": torch.randn(256, 4, generator=made),
+            f"diffusion_model.{weight}.lora_down.weight": torch.randn(4, 256, generator=made),
+        },
+        server.base / "models/loras/one.safetensors",
+    )
+    quantised = loaded() | {
+        "quantise": node("PestleQuantiseModel", model=link("model"), format="int8-row"),
+        "lora": node("LoraLoaderModelOnly", model=link("quantise"), lora_name="one.safetensors",
+                     strength_model=0.05),
+    }  # fmt: skip
+    succeed(server, quantised | sampled(link("quantise"), "plain"))
+    succeed(server, quantised | sampled(link("lora"), "lora"))
+    with_float = loaded() | {
+        "lora": node("LoraLoaderModelOnly", model=link("model"), lora_name="one.safetensors",
+                     strength_model=0.05),
+    }  # fmt: skip
+    succeed(server, with_float | sampled(link("lora"), "lora_float"))
+    plain, lora, want = (latent(server, name) for name in ("plain", "lora", "lora_float"))
+    change = float((plain - want).norm() / want.norm())
+    assert float((lora - want).norm() / want.norm()) < 0.5 * change
+
+
+def test_files_that_comfyui_cannot_read_load(server):
+    models = server.base / "models/diffusion_models"
+    source = models / "flux.safetensors"
+    pestle_bin = os.environ["PESTLE_BIN"]
+    for layout in ("plain", "comfy"):
+        subprocess.run(
+            [pestle_bin, "quantize", source, models / f"{layout}.safetensors", "--layout", layout,
+             "--format", "fp8"], check=True, capture_output=True,
+        )  # fmt: skip
+    latents = []
+    for layout in ("comfy", "plain"):
+        flow = {"model": node("PestleLoadDiffusionModel", name=f"{layout}.safetensors")}
+        succeed(server, flow | sampled(link("model"), f"from_{layout}"))
+        latents.append(latent(server, f"from_{layout}"))
+    assert torch.equal(*latents)
+
+
+def test_a_wrong_file_is_a_sentence_on_the_node(server):
+    path = server.base / "models/diffusion_models/wrong.safetensors"
+    path.write_bytes(b"no model at all")
+    flow = {"model": node("PestleLoadDiffusionModel", name="wrong.safetensors")}
+    run = server.run(flow | sampled(link("model"), "wrong"))
+    assert run.status == "execution_error" and run.error["node_id"] == "model"
+    assert "wrong.safetensors" in run.error["exception_message"]
+
+
+def test_wanvideo_is_told_on_a_clone():
+    """WanVideoWrapper reads its model object's pipeline and compiles by itself."""
+    import comfy.model_patcher
+    from torch import nn
+
+    class WanVideo(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.diffusion_model = nn.Linear(2, 2)
+            self.pipeline = {"compile_args": None, "base_dtype": torch.bfloat16}
+
+    cpu = torch.device("cpu")
+    model = comfy.model_patcher.ModelPatcher(WanVideo(), cpu, cpu)
+    pack = imported_pack()
+    settings = pack.TorchCompileSpeedSettings.execute(mode="speed").args[0]
+    told = pack.ApplyTorchCompile.execute(model, settings).args[0]
+    assert told.model.pipeline == {"compile_args": settings, "base_dtype": torch.bfloat16}
+    assert settings["mode"] == "max-autotune-no-cudagraphs" and settings["dynamic"] is True
+    assert told.model.diffusion_model is model.model.diffusion_model
+    assert model.model.pipeline["compile_args"] is None
+
+
+def imported_pack():
+    import importlib
+
+    sys.path.insert(0, str(ROOT))
+    try:
+        return importlib.import_module("comfyui.compile_nodes")
+    finally:
+        sys.path.remove(str(ROOT))

@@ -1,0 +1,77 @@
+"""tools/gpu_evidence.py: what it reads from the results of its parts, and how old evidence is."""
+
+import importlib.util
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def evidence():
+    spec = importlib.util.spec_from_file_location("evidence", ROOT / "tools/gpu_evidence.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_checks_are_summed_and_failures_named(evidence, tmp_path):
+    counts = {"run": 5, "refused": 2, "skipped": 1, "failed": 0}
+    good = {"op": "a", "tags": {"edge": counts, "smoke": counts}, "failures": []}
+    bad = {"op": "b", "tags": {"edge": {**counts, "failed": 1}}, "failures": ["b M=3: off by 2"]}
+    (tmp_path / "check.jsonl").write_text(json.dumps(good) + "\n")
+    (tmp_path / "failed.jsonl").write_text(json.dumps(bad) + "\n")
+    (tmp_path / "log.txt").write_text(
+        "=== check.a.smoke: passed, 1 s\n=== check.b.x: FAILED (1), 1 s\n"
+    )
+    line = evidence.check_line(tmp_path, 1)
+    assert (line["ops"], line["run"], line["failed"], line["skipped"]) == (2, 15, 1, 3)
+    assert (
+        line["complete"] and line["steps_failed"] == ["b.x"] and line["failures"] == bad["failures"]
+    )
+    assert not evidence.check_line(tmp_path, 75)["complete"]
+    assert not evidence.check_line(tmp_path / "nothing", None)["complete"]
+
+
+def test_a_wheels_run_that_was_stopped_is_not_complete(evidence, tmp_path):
+    log = "torch 2.11\n\ntest_a.py: 1 failed, 2 passed (1 s)\nall: 1 failed, 2 passed\n"
+    (tmp_path / "gpu-torch.log").write_text(log)
+    (tmp_path / "gpu-torch.aoti.log").write_text(log.replace("1 failed, 2 passed", "7 passed"))
+    (tmp_path / "gpu-torch.failures.txt").write_text("=== test_a.py::test_x[1] (call)\nE assert\n")
+    line = evidence.wheel_line(tmp_path, 1)
+    assert (line["passed"], line["failed"]) == (9, 1)
+    assert line["complete"] and line["failures"] == ["test_a.py::test_x[1]"]
+    (tmp_path / "gpu-torch.log").write_text("stopped before its end\n\n" + log)
+    assert not evidence.wheel_line(tmp_path, 1)["complete"]
+
+
+def test_host_costs_are_read_by_name(evidence, tmp_path):
+    row = f"{'no_grad':16} {'pestle.swap_nibbles':42} {4.5:6.2f} us {1.1:5.2f} x torch.add\n"
+    (tmp_path / "gpu-torch.host.txt").write_text(row + "import pestle beyond torch: 40 ms\n")
+    assert evidence.host_line(tmp_path)["us"] == {"no_grad: pestle.swap_nibbles": 4.5}
+
+
+def test_the_age_counts_commits_of_device_code_alone(evidence, tmp_path, monkeypatch, capsys):
+    def git(*arguments):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        command = ["git", "-C", tmp_path, *identity, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    for name in ("a.cpp", "ops/a.cu", "ops/b.cuh", "README.md", "backends/cuda/host/x.cpp"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+        git("add", "-A")
+        git("commit", "-qm", name)
+    rows = [{"part": part, "commit": git("rev-parse", "HEAD~3"), "complete": True, "failed": 0,
+             "gpu": {"name": "H200"}} for part in ("check", "wheel")]  # fmt: skip
+    (tmp_path / "evidence.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setattr(evidence, "ROOT", tmp_path)
+    monkeypatch.setattr(evidence, "RESULTS", tmp_path / "evidence.jsonl")
+    evidence.age()
+    told = capsys.readouterr().out.splitlines()
+    assert "0 failed; 2 commits of device code since" in told[0]
+    assert told[2] == "GPU evidence, host: none"
