@@ -1,7 +1,7 @@
 # kernel: nvfp4_gemv/pestle
 # language = "python"
 # entry = "run"
-# notes = "The product's own kernel, the ladder's last rung: the tensors are views of its arguments."
+# notes = "The product's own kernel, the last rung: its arguments are views of the tensors."
 import pestle  # noqa: F401  (registers torch.ops.pestle)
 import torch
 
