@@ -7,7 +7,7 @@
 namespace pestle::ops {
 
 inline constexpr Arg kLinearX = input("x", "bf16|f16|f32", "*M, K", "activations");
-inline constexpr Arg kLinearOut = output("out", "bf16|f16|f32", "*M, " PESTLE_OUT_COLUMNS,
+inline constexpr Arg kLinearOut = output("out", "=x|bf16|f16|f32", "*M, " PESTLE_OUT_COLUMNS,
                                          "epilogue(x @ W^T), W the decoded weight")
                                       .within(4, "K");
 inline constexpr const char* kLinearHadamardDoc =

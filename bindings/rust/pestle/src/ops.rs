@@ -74,7 +74,7 @@ op! {
 op! {
     hadamard "Rotates groups along K by the regular Hadamard matrix; applied twice it is the identity. Source: docs/formats/hadamard.md" 3
     must 0 read x "values to rotate along K. `bf16|f16|f32` of `[*M, K]`";
-    must 1 out out "rotated x: f32, one rounding. `bf16|f16|f32` of `[*M, K]`";
+    must 1 out out "rotated x: f32, one rounding. `=x|bf16|f16|f32` of `[*M, K]`";
     may 2 int hadamard "elements that are rotated together: 4, 16, 64, 256 or 1024";
 }
 
@@ -174,7 +174,7 @@ op! {
     must 0 read x "activations; gated ones hold both factors side by side. `bf16|f16|f32` of `[none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K]`";
     must 1 read weight "codes, one row per output column. `e4m3|e5m2` of `[N, K]`";
     must 2 read scale "decode scale: a code stands for code * scale. `f32` of `[tensor: 1; row: N, 1; column: 1, K; block_1x128: N, cdiv(K,128);block_128x128: cdiv(N,128), cdiv(K,128)]`";
-    may 3 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`; exactly when `out_format == none || keep_out`";
+    may 3 out out "epilogue(x @ W^T), W the decoded weight. `=x|bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`; exactly when `out_format == none || keep_out`";
     may 4 choice granularity Granularity { Tensor c"tensor", Row c"row", Column c"column", Block1x128 c"block_1x128", Block128x128 c"block_128x128", } "which elements of the weight share a scale";
     may 5 choice activations Activations { Float c"float", Row c"row", } "row: x becomes codes of the weight's dtype with a scale a row";
     may 6 choice accumulation Accumulation { Accurate c"accurate", Fast c"fast", } "activations=row: what sums along K may lose, as scaled_mm_fp8's";
@@ -206,7 +206,7 @@ op! {
     must 1 read weight "one row per output column, two E2M1 codes a byte. `u8` of `[N, K/2]`";
     must 2 read scale "decode scale of each 16 columns, in units of the global scale. `e4m3` of `[swizzled: round_up(N,128), round_up(cdiv(K,16),4); plain: N, cdiv(K,16)]`";
     must 3 read global_scale "decode scale of the whole weight. `f32` of `[1]`";
-    must 4 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
+    must 4 out out "epilogue(x @ W^T), W the decoded weight. `=x|bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
     may 5 choice nibbles Nibbles { HighFirst c"high_first", LowFirst c"low_first", } "which nibble of a byte holds the even element";
     may 6 choice scale_layout ScaleLayout { Swizzled c"swizzled", Plain c"plain", } "swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major";
     may 7 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
@@ -227,7 +227,7 @@ op! {
     must 0 read x "activations; gated ones hold both factors side by side. `bf16|f16|f32` of `[none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K]`";
     must 1 read weight "codes, one row per output column. `e4m3|e5m2` of `[N, K]`";
     must 2 read scale "decode scale of each 32 columns, a power of two. `e8m0` of `[swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)]`";
-    must 3 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
+    must 3 out out "epilogue(x @ W^T), W the decoded weight. `=x|bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
     may 4 choice scale_layout ScaleLayout { Swizzled c"swizzled", Plain c"plain", } "swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major";
     may 5 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
     may 6 read bias "added to every row of the product. `f32|bf16|f16` of `[N]`";
@@ -247,7 +247,7 @@ op! {
     must 0 read x "activations; gated ones hold both factors side by side. `bf16|f16|f32` of `[none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K]`";
     must 1 read weight "one row per output column, two E2M1 codes a byte. `u8` of `[N, K/2]`";
     must 2 read scale "decode scale of each 32 columns, a power of two. `e8m0` of `[swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)]`";
-    must 3 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
+    must 3 out out "epilogue(x @ W^T), W the decoded weight. `=x|bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
     may 4 choice nibbles Nibbles { LowFirst c"low_first", HighFirst c"high_first", } "which nibble of a byte holds the even element";
     may 5 choice scale_layout ScaleLayout { Swizzled c"swizzled", Plain c"plain", } "swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major";
     may 6 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
@@ -268,7 +268,7 @@ op! {
     must 0 read x "activations; gated ones hold both factors side by side. `bf16|f16|f32` of `[none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K]`";
     must 1 read weight "codes, one row per output column. `i8` of `[N, K]`";
     must 2 read scale "decode scale: a code stands for code * scale. `f32` of `[tensor: 1; row: N, 1; group: N, cdiv(K,group_size)]`";
-    may 3 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`; exactly when `out_format == none || keep_out`";
+    may 3 out out "epilogue(x @ W^T), W the decoded weight. `=x|bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`; exactly when `out_format == none || keep_out`";
     may 4 choice granularity Granularity { Tensor c"tensor", Row c"row", Group c"group", } "which elements of the weight share a scale";
     may 5 int group_size "columns that share a scale, granularity=group";
     may 6 int hadamard "the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither";
@@ -300,7 +300,7 @@ op! {
     must 0 read x "activations; gated ones hold both factors side by side. `bf16|f16|f32` of `[none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K]`";
     must 1 read weight "codes, two a byte: the even column in the low nibble. `u8` of `[N, K/2]`";
     must 2 read scale "decode scale of each group. `f32` of `[N, cdiv(K, if(group_size == 0, max(K, 1), group_size))]`";
-    must 4 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
+    must 4 out out "epilogue(x @ W^T), W the decoded weight. `=x|bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
     may 3 read zero "zero point of each group. `u8` of `[N, cdiv(K, if(group_size == 0, max(K, 1), group_size))]`; exactly when `mode == asymmetric`";
     may 5 int group_size "columns that share a scale; 0: the whole row";
     may 6 choice mode Mode { Symmetric c"symmetric", Asymmetric c"asymmetric", } "symmetric: two's complement codes; asymmetric: codes 0..15 and zero";
@@ -324,7 +324,7 @@ op! {
     must 1 read weight "indices into the codebook, two a byte: the even column low. `u8` of `[N, K/2]`";
     must 2 read scale_rel "scale of 16 columns, relative to the row's. `e4m3` of `[N, K/16]`";
     must 3 read scale_channel "scale of the row. `f32` of `[N]`";
-    must 5 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
+    must 5 out out "epilogue(x @ W^T), W the decoded weight. `=x|bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
     may 4 read codebook "values of the indices; the fixed table when absent. `f32` of `[16]`";
     may 6 int hadamard "the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither";
     may 7 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
@@ -476,7 +476,7 @@ op! {
 op! {
     copy "Copies a tensor: any strides on both sides, with or without a change of dtype. Source: ops/copy/copy/copy.md" 2
     must 0 read x "what is copied: any strides, so also a permuted view. `bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool` of `[*M]`";
-    must 1 out out "the copy: any strides; of another dtype, each element rounded once. `bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool` of `[*M]`";
+    must 1 out out "the copy: any strides; of another dtype, each element rounded once. `=x|bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool` of `[*M]`";
 }
 
 op! {
@@ -928,7 +928,7 @@ op! {
     matmul "Product of two matrices of floats of any strides, f32 accumulation, with an epilogue. Source: y = activation(sum_k a[m,k] * b[k,n] * alpha + bias[n]), of pairs of columns activation(one) * the other; out = residual[m,n] * beta + gate * y" 20
     must 0 read a "left matrices, any strides. `bf16|f16|f32|e4m3|e5m2` of `[*B, M, K]`";
     must 1 read b "right matrices, any strides: a weight [N, K] is passed transposed, one matrix for all by strides of 0. `bf16|f16|f32|e4m3|e5m2` of `[*B, K, N]`";
-    may 2 out out "residual * beta + gate * activation(a @ b * alpha + bias). `bf16|f16|f32` of `[*B, M, if(gated == none, N, N/2)]`; exactly when `out_format == none || keep_out`";
+    may 2 out out "residual * beta + gate * activation(a @ b * alpha + bias). `=a|bf16|f16|f32` of `[*B, M, if(gated == none, N, N/2)]`; exactly when `out_format == none || keep_out`";
     may 3 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
     may 4 read bias "added to every row of the product. `f32|bf16|f16` of `[N]`";
     may 5 read residual "added at the end. `f32|bf16|f16` of `[*B, M, if(gated == none, N, N/2)]`";
