@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from . import _functions
+import pestle
+
 from .errors import InvalidArgumentError, UnsupportedError
 
 _NAME = "scaled_dot_product_attention"
@@ -75,7 +76,7 @@ def _dense(query, key, value, mask, options: dict, enable_gqa: bool) -> Tensor:
     q, k, v = (t.expand(*batches, *t.shape[-3:]).reshape(count, *t.shape[-3:]) for t in (q, k, v))
     if mask is not None:
         mask = _mask(mask, batches, count)
-    out = _functions.function("attention")(q, k, v, mask=mask, **options)[0]
+    out = pestle.attention(q, k, v, mask=mask, **options)[0]
     ndim = max(query.ndim, key.ndim, value.ndim)
     if ndim < 4:
         return out.reshape(out.shape[4 - ndim :])
@@ -106,9 +107,7 @@ def _nested(query, key, value, mask, options: dict, enable_gqa: bool) -> Tensor:
     rows = [t.transpose(1, 2) for t in tensors]
     offsets = [t.offsets() for t in rows]
     packed = [t.values().transpose(0, 1).unsqueeze(0) for t in rows]
-    out, _ = _functions.function("attention")(
-        *packed, q_offsets=offsets[0], k_offsets=offsets[1], **options
-    )
+    out, _ = pestle.attention(*packed, q_offsets=offsets[0], k_offsets=offsets[1], **options)
     made = torch.nested.nested_tensor_from_jagged(
         out[0].transpose(0, 1).contiguous(), offsets=offsets[0]
     )

@@ -92,6 +92,7 @@ def test_one_forward_in_a_training_step(monkeypatch):
         return call
 
     monkeypatch.setattr(pestle._functions, "function", watched)
+    monkeypatch.setattr(pestle, "attention", watched("attention"))
     q, k, v = (t.requires_grad_() for t in qkv((1, 2, 9, 16), (1, 2, 12, 16)))
     mask = random(1, 1, 9, 12)
     SDPA(q, k, v, attn_mask=mask).sum().backward()
