@@ -1,6 +1,6 @@
 # Thin over CMake and pytest; docs/building.md has the details. Every target installs what it needs.
 .DEFAULT_GOAL := build
-.PHONY: setup build cli wheel wheel-release wheel-pure docs test check-fast demo lint format new-op dump bench bars fuzz cuda gpu-pack gpu-evidence performance \
+.PHONY: setup build cli wheel wheel-release wheel-pure docs test check-fast demo lint format new-op dump stub bench bars fuzz cuda gpu-pack gpu-evidence performance \
   install clean
 SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -85,6 +85,11 @@ new-op:  ## FAMILY=activation NAME=my_op: the files of a new op, as CONTRIBUTING
 
 dump: cli  ## refresh the files that are made from the op table
 	@tools/dump.sh
+
+stub:  ## python/pestle/__init__.pyi, which is made from the table too; needs torch
+	@tools/setup.sh test
+	@tools/build.sh release pestle_torch
+	@tools/python_stub.sh
 
 bench: build
 	build/bin/pestle bench

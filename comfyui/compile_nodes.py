@@ -9,6 +9,7 @@ from pestle.comfy import DEFAULT_ERROR_BOUND, INPUTS, CompiledModel, CompileSett
 CATEGORY = "Pestle/compile"
 # ComfyUI's own node wraps by this name too: the later node stands in place of the earlier.
 KEY = "torch.compile"
+KERNELS = "pestle.kernels"
 ATTACHMENT = "pestle.compiled"
 CompileArgs = io.Custom("WANCOMPILEARGS")
 WanVideoModel = io.Custom("WANVIDEOMODEL")
@@ -95,7 +96,7 @@ def _wrapped_by_others(values: tuple) -> bool:
     """Whether other nodes wrap the model's steps (caches, say): they may count them."""
     options = [value for value in values if isinstance(value, dict) and "wrappers" in value]
     return any(
-        key != KEY and found
+        key not in (KEY, KERNELS) and found
         for one in options
         for kind in (WrappersMP.APPLY_MODEL, WrappersMP.DIFFUSION_MODEL)
         for key, found in one["wrappers"].get(kind, {}).items()

@@ -4,10 +4,9 @@ from comfy.patcher_extension import WrappersMP
 from comfy_api.latest import io, ui
 from pestle.comfy import MODES, Served, serving, summary, weight_report
 
-from .compile_nodes import ATTACHMENT
+from .compile_nodes import ATTACHMENT, KERNELS
 
 CATEGORY = "Pestle/report"
-KERNELS = "pestle.kernels"
 
 
 def any_time() -> float:

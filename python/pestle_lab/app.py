@@ -468,6 +468,18 @@ def new(
 
 
 @app.command()
+def seed(
+    kind: Annotated[str, typer.Argument(help="forge or gemv.")],
+    folder: Annotated[Path, typer.Argument(help="Made anew.")],
+):
+    """A complete project: four ops on 2-D tensors (forge), or NVFP4 GEMV kernels (gemv)."""
+    from . import seeding
+
+    written = seeding.write(kind, folder)
+    console.print(f"{folder}: {len(written)} files; begin with {folder / 'README.md'}")
+
+
+@app.command()
 def watch(
     name: Annotated[str, typer.Argument(help="A kernel's file.")],
     folders: Folders = None,

@@ -31,6 +31,7 @@ def server(tmp_path_factory):
     try:
         models = base / "models/diffusion_models"
         write("flux", models / "flux.safetensors")
+        write("wan", models / "wan.safetensors")
         shutil.copy(models / "flux.safetensors", models / "second.safetensors")
         server.wait()
         yield server
@@ -152,6 +153,42 @@ def test_a_compiled_flux_is_the_eager_one_and_the_rest_is_as_before(server):
     assert server.run(long, interrupt_at="sampler").status == "execution_interrupted"
     succeed(server, loaded() | sampled(link("model"), "after", salt=2))
     assert torch.equal(latent(server, "after"), eager)
+
+
+def wan(model: list, prefix: str, frames: int = 5) -> dict:
+    """Two tokens' worth of video, conditional and unconditional."""
+    made = sampled(model, prefix)
+    video = node("EmptyHunyuanLatentVideo", width=64, height=64, length=frames, batch_size=1)
+    made["text"]["inputs"]["width"] = 4096
+    made["sampler"]["inputs"] |= {"cfg": 3.0, "negative": link("other")}
+    other = node("ConditioningZeroOut", conditioning=link("text"))
+    return made | {"empty": video, "other": other}
+
+
+def test_a_compiled_wan_is_the_eager_one_for_any_length(server):
+    name = "wan.safetensors"
+    for frames in (5, 9):
+        succeed(server, loaded(name) | wan(link("model"), f"wan{frames}", frames))
+        flow = loaded(name) | compiled() | wan(link("apply"), f"wan_fast{frames}", frames)
+        text = succeed(server, flow).shown["report"]["text"][0]
+        eager, fast = latent(server, f"wan{frames}"), latent(server, f"wan_fast{frames}")
+        assert float((fast - eager).norm() / eager.norm()) < 1e-3
+        assert "2 x WanAttentionBlock" in text and "compiled 1 graphs (0 again)" in text
+
+
+def test_a_quantised_flux_compiles_with_pestles_kernels(server):
+    quantised = loaded() | {
+        "quantise": node("PestleQuantiseModel", model=link("model"), format="int8-row"),
+        "kernels": node("PestleKernels", model=link("quantise"), mode="on"),
+    }
+    succeed(server, quantised | sampled(link("kernels"), "quantised"))
+    eager = latent(server, "quantised")
+    fast = quantised | compiled()
+    fast["apply"]["inputs"]["model"] = link("kernels")
+    text = succeed(server, fast | sampled(link("apply"), "both")).shown["report"]["text"][0]
+    both = latent(server, "both")
+    assert "runs eagerly" not in text and "error against eager" in text, text
+    assert float((both - eager).norm() / eager.norm()) < 0.02
 
 
 def test_a_report_of_a_model_that_is_not_compiled_says_so(server):

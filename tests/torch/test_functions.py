@@ -183,4 +183,4 @@ def test_import_is_quick():
 
 def test_the_stub_is_that_of_the_table():
     stub = Path(pestle.__file__).with_name("__init__.pyi")
-    assert stub.read_text() == _stub.text(), "run tools/python_stub.sh"
+    assert stub.read_text() == _stub.text(), "run make stub"

@@ -45,9 +45,19 @@ class CompiledFunction:
         )  # fmt: skip
 
     def __call__(self, *args, **kwargs):
+        args = tuple(_in_rows(value) for value in args)
+        kwargs = {name: _in_rows(value) for name, value in kwargs.items()}
         if self.marks:
             mark_open(args, kwargs)
         return self.compiled(*args, **kwargs)
+
+
+def _in_rows(value):
+    """Tokens that lie channel by channel, as the first block of some models gets them from a
+    convolution, are laid out as the other blocks get them: otherwise it has a graph of its own."""
+    if isinstance(value, torch.Tensor) and value.ndim == 3 and value.stride(-1) != 1:
+        return value.contiguous()
+    return value
 
 
 def _own(function: Callable) -> Callable:

@@ -3,8 +3,10 @@
 pestle.compat.comfy_kitchen   comfy-kitchen's functions, registry, exceptions
 pestle.compat.forge_cute      forge-cute-py's four ops
 pestle.compat.install(...)    one in the place of the other
+pestle.compat.install_forge() `import forge_cute_py`, as `pestle-lab seed forge` writes it
 """
 
 from ._install import install, uninstall
+from ._seeds import install_forge
 
-__all__ = ["install", "uninstall"]
+__all__ = ["install", "install_forge", "uninstall"]

@@ -4,8 +4,8 @@ switchable backends of the last, and its names under torch.ops.forge_cute_py.
     from pestle.compat import forge_cute
     y = forge_cute.softmax_online(x)
 
-Importing this module defines torch.ops.forge_cute_py._copy_transpose and its kin, unless
-forge-cute-py itself has done so.
+Importing this module defines torch.ops.forge_cute_py._copy_transpose and its kin, where
+forge-cute-py itself has not done so.
 """
 
 from __future__ import annotations
@@ -196,7 +196,9 @@ def softmax_online(x: Tensor, dim: int = -1) -> Tensor:
     """Softmax along a dimension, with its gradient, by the backend that is set."""
     _check(x, "softmax_online")
     axis = _axis(x, dim, "softmax_online")
-    if _current == "kernel":  # has a gradient of its own, and is one node for torch.compile
+    if (
+        _current == "kernel" and _backends["kernel"].forward is _kernel_forward
+    ):  # has a gradient of its own, and is one node for torch.compile
         return pestle.softmax(x, dim=axis)
     return _Softmax.apply(x, axis, _current)
 
@@ -275,13 +277,13 @@ _OPS = {
 }
 
 
-def _define_ops() -> torch.library.Library | None:
-    """Kept for the life of the process; None when forge-cute-py has defined its own ops."""
-    if hasattr(torch.ops.forge_cute_py, "_copy_transpose"):
-        return None
+def _define_ops() -> torch.library.Library:
+    """Kept for the life of the process. What forge-cute-py has defined itself stays as it is."""
     library = torch.library.Library("forge_cute_py", "FRAGMENT")
     for schema, function in _OPS.items():
         name = schema.partition("(")[0]
+        if hasattr(torch.ops.forge_cute_py, name):
+            continue
         library.define(schema)
         library.impl(name, function, "CompositeExplicitAutograd")
         torch.library.register_fake(f"forge_cute_py::{name}", lambda *a, **k: None, lib=library)

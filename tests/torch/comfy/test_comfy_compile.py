@@ -68,6 +68,15 @@ def test_blocks_share_one_graph_and_new_lengths_cost_none(model):
     assert report.error < 1e-6
 
 
+def test_tokens_from_a_convolution_share_the_graph(model):
+    compiled = CompiledModel(model, settings())
+    # What the first block gets lies channel by channel.
+    model.embed.register_forward_hook(lambda module, x, out: out.mT.contiguous().mT)
+    out, eager = run(compiled, model)
+    torch.testing.assert_close(out, eager)
+    assert len(compiled.report.graphs) == 1
+
+
 def test_without_dynamic_each_length_compiles(model):
     compiled = CompiledModel(model, settings(dynamic=False))
     for tokens in (6, 9):
