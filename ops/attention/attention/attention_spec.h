@@ -99,7 +99,11 @@ inline constexpr OpSpec spec{
     .constraints = kAttentionConstraints,
     .cases = cases,
     .flops = "2 * B * Hq * Sq * Sk * (D + Dv) / if(causal, 2, 1)",
-    .backward = {.why_not = "not written yet"},
+    .backward = {.op = "attention_backward",
+                 .call = "d_out=grad(out), q=q, k=k, v=v, out=out, lse=lse, mask=mask, "
+                         "sinks=sinks, key_lengths=key_lengths, q_offsets=q_offsets, "
+                         "k_offsets=k_offsets, mask_gradient=wanted(mask)",
+                 .gives = "q=d_q, k=d_k, v=d_v, mask=d_mask, sinks=d_sinks"},
 };
 
 }  // namespace pestle::ops::attention
