@@ -14,7 +14,7 @@ inline constexpr Arg args[] = {
         "b", "bf16|f16|f32|e4m3|e5m2", "*B, K, N",
         "right matrices, any strides: a weight [N, K] is passed transposed, one matrix for all by "
         "strides of 0"),
-    kept_output(output("out", "=a|bf16|f16|f32", "*B, M, " PESTLE_OUT_COLUMNS,
+    kept_output(output("out", "bf16|f16|f32", "*B, M, " PESTLE_OUT_COLUMNS,
                        "residual * beta + gate * activation(a @ b * alpha + bias)"))
         .within(4, "if(precision == tf32, 16777216 + K, K)"),
     input("alpha", "f32", "1", "factor on the product; 1 when absent").optional(),
