@@ -2725,7 +2725,7 @@ static inline pestle_status pestle_attention(
  *   d_k: =q [B, Hk, Sk, D] (output) gradient of k
  *   d_v: =q [B, Hk, Sk, Dv] (output) gradient of v
  *   d_mask: =mask [Bm, Hm, Mq, Mk] (output) (may be NULL) gradient of mask, summed over what it is shared by
- *   d_sinks: f32 [Hq] (output) (may be NULL) gradient of sinks
+ *   d_sinks: =sinks [Hq] (output) (may be NULL) gradient of sinks
  *   scale: factor of the products of q and k; 0: 1 / sqrt(D)
  *   softcap: logits become softcap * tanh(logit / softcap); 0: as they are
  *   causal: a query sees no key behind its own place

@@ -334,7 +334,7 @@ Status run(const Call& args) {
   cpu::parallel_for(in.heads(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t head = begin; head < end; ++head) {
       char* to = call.d_sinks.as<char>() + head * last_stride_bytes(call.d_sinks);
-      store_f64(to, DType::kF32, HWY_DYNAMIC_DISPATCH(sink_gradient)(call, head));
+      store_f64(to, call.d_sinks.dtype, HWY_DYNAMIC_DISPATCH(sink_gradient)(call, head));
     }
   });
   return {};

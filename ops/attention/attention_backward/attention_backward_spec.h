@@ -28,7 +28,7 @@ inline constexpr Arg args[] = {
            "gradient of mask, summed over what it is shared by")
         .only_if("mask_gradient")
         .within(kBoundC, "D + Dv + B * Hq * Sq * Sk / max(numel(mask), 1) + 1"),
-    output("d_sinks", "f32", "Hq", "gradient of sinks")
+    output("d_sinks", "=sinks", "Hq", "gradient of sinks")
         .only_if("has(sinks)")
         .within(kBoundC, "Dv + B * Sq + 1"),
     kAttentionScale,

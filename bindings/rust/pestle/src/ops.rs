@@ -1000,7 +1000,7 @@ op! {
     may 9 read q_offsets "sequences packed along Sq: sequence n has the queries from q_offsets[n] up to q_offsets[n + 1], ascending; other queries see no key. `i32|i64` of `[N]`";
     may 10 read k_offsets "the same of the keys, along Sk. `i32|i64` of `[N]`";
     may 14 out d_mask "gradient of mask, summed over what it is shared by. `=mask` of `[Bm, Hm, Mq, Mk]`; exactly when `mask_gradient`";
-    may 15 out d_sinks "gradient of sinks. `f32` of `[Hq]`; exactly when `has(sinks)`";
+    may 15 out d_sinks "gradient of sinks. `=sinks` of `[Hq]`; exactly when `has(sinks)`";
     may 16 float scale "factor of the products of q and k; 0: 1 / sqrt(D)";
     may 17 float softcap "logits become softcap * tanh(logit / softcap); 0: as they are";
     may 18 flag causal "a query sees no key behind its own place";
