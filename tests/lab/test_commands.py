@@ -177,7 +177,7 @@ def test_a_submission_runs_as_it_is(folder):
     assert "custom_kernel returned" in done.stderr
 
 
-@pytest.mark.parametrize("kernel", ["nvfp4_gemv/torch", "nvfp4_gemv/triton"])
+@pytest.mark.parametrize("kernel", ["nvfp4_gemv/torch", "nvfp4_gemv/triton", "nvfp4_gemv/pestle"])
 def test_shipped_kernels_are_right(folder, kernel):
     lab(folder, "check", kernel, "--suite", "smoke", "--device", "cpu")
 

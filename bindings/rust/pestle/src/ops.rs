@@ -74,7 +74,7 @@ op! {
 op! {
     hadamard "Rotates groups along K by the regular Hadamard matrix; applied twice it is the identity. Source: docs/formats/hadamard.md" 3
     must 0 read x "values to rotate along K. `bf16|f16|f32` of `[*M, K]`";
-    must 1 out out "rotated x: f32, one rounding. `bf16|f16|f32` of `[*M, K]`";
+    must 1 out out "rotated x: f32, one rounding. `=x|bf16|f16|f32` of `[*M, K]`";
     may 2 int hadamard "elements that are rotated together: 4, 16, 64, 256 or 1024";
 }
 
@@ -206,7 +206,7 @@ op! {
     must 1 read weight "one row per output column, two E2M1 codes a byte. `u8` of `[N, K/2]`";
     must 2 read scale "decode scale of each 16 columns, in units of the global scale. `e4m3` of `[swizzled: round_up(N,128), round_up(cdiv(K,16),4); plain: N, cdiv(K,16)]`";
     must 3 read global_scale "decode scale of the whole weight. `f32` of `[1]`";
-    must 4 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
+    must 4 out out "epilogue(x @ W^T), W the decoded weight. `=x|bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
     may 5 choice nibbles Nibbles { HighFirst c"high_first", LowFirst c"low_first", } "which nibble of a byte holds the even element";
     may 6 choice scale_layout ScaleLayout { Swizzled c"swizzled", Plain c"plain", } "swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major";
     may 7 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
@@ -227,7 +227,7 @@ op! {
     must 0 read x "activations; gated ones hold both factors side by side. `bf16|f16|f32` of `[none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K]`";
     must 1 read weight "codes, one row per output column. `e4m3|e5m2` of `[N, K]`";
     must 2 read scale "decode scale of each 32 columns, a power of two. `e8m0` of `[swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)]`";
-    must 3 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
+    must 3 out out "epilogue(x @ W^T), W the decoded weight. `=x|bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
     may 4 choice scale_layout ScaleLayout { Swizzled c"swizzled", Plain c"plain", } "swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major";
     may 5 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
     may 6 read bias "added to every row of the product. `f32|bf16|f16` of `[N]`";
@@ -247,7 +247,7 @@ op! {
     must 0 read x "activations; gated ones hold both factors side by side. `bf16|f16|f32` of `[none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K]`";
     must 1 read weight "one row per output column, two E2M1 codes a byte. `u8` of `[N, K/2]`";
     must 2 read scale "decode scale of each 32 columns, a power of two. `e8m0` of `[swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)]`";
-    must 3 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
+    must 3 out out "epilogue(x @ W^T), W the decoded weight. `=x|bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
     may 4 choice nibbles Nibbles { LowFirst c"low_first", HighFirst c"high_first", } "which nibble of a byte holds the even element";
     may 5 choice scale_layout ScaleLayout { Swizzled c"swizzled", Plain c"plain", } "swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major";
     may 6 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
@@ -300,7 +300,7 @@ op! {
     must 0 read x "activations; gated ones hold both factors side by side. `bf16|f16|f32` of `[none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K]`";
     must 1 read weight "codes, two a byte: the even column in the low nibble. `u8` of `[N, K/2]`";
     must 2 read scale "decode scale of each group. `f32` of `[N, cdiv(K, if(group_size == 0, max(K, 1), group_size))]`";
-    must 4 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
+    must 4 out out "epilogue(x @ W^T), W the decoded weight. `=x|bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
     may 3 read zero "zero point of each group. `u8` of `[N, cdiv(K, if(group_size == 0, max(K, 1), group_size))]`; exactly when `mode == asymmetric`";
     may 5 int group_size "columns that share a scale; 0: the whole row";
     may 6 choice mode Mode { Symmetric c"symmetric", Asymmetric c"asymmetric", } "symmetric: two's complement codes; asymmetric: codes 0..15 and zero";
@@ -324,7 +324,7 @@ op! {
     must 1 read weight "indices into the codebook, two a byte: the even column low. `u8` of `[N, K/2]`";
     must 2 read scale_rel "scale of 16 columns, relative to the row's. `e4m3` of `[N, K/16]`";
     must 3 read scale_channel "scale of the row. `f32` of `[N]`";
-    must 5 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
+    must 5 out out "epilogue(x @ W^T), W the decoded weight. `=x|bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
     may 4 read codebook "values of the indices; the fixed table when absent. `f32` of `[16]`";
     may 6 int hadamard "the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither";
     may 7 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
@@ -476,7 +476,7 @@ op! {
 op! {
     copy "Copies a tensor: any strides on both sides, with or without a change of dtype. Source: ops/copy/copy/copy.md" 2
     must 0 read x "what is copied: any strides, so also a permuted view. `bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool` of `[*M]`";
-    must 1 out out "the copy: any strides; of another dtype, each element rounded once. `bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool` of `[*M]`";
+    must 1 out out "the copy: any strides; of another dtype, each element rounded once. `=x|bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool` of `[*M]`";
 }
 
 op! {
@@ -981,4 +981,31 @@ op! {
     may 13 int window_left "how many keys before its place a query sees at most; -1: all of them";
     may 14 int window_right "how many keys behind its place a query sees at most; -1: all of them";
     may 15 choice align Align { TopLeft c"top_left", BottomRight c"bottom_right", } "the place of a query among the keys: the first query's is the first key, or the last one's is the last key that counts";
+}
+
+op! {
+    attention_backward "Gradients of attention from its out and lse. Source: p = exp(logit - lse); d_v = sum of p * d_out; d_logit = p * (d_out.v - d_out.out); d_mask = d_logit; d_q, d_k = sums of d_logit * d logit / d q, / d k; d_sinks = -sum of exp(sink - lse) * (d_out.out)" 23
+    must 0 read d_out "gradient of attention's out. `bf16|f16|f32` of `[B, Hq, Sq, Dv]`";
+    must 1 read q "queries, any strides. `bf16|f16|f32` of `[B, Hq, Sq, D]`";
+    must 2 read k "keys; head h of q sees head h * Hk / Hq. `=q` of `[B, Hk, Sk, D]`";
+    must 3 read v "values. `=q` of `[B, Hk, Sk, Dv]`";
+    must 4 read out "what attention gave. `bf16|f16|f32` of `[B, Hq, Sq, Dv]`";
+    must 5 read lse "what attention gave; queries where it is infinite give 0. `f32` of `[B, Hq, Sq]`";
+    must 11 out d_q "gradient of q. `=q` of `[B, Hq, Sq, D]`";
+    must 12 out d_k "gradient of k. `=q` of `[B, Hk, Sk, D]`";
+    must 13 out d_v "gradient of v. `=q` of `[B, Hk, Sk, Dv]`";
+    may 6 read mask "bool: true where a key counts; floats are added to the logits. Each dimension is that of the logits [B, Hq, Sq, Sk] or 1. `bool|f32|bf16|f16` of `[Bm, Hm, Mq, Mk]`";
+    may 7 read sinks "the logit of a key of each head that every query sees and whose value is 0. `f32|bf16|f16` of `[Hq]`";
+    may 8 read key_lengths "keys of each batch that count, the first of them; beyond 0 and Sk the nearer one. `i32|i64` of `[B]`";
+    may 9 read q_offsets "sequences packed along Sq: sequence n has the queries from q_offsets[n] up to q_offsets[n + 1], ascending; other queries see no key. `i32|i64` of `[N]`";
+    may 10 read k_offsets "the same of the keys, along Sk. `i32|i64` of `[N]`";
+    may 14 out d_mask "gradient of mask, summed over what it is shared by. `=mask` of `[Bm, Hm, Mq, Mk]`; exactly when `mask_gradient`";
+    may 15 out d_sinks "gradient of sinks. `=sinks` of `[Hq]`; exactly when `has(sinks)`";
+    may 16 float scale "factor of the products of q and k; 0: 1 / sqrt(D)";
+    may 17 float softcap "logits become softcap * tanh(logit / softcap); 0: as they are";
+    may 18 flag causal "a query sees no key behind its own place";
+    may 19 int window_left "how many keys before its place a query sees at most; -1: all of them";
+    may 20 int window_right "how many keys behind its place a query sees at most; -1: all of them";
+    may 21 choice align Align { TopLeft c"top_left", BottomRight c"bottom_right", } "the place of a query among the keys: the first query's is the first key, or the last one's is the last key that counts";
+    may 22 flag mask_gradient "give d_mask, which may be as large as all logits";
 }
