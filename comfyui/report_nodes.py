@@ -5,6 +5,7 @@ from comfy_api.latest import io, ui
 from pestle.comfy import MODES, Served, serving, summary, weight_report
 
 from .compile_nodes import ATTACHMENT, KERNELS
+from .picture import bars, shown
 
 CATEGORY = "Pestle/report"
 
@@ -49,7 +50,17 @@ class PestleCompileReport(io.ComfyNode):
         if compiled is None:
             raise ValueError("this model is not compiled: Apply Torch Compile comes before")
         text = str(compiled.report)
-        return io.NodeOutput(text, ui=ui.PreviewText(text))
+        return io.NodeOutput(text, ui=shown(text, _steps(compiled.report), cls))
+
+
+def _steps(report):
+    """A bar for each step that was timed."""
+    timed = [(call, ms) for call in report.calls if (ms := call.ms()) is not None]
+    rows = [
+        (f"{ms:,.1f} ms  {'x'.join(map(str, call.shape))}", ms, bool(call.compiled))
+        for call, ms in timed
+    ]
+    return bars(f"{report.model}: steps; the striking ones compiled", rows)
 
 
 class PestleKernels(io.ComfyNode):

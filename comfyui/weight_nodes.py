@@ -7,8 +7,10 @@ import comfy.model_management
 import comfy.sd
 import comfy.utils
 import folder_paths
-from comfy_api.latest import io, ui
+from comfy_api.latest import io
 from pestle.comfy import FORMATS, comfy_state_dict, is_comfys, patterns_of, quantised_state_dict
+
+from .picture import bars, shown
 
 CATEGORY = "Pestle/weights"
 RECIPE = "from recipe"
@@ -91,7 +93,7 @@ class PestleQuantiseModel(io.ComfyNode):
             options["target_error"] = target_error
         chosen = recipe.strip() or (None if target_error else format)
         made, report = quantised_clone(model, chosen, options)
-        return io.NodeOutput(made, str(report), ui=ui.PreviewText(_preview(report)))
+        return io.NodeOutput(made, str(report), ui=shown(_head(report), _errors(report), cls))
 
 
 def quantised_clone(model, recipe, options: dict):
@@ -110,19 +112,25 @@ def quantised_clone(model, recipe, options: dict):
     return clone, report
 
 
-def _preview(report) -> str:
-    """A line of error for each layer, the largest first."""
-    known = [layer for layer in report.quantised if layer.relative_error is not None]
-    worst = max((layer.relative_error for layer in known), default=0.0)
-    lines = [
-        f"{layer.relative_error:.4f} {'█' * round(20 * layer.relative_error / worst)} "
-        f"{layer.format} {layer.name}"
-        for layer in sorted(known, key=lambda layer: -layer.relative_error)
-    ]
+def _head(report) -> str:
     before, after = report.bytes_before, report.bytes_after
     part = f", {after / before:.0%}" if before else ""
-    head = f"{len(known)} weights: {before / 2**20:,.1f} MiB, now {after / 2**20:,.1f}{part}"
-    return "\n".join([head, *report.notes, *lines])
+    count = len(report.quantised)
+    head = f"{count} weights: {before / 2**20:,.1f} MiB, now {after / 2**20:,.1f}{part}"
+    return "\n".join([head, *report.notes])
+
+
+def _errors(report):
+    """A bar for each layer, the largest error first; those of over twice the median strike."""
+    known = [layer for layer in report.quantised if layer.relative_error is not None]
+    known.sort(key=lambda layer: -layer.relative_error)
+    middle = known[len(known) // 2].relative_error if known else 0.0
+    rows = [
+        (f"{layer.relative_error:.4f}  {layer.format}  {layer.name}", layer.relative_error,
+         layer.relative_error > 2 * middle)
+        for layer in known
+    ]  # fmt: skip
+    return bars("relative error of each layer", rows)
 
 
 class PestleLoadDiffusionModel(io.ComfyNode):

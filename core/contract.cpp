@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/overlap.h"
 #include "core/text.h"
 
 namespace pestle {
@@ -37,10 +38,10 @@ std::vector<DType> Contract::allowed_dtypes(const Call& call, size_t index) cons
   const DTypes& dtypes = dtypes_of(call, index);
   if (dtypes.same_as < 0) return dtypes.allowed;
   const DType same = call.tensor(dtypes.same_as).dtype;
-  std::vector<DType> allowed = {same};
-  for (DType other : dtypes.allowed) {
-    if (other != same) allowed.push_back(other);
-  }
+  if (dtypes.allowed.empty()) return {same};
+  std::vector<DType> allowed = dtypes.allowed;
+  const auto found = std::find(allowed.begin(), allowed.end(), same);
+  if (found != allowed.end()) std::rotate(allowed.begin(), found, found + 1);
   return allowed;
 }
 
@@ -328,6 +329,22 @@ Status Contract::check_list_devices(const Call& call) const {
   return {};
 }
 
+namespace {
+
+// Why a view can't be written to by itself, or empty.
+const char* refuse_own_overlap(const TensorView& t) {
+  switch (overlap_within(t)) {
+    case Overlap::kNo: return "";
+    case Overlap::kYes:
+      return "has several elements in the same memory (strides of 0, or too small for its shape): "
+             "an output needs memory for each";
+    case Overlap::kTooHard: break;
+  }
+  return "has strides too odd to tell whether its elements share memory: give other strides";
+}
+
+}  // namespace
+
 Status Contract::check_one(const Call& call, Scope& scope) const {
   if (call.args.size() != spec_->args.size()) {
     return {Code::kInternal, std::string(spec_->name) + ": wrong number of values"};
@@ -342,6 +359,11 @@ Status Contract::check_one(const Call& call, Scope& scope) const {
   }));
   PESTLE_TRY(check_devices(call));
   PESTLE_TRY(check_constraints(scope));
+  // Strides say it, so remembered calls need not be looked at again.
+  PESTLE_TRY(for_each_tensor(call, Role::kOutput, [&](size_t i, const TensorView& t) -> Status {
+    const char* why = refuse_own_overlap(t);
+    return *why ? error(i, why) : Status();
+  }));
   return has_lists_ ? Status() : check_overlaps(call);  // of all positions at once
 }
 
@@ -355,11 +377,7 @@ Status Contract::infer_outputs(Call& call, Scope& scope) const {
     TensorView& tensor = call.args[i].tensor;
     const DTypes& dtypes = dtypes_of(call, i);
     const bool chosen = tensor.dtype != DType::kNone && !dtypes.allowed.empty();
-    if (dtypes.same_as >= 0 && !chosen) {
-      tensor.dtype = call.tensor(dtypes.same_as).dtype;
-    } else if (tensor.dtype == DType::kNone) {
-      tensor.dtype = dtypes.allowed[0];
-    }
+    if (!chosen) tensor.dtype = allowed_dtypes(call, i)[0];
     PESTLE_TRY(infer_tensor(call, i, scope, packs, tensor));
     call.args[i].present = true;
   }
@@ -395,6 +413,15 @@ Status Contract::infer_outputs(Call& call, Scope& scope,
   return {};
 }
 
+namespace {
+
+std::string overlap_words(Overlap overlap, const char* other) {
+  if (overlap == Overlap::kYes) return std::string("overlaps ") + other + " in memory";
+  return std::string("may overlap ") + other + " in memory (strides too odd to tell)";
+}
+
+}  // namespace
+
 Status Contract::check_overlaps(const Call& call) const {
   if (has_lists_) return check_list_overlaps(call);
   ByteRange ranges[kMaxArgs];
@@ -414,8 +441,10 @@ Status Contract::check_overlaps(const Call& call) const {
       const bool same = a.data == b.data && dtype_bytes(a.dtype) == dtype_bytes(b.dtype) &&
                         a.rank == b.rank && std::equal(a.strides, a.strides + a.rank, b.strides);
       if (same && args_[out].alias == static_cast<int>(other)) continue;
-      return error(out, std::string("overlaps ") + spec_->args[other].name +
-                            " in memory: an output needs memory of its own" +
+      const Overlap overlap = overlap_of(a, b);
+      if (overlap == Overlap::kNo) continue;
+      return error(out, overlap_words(overlap, spec_->args[other].name) +
+                            ": an output needs memory of its own" +
                             (args_[out].alias == static_cast<int>(other)
                                  ? ", or exactly that argument's view for the in-place form"
                                  : ""));
@@ -429,6 +458,7 @@ Status Contract::check_list_overlaps(const Call& call) const {
   struct Item {
     size_t arg;
     ByteRange range;
+    const TensorView* view;
   };
   std::vector<Item> items;
   size_t count = 0;
@@ -441,25 +471,29 @@ Status Contract::check_list_overlaps(const Call& call) const {
   for (size_t i = 0; i < call.args.size(); ++i) {
     const Value& value = call.args[i];
     if (!value.present || spec_->args[i].role == Role::kAttribute) continue;
-    if (spec_->args[i].kind == Kind::kTensor) items.push_back({i, byte_range(value.tensor)});
-    for (const TensorView& item : value.list) items.push_back({i, byte_range(item)});
+    if (spec_->args[i].kind == Kind::kTensor)
+      items.push_back({i, byte_range(value.tensor), &value.tensor});
+    for (const TensorView& item : value.list) items.push_back({i, byte_range(item), &item});
   }
   std::sort(items.begin(), items.end(),
             [](const Item& a, const Item& b) { return a.range.begin < b.range.begin; });
   const auto is_output = [&](size_t arg) { return spec_->args[arg].role == Role::kOutput; };
-  // The furthest end so far, of outputs and of anything.
-  Item output{0, {}}, any{0, {}};
+  // Those whose range reaches into a later one's; mostly none.
+  std::vector<const Item*> open;
   for (const Item& item : items) {
     if (item.range.begin == item.range.end) continue;
-    const Item& before = is_output(item.arg) ? any : output;
-    if (item.range.begin < before.range.end) {
-      const size_t out = is_output(item.arg) ? item.arg : before.arg;
-      return error(out, std::string("overlaps a tensor of ") +
-                            spec_->args[out == item.arg ? before.arg : item.arg].name +
-                            " in memory: an output needs memory of its own");
+    std::erase_if(open, [&](const Item* before) { return before->range.end <= item.range.begin; });
+    for (const Item* before : open) {
+      if (!is_output(item.arg) && !is_output(before->arg)) continue;
+      const Overlap overlap = overlap_of(*item.view, *before->view);
+      if (overlap == Overlap::kNo) continue;
+      const size_t out = is_output(item.arg) ? item.arg : before->arg;
+      const size_t other = out == item.arg ? before->arg : item.arg;
+      const std::string name = std::string("a tensor of ") + spec_->args[other].name;
+      return error(out,
+                   overlap_words(overlap, name.c_str()) + ": an output needs memory of its own");
     }
-    if (item.range.end > any.range.end) any = item;
-    if (is_output(item.arg) && item.range.end > output.range.end) output = item;
+    open.push_back(&item);
   }
   return {};
 }

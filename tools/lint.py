@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks what no compiler checks: who includes whom, who names an op, who reads the environment,
-how long files are, and that every package names its license. The rules are docs/architecture.md's;
-prints FILE:LINE: RULE, exit 1 if any.
+how long files and notes are, and that every package names its license. The rules are
+docs/architecture.md's; prints FILE:LINE: RULE, exit 1 if any.
 """
 
 import re
@@ -53,6 +53,9 @@ NAMELESS = ("core/", "backends/", "bindings/", "python/csrc/", "harness/", "cli/
 CODE = {".h", ".hpp", ".inc", ".c", ".cpp", ".cu", ".cuh", ".def"}
 MAX_LINES = 800
 UNLIMITED = ("docs/", "include/pestle/ops.h")
+# Notes and the ops' notebooks together, so that they are read: what is superseded makes room.
+MAX_WORDS = 25_000
+MAX_NOTEBOOK_LINES = 120
 
 # A package for others says under which terms: in its own metadata or in its workspace's.
 PACKAGE = re.compile(r"^\[(?:project|package)\]$", re.MULTILINE)
@@ -152,6 +155,24 @@ def crowded(paths: list[str]) -> list[str]:
     ]
 
 
+def wordy(pages: dict[str, str]) -> list[str]:
+    """Of the text of each Markdown page: notes and notebooks that are too long to be read."""
+    notes = {path: text for path, text in pages.items() if path.startswith(("docs/notes/", "ops/"))}
+    lengths = {path: len(text.splitlines()) for path, text in notes.items()}
+    faults = [
+        f"{path}:{length}: more than {MAX_NOTEBOOK_LINES} lines for a notebook"
+        for path, length in sorted(lengths.items())
+        if path.startswith("ops/") and length > MAX_NOTEBOOK_LINES
+    ]
+    words = sum(len(text.split()) for text in notes.values())
+    if words > MAX_WORDS:
+        faults.append(
+            f"docs/notes: {words} words with the notebooks of ops; at most {MAX_WORDS}: "
+            "cut what is superseded, history, or printed in docs/performance.md"
+        )
+    return faults
+
+
 def main() -> int:
     root = Path(__file__).resolve().parent.parent
     listed = subprocess.run(
@@ -173,6 +194,8 @@ def main() -> int:
         if file.suffix in CODE:
             faults += [f"{path}:{n}: {fault}" for n, fault in check_code(path, lines, op_name, ops)]
     faults += crowded(listed)
+    pages = [path for path in listed if path.endswith(".md") and (root / path).is_file()]
+    faults += wordy({path: (root / path).read_text() for path in pages})
     print("\n".join(faults) if faults else f"lint: {len(listed) - 1} files, no fault")
     return 1 if faults else 0
 

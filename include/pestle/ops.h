@@ -223,7 +223,7 @@ static inline pestle_status pestle_quantize_list(
 
 /* Rotates groups along K by the regular Hadamard matrix; applied twice it is the identity.
  *   x: bf16|f16|f32 [*M, K] values to rotate along K
- *   out: bf16|f16|f32 [*M, K] (output) rotated x: f32, one rounding
+ *   out: =x|bf16|f16|f32 [*M, K] (output) rotated x: f32, one rounding
  *   hadamard: elements that are rotated together: 4, 16, 64, 256 or 1024
  */
 static inline pestle_status pestle_hadamard(
@@ -589,7 +589,7 @@ static inline pestle_status pestle_linear_fp8(
  *   weight: u8 [N, K/2] one row per output column, two E2M1 codes a byte
  *   scale: e4m3 [swizzled: round_up(N,128), round_up(cdiv(K,16),4); plain: N, cdiv(K,16)] decode scale of each 16 columns, in units of the global scale
  *   global_scale: f32 [1] decode scale of the whole weight
- *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) epilogue(x @ W^T), W the decoded weight
+ *   out: =x|bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) epilogue(x @ W^T), W the decoded weight
  *   nibbles: high_first|low_first; which nibble of a byte holds the even element
  *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
@@ -650,7 +650,7 @@ static inline pestle_status pestle_linear_nvfp4(
  *   x: bf16|f16|f32 [none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K] activations; gated ones hold both factors side by side
  *   weight: e4m3|e5m2 [N, K] codes, one row per output column
  *   scale: e8m0 [swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)] decode scale of each 32 columns, a power of two
- *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) epilogue(x @ W^T), W the decoded weight
+ *   out: =x|bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) epilogue(x @ W^T), W the decoded weight
  *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product
@@ -706,7 +706,7 @@ static inline pestle_status pestle_linear_mxfp8(
  *   x: bf16|f16|f32 [none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K] activations; gated ones hold both factors side by side
  *   weight: u8 [N, K/2] one row per output column, two E2M1 codes a byte
  *   scale: e8m0 [swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)] decode scale of each 32 columns, a power of two
- *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) epilogue(x @ W^T), W the decoded weight
+ *   out: =x|bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) epilogue(x @ W^T), W the decoded weight
  *   nibbles: low_first|high_first; which nibble of a byte holds the even element
  *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
@@ -858,7 +858,7 @@ static inline pestle_status pestle_linear_int8(
  *   weight: u8 [N, K/2] codes, two a byte: the even column in the low nibble
  *   scale: f32 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))] decode scale of each group
  *   zero: u8 [N, cdiv(K, if(group_size == 0, max(K, 1), group_size))] (may be NULL) zero point of each group
- *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) epilogue(x @ W^T), W the decoded weight
+ *   out: =x|bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) epilogue(x @ W^T), W the decoded weight
  *   group_size: columns that share a scale; 0: the whole row
  *   mode: symmetric|asymmetric; symmetric: two's complement codes; asymmetric: codes 0..15 and zero
  *   hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
@@ -924,7 +924,7 @@ static inline pestle_status pestle_linear_int4(
  *   scale_rel: e4m3 [N, K/16] scale of 16 columns, relative to the row's
  *   scale_channel: f32 [N] scale of the row
  *   codebook: f32 [16] (may be NULL) values of the indices; the fixed table when absent
- *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) epilogue(x @ W^T), W the decoded weight
+ *   out: =x|bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) epilogue(x @ W^T), W the decoded weight
  *   hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product
@@ -1337,7 +1337,7 @@ static inline pestle_status pestle_copy_transpose(
 
 /* Copies a tensor: any strides on both sides, with or without a change of dtype.
  *   x: bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool [*M] what is copied: any strides, so also a permuted view
- *   out: bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool [*M] (output) the copy: any strides; of another dtype, each element rounded once
+ *   out: =x|bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool [*M] (output) the copy: any strides; of another dtype, each element rounded once
  */
 static inline pestle_status pestle_copy(
     const pestle_tensor* x,

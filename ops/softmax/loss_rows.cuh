@@ -19,11 +19,11 @@ struct LossParts {
 // What the block's threads have of its row, for the first warp.
 __device__ inline SoftmaxPart join_loss(const SoftmaxPart& own,
                                         float2 (&warps)[kLossThreads / 32]) {
-  const SoftmaxPart part = own.over_lanes(32);
+  const SoftmaxPart part = own.pair_over_lanes(32);
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = make_float2(part.largest, part.sum);
   __syncthreads();
   const float2 v = warps[threadIdx.x % (kLossThreads / 32)];
-  return SoftmaxPart{v.x, v.y, 0}.over_lanes(kLossThreads / 32);
+  return SoftmaxPart{v.x, v.y, 0}.pair_over_lanes(kLossThreads / 32);
 }
 
 // The row once more, by the general way.

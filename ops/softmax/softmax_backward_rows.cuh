@@ -2,7 +2,6 @@
 // multiplication an element. Rows as in softmax_rows.cuh: held in registers, or read twice.
 #pragma once
 
-#include <atomic>
 #include <optional>
 
 #include "backends/cuda/device/ptx/async_copy.cuh"
@@ -381,20 +380,6 @@ __global__ void __launch_bounds__(kRowThreads, 1)
 
 }  // namespace softmax_device
 
-// Shared memory beyond 48 KB must be asked for, once a kernel and device.
-template <class T, SoftmaxKind kKind>
-Status allow_ring(int device, int64_t memory) {
-  static std::atomic<uint64_t> done{0};
-  const uint64_t bit = uint64_t{1} << (device & 63);
-  if ((done.load(std::memory_order_relaxed) & bit) != 0) return {};
-  PESTLE_ON_DEVICE(device);
-  PESTLE_CUDA_TRY(cudaFuncSetAttribute(softmax_device::ring_backward_kernel<T, kKind>,
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(memory)));
-  done.fetch_or(bit, std::memory_order_relaxed);
-  return {};
-}
-
 // Clusters with rings, where they take the rows.
 template <SoftmaxKind kKind, class T>
 std::optional<Status> start_softmax_ring(const Call& call, const char* name,
@@ -425,7 +410,6 @@ std::optional<Status> start_softmax_ring(const Call& call, const char* name,
   // What an H200 runs at once: its multiprocessors come in groups of 14 to 18.
   const int clusters = ring.cluster == 2 ? 66 : ring.cluster == 4 ? 30 : ring.cluster == 8 ? 15 : 7;
   const int64_t blocks = std::min<int64_t>(ring.rows, clusters) * ring.cluster;
-  PESTLE_TRY((allow_ring<T, kKind>(device, kMemory)));
   return launch(call, name, {blocks, threads, static_cast<size_t>(ring.ring * slot), ring.cluster},
                 ring_backward_kernel<T, kKind>, ring);
 }

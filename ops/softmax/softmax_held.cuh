@@ -57,7 +57,7 @@ __device__ inline SoftmaxPart join_warps(const RowPlace& p, const SoftmaxPart& o
         all.sum * exp_of(all.largest - base_of(largest)) + v.y * exp_of(v.x - base_of(largest));
     all.largest = largest;
   }
-  return all.over_lanes(32);
+  return all.pair_over_lanes(32);
 }
 
 // The row once more, from memory: it has infinities or NaN, or its exponents leave f32.
@@ -70,7 +70,7 @@ __device__ __noinline__ void general_row(const SoftmaxJob& job, RowPlace place, 
   };
   SoftmaxPart part = SoftmaxPart::none();
   add_general(row, piece, 0, row.chunks, part);
-  part = join_warps(place, part.over_lanes(min(place.lanes, 32)), parts, 1);
+  part = join_warps(place, part.pair_over_lanes(min(place.lanes, 32)), parts, 1);
   if (place.units == 0) return;
   const StagedResult<T, kKind> result(part, false);
   char* out = job.out.any.data + place.row * job.out.distance + place.first * (kUnit * T::kBytes);
@@ -149,7 +149,10 @@ __global__ void __launch_bounds__(kHeldThreads, kPieces <= 8 ? 2 : 1)
   float kept[kKept ? kPieces : 1][kCount];
   const float sum = sum_over_lanes(sum_of_pieces<T>(raw, base, kept), width);
   SoftmaxPart own = SoftmaxPart::none();
-  if (sum != 0) own = {largest, sum * quick_exp2(__fmaf_rn(-largest, kLog2E, base)), 0};
+  if (sum != 0)
+    own = {largest, sum * quick_exp2(__fmaf_rn(-largest, kLog2E, base)), 0};
+  else if (largest > -kInfinity)
+    own = odd_part(largest);
   if (place.cluster > 1) cluster_wait();
   const SoftmaxPart all = join_warps(place, own, parts, 0);
   // Lanes of a warp go together, whatever rows they have.

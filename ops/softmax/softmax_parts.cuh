@@ -36,19 +36,36 @@ constexpr float kInfinity = __builtin_huge_valf();
 __device__ inline float base_of(float largest) { return largest == -kInfinity ? 0.0f : largest; }
 
 // largest: of t so far, NaN ignored (it arrives by the sum); sum: of exp(t - base_of(largest));
-// total: of t, for smoothed labels.
+// total: of t, for smoothed labels; f64, since the loss needs its distance from the largest.
 struct SoftmaxPart {
-  float largest, sum, total;
+  float largest, sum;
+  double total;
 
   __device__ static SoftmaxPart none() { return {-kInfinity, 0, 0}; }
-  __device__ static SoftmaxPart from(float4 v) { return {v.x, v.y, v.z}; }
-  __device__ float4 packed() const { return make_float4(largest, sum, total, 0); }
-  __device__ SoftmaxPart over_lanes(int width) const {
+  __device__ static SoftmaxPart from(float4 v) {
+    return {v.x, v.y, __hiloint2double(__float_as_int(v.z), __float_as_int(v.w))};
+  }
+  __device__ float4 packed() const {
+    return make_float4(largest, sum, __int_as_float(__double2hiint(total)),
+                       __int_as_float(__double2loint(total)));
+  }
+  // Without the total.
+  __device__ SoftmaxPart pair_over_lanes(int width) const {
     const float all = max_over_lanes(largest, width);
     const float scaled = sum * exp_of(largest - base_of(all));
-    return {all, sum_over_lanes(scaled, width), sum_over_lanes(total, width)};
+    return {all, sum_over_lanes(scaled, width), 0};
+  }
+  __device__ SoftmaxPart over_lanes(int width) const {
+    SoftmaxPart all = pair_over_lanes(width);
+    all.total = total_over_lanes(width);
+    return all;
   }
   __device__ float lse() const { return base_of(largest) + logf(sum); }
+  __device__ double total_over_lanes(int width) const {
+    double all = total;
+    for (int d = width / 2; d > 0; d /= 2) all += __shfl_xor_sync(~0u, all, d);
+    return all;
+  }
 };
 
 // The row of the mask that goes with p.row, and its elements by the pattern of the row's access.
@@ -108,22 +125,23 @@ __device__ inline float load_target_logit(const SoftmaxJob& job, int64_t row, in
   return job.x.any.load(job.x.any.at(row, target));
 }
 
-// By one thread of the row.
+// By one thread of the row. The loss is made from differences to the largest logit, never from
+// lse: that is as large as the logits are, and rounded.
 __device__ inline void store_loss(const SoftmaxJob& job, int64_t row, const SoftmaxPart& part) {
   const LossJob& loss = job.loss;
-  const float lse = part.lse();
-  loss.lse.store(loss.lse.element_at(row), lse);
+  loss.lse.store(loss.lse.element_at(row), part.lse());
   const int64_t target = loss.targets.load_integer(loss.targets.element_at(row));
   float value = __uint_as_float(formats::kF32Nan);
   if (target == loss.ignore_index) {
     value = 0;
   } else if (target >= 0 && target < job.x.count) {
-    const float own = load_target_logit(job, row, target);
-    value = lse - own;
+    const float base = base_of(part.largest);
+    float below = base - load_target_logit(job, row, target);
     if (loss.smoothing != 0) {
-      const float mean = part.total / static_cast<float>(job.x.count);
-      value = lse - __fmaf_rn(loss.smoothing, mean, (1 - loss.smoothing) * own);
+      const auto mean_below = static_cast<float>(base - part.total / job.x.count);
+      below = __fmaf_rn(loss.smoothing, mean_below, (1 - loss.smoothing) * below);
     }
+    value = below + logf(part.sum);
   }
   loss.loss.store(loss.loss.element_at(row), value);
 }
@@ -137,7 +155,7 @@ __device__ void add_chunk(const Access& x, const MaskRow<Access>& mask, const So
   float t[kUnit];
   logits(x, mask, job.scale, raw, chunk, t);
   if (kKind == SoftmaxKind::kLoss && job.loss.smoothing != 0) {
-    for (int i = 0; i < kUnit; ++i) part.total += x.has(chunk, i) ? t[i] : 0;
+    for (int i = 0; i < kUnit; ++i) part.total += x.has(chunk, i) ? double{t[i]} : 0;
   }
   float largest = part.largest;
   for (int i = 0; i < kUnit; ++i) largest = fmaxf(largest, t[i]);

@@ -13,15 +13,17 @@
 namespace pestle::ops {
 
 // t = scale * x + mask. An exponential's relative error is the absolute error of its argument
-// t - max(t), which f32 makes from terms of the sizes |scale * x|, |mask| and |max(t)|; `terms`
+// t - max(t): where t is x itself, that difference is all there is, and the results do not depend
+// on an offset; else f32 makes it from terms of the sizes |scale * x|, |mask| and |max(t)|. `terms`
 // holds their sum for each element. It is infinite for the whole row where t may leave f32's range:
 // what overflows there decides over all elements.
 struct SoftmaxRow {
   std::vector<double> t;
   std::vector<double> terms;
   double largest = -std::numeric_limits<double>::infinity();
-  double sum = 0;     // of exp(t - largest)
-  double spread = 0;  // sum of p * terms: how errors of the others reach an element
+  double sum = 0;         // of exp(t - largest)
+  double spread = 0;      // sum of p * terms: how errors of the others reach an element
+  bool is_plain = false;  // t is x
 
   void clear(int64_t length) {
     t.resize(static_cast<size_t>(length));
@@ -49,9 +51,10 @@ struct SoftmaxRow {
     const bool may_overflow = most > FLT_MAX / 2;
     for (size_t i = 0; i < t.size(); ++i) {
       // What is -infinity becomes exactly 0 and adds no error.
-      terms[i] = may_overflow          ? std::numeric_limits<double>::infinity()
-                 : std::isfinite(t[i]) ? terms[i] + std::fabs(largest)
-                                       : 0;
+      terms[i] = may_overflow           ? std::numeric_limits<double>::infinity()
+                 : !std::isfinite(t[i]) ? 0
+                 : is_plain             ? largest - t[i]
+                                        : terms[i] + std::fabs(largest);
       if (const double part = p(static_cast<int64_t>(i)); part > 0) spread += part * terms[i];
     }
     if (may_overflow) spread = std::numeric_limits<double>::infinity();
@@ -65,6 +68,7 @@ inline void load_softmax_row(const TensorView& x, const TensorView& mask, double
   const char* from = row_address(x, row);
   const char* added = mask.data != nullptr ? row_address(mask, row) : nullptr;
   result.clear(n);
+  result.is_plain = scale == 1 && added == nullptr;
   for (int64_t i = 0; i < n; ++i) {
     const double value = load_f64(from + i * last_stride_bytes(x), x.dtype);
     result.set(i, scale * value,

@@ -168,7 +168,6 @@ Status start_softmax(const Call& call, const char* name, SoftmaxJob& job) {
     const StagedRows staged = staged_rows(call, rows, units, T::kBytes);
     if (staged.groups.cluster > 0) {
       job.groups = staged.groups;
-      PESTLE_TRY((allow_staged<T, kKind>(call, staged.shared_bytes)));
       return launch(
           call, name,
           {job.groups.blocks(), job.groups.threads(), staged.shared_bytes, job.groups.cluster},

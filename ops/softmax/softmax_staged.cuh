@@ -6,8 +6,6 @@
 //   streamed_kernel a ring of a few pieces a thread: the row is read once (cross_entropy)
 #pragma once
 
-#include <atomic>
-
 #include "backends/cuda/device/ptx/async_copy.cuh"
 #include "core/machine.h"
 #include "ops/softmax/softmax_parts.cuh"
@@ -195,6 +193,11 @@ __device__ inline void add_pieces(const float (&t)[kTogether][Piece<T>::kCount],
   part.sum = sums[0] + sums[1];
 }
 
+// Of a part that the short way can't sum up.
+__device__ inline SoftmaxPart odd_part(float largest) {
+  return {largest, __uint_as_float(formats::kF32Nan), 0};
+}
+
 // The same of x as it is, in fewer instructions: 2^(x log2 e - base), where any base will do. It is
 // 24 below the largest so far, which keeps what f32 can show of the results from being flushed, and
 // rounded: what that is off by is in every exponential and in the one that corrects their sum.
@@ -224,8 +227,10 @@ struct PlainPart {
     base = now;
     sum = sums[0] + sums[1];
   }
+  // Exponentials that are all 0 although there are numbers: a large base's rounding, which such
+  // rows must not be judged by, nor lose these elements for. NaN sends the row the general way.
   __device__ SoftmaxPart part() const {
-    if (sum == 0 && base < kInfinity) return SoftmaxPart::none();
+    if (sum == 0) return largest > -kInfinity ? odd_part(largest) : SoftmaxPart::none();
     return {largest, sum * quick_exp2(__fmaf_rn(-largest, kLog2E, base)), 0};
   }
 };
@@ -469,7 +474,7 @@ __global__ void __launch_bounds__(kStagedThreads, 6)
       for (int k = 0; k < kTogether; ++k) {
         row.logits(c + k, *piece(c + k), t[k]);
         if (!row.has(c + k)) continue;
-        for (float v : t[k]) part.total += v;
+        for (float v : t[k]) part.total += double{v};
       }
       add_pieces<T>(t, part);
     });
@@ -528,22 +533,6 @@ inline StagedRows staged_rows(const Call& call, int64_t rows, int64_t units, int
   return s;
 }
 
-// Shared memory beyond 48 KiB must be asked for, once a kernel and device.
-template <class T, SoftmaxKind kKind>
-Status allow_staged(const Call& call, size_t bytes) {
-  if (bytes <= 48 * 1024) return {};
-  static std::atomic<uint64_t> done{0};
-  const int device = cuda::device_index(call);
-  const uint64_t bit = uint64_t{1} << (device & 63);
-  if (done.load(std::memory_order_relaxed) & bit) return {};
-  PESTLE_ON_DEVICE(device);
-  PESTLE_CUDA_TRY(cudaFuncSetAttribute(softmax_device::staged_kernel<T, kKind>,
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(most_shared(call))));
-  done.fetch_or(bit, std::memory_order_relaxed);
-  return {};
-}
-
 // Starts the kernel that reads the rest of a row again, if a cluster holds four fifths of it;
 // false: it does not.
 template <class T, SoftmaxKind kKind>
@@ -560,16 +549,6 @@ Result<bool> start_partly_staged(const Call& call, const char* name, SoftmaxJob&
   const int64_t pieces = g.block_units * (kUnit / Piece<T>::kCount);
   if (blocks == 1 || ceil_div(pieces, kPartlyThreads) > held + held / 4) return false;
   const size_t bytes = static_cast<size_t>(held) * kPartlyThreads * 16;
-  static std::atomic<uint64_t> done{0};
-  const int device = cuda::device_index(call);
-  const uint64_t bit = uint64_t{1} << (device & 63);
-  if ((done.load(std::memory_order_relaxed) & bit) == 0) {
-    PESTLE_ON_DEVICE(device);
-    PESTLE_CUDA_TRY(cudaFuncSetAttribute(partly_staged_kernel<T, kKind>,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         static_cast<int>(bytes)));
-    done.fetch_or(bit, std::memory_order_relaxed);
-  }
   PESTLE_TRY(launch(call, name, {g.rows * blocks, kPartlyThreads, bytes, blocks},
                     partly_staged_kernel<T, kKind>, job, held));
   return true;

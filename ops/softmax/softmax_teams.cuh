@@ -26,7 +26,7 @@ struct JoinSoftmax {
     return make_float2(largest, a.y * exp_of(a.x - base) + b.y * exp_of(b.x - base));
   }
   __device__ static float2 over_lanes(float2 v, int width) {
-    const SoftmaxPart all = SoftmaxPart{v.x, v.y, 0}.over_lanes(width);
+    const SoftmaxPart all = SoftmaxPart{v.x, v.y, 0}.pair_over_lanes(width);
     return make_float2(all.largest, all.sum);
   }
 };

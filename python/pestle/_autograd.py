@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import cache
 
 import torch
-from torch._library.autograd import Info, make_autograd_impl
 
 from ._backward import Backward, Step, Tensor, backward_of
 from ._contract import Op
@@ -21,40 +20,63 @@ _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
 _BELOW_INPLACE = torch._C._after_ADInplaceOrView_keyset
 
 
-def _no_gradient(form: Form):
-    def backward(context, *gradients):
-        raise NoGradientError(f"{form.op} has no gradient: {form.contract.backward['why_not']}")
-
-    return backward
+def _inputs_of(form: Form) -> list[str]:
+    return [name for kind, name, _ in form.arguments if kind in ("tensor", "optional_tensor")]
 
 
-def _keep(form: Form, plan: Backward):
-    """setup_context of a form: what the calls of the backward will need."""
-    inputs_of = [name for kind, name, _ in form.arguments if kind in ("tensor", "optional_tensor")]
+class _Recorder:
+    """What a form keeps for the calls of its backward. All that does not depend on the call is
+    found out once; shapes are looked at where an expression asks for them, and nowhere else."""
 
-    def keep(ctx, inputs, keyword_only_inputs, output):
+    def __init__(self, form: Form, plan: Backward):
+        self.form, self.plan = form, plan
+        self.inputs = _inputs_of(form)
+        self.aside = [name for name in form.outputs if name not in plan.outputs]
+        forward = form.contract
+        keywords = {name: keyword for _, name, keyword in form.arguments}
+        defaults = {arg.name: arg.default for arg in forward.of_role("attribute")}
+        defaults |= form.fixed_defaults()
+        # step -> [(attribute, its keyword in this form, its value)] or None: it must be evaluated
+        self.simple: dict[str, list | None] = {}
+        for step in plan.steps:
+            values: list | None = []
+            for name, text in step.attributes.items():
+                if text in step.op.by_name[name].choices:
+                    values.append((name, None, text))
+                elif text in forward.by_name:
+                    values.append((name, keywords.get(text), defaults[text]))
+                else:
+                    values = None
+                    break
+            self.simple[step.text] = values
+        self.looks_at_shapes = bool(plan.only_if) or None in self.simple.values()
+
+    def keep(self, ctx, inputs: tuple, keywords: dict, output) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
-        tensors = dict(zip(inputs_of, inputs, strict=True))
-        values = tensors | dict(zip(form.outputs, outputs, strict=True))
+        values = dict(zip(self.inputs, inputs, strict=False))
+        ctx.inputs = {n: (t.shape, t.dtype) for n, t in values.items() if t is not None}
+        values.update(zip(self.form.outputs, outputs, strict=True))
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(
-            values[name] for name in form.outputs if name not in plan.outputs
-        ))  # fmt: skip
-        call, _ = form.call(inputs, keyword_only_inputs)
-        call.bind()
-        ctx.refused = bool(plan.only_if) and not call.evaluate(plan.only_if)
+        if self.aside:
+            ctx.mark_non_differentiable(*(values[name] for name in self.aside))
+        ctx.refused = False
+        call = None
+        if self.looks_at_shapes:
+            call, _ = self.form.call(inputs, keywords)
+            call.bind()
+            ctx.refused = bool(self.plan.only_if) and not call.evaluate(self.plan.only_if)
         ctx.attributes = {
-            step.text: {n: _attribute(call, step.op, n, t) for n, t in step.attributes.items()}
-            for step in plan.steps
+            step.text: self._attributes(step, keywords, call) for step in self.plan.steps
         }
-        ctx.kept = tuple(name for name in plan.kept if values.get(name) is not None)
-        ctx.save_for_backward(*(values[name] for name in ctx.kept))
-        ctx.outputs = [(tuple(t.shape), t.dtype, t.device) for t in outputs]
-        ctx.inputs = {
-            name: (tuple(t.shape), t.dtype) for name, t in tensors.items() if t is not None
-        }
+        ctx.kept = [name for name in self.plan.kept if values.get(name) is not None]
+        ctx.save_for_backward(*[values[name] for name in ctx.kept])
+        ctx.outputs = [(t.shape, t.dtype, t.device) for t in outputs]
 
-    return keep
+    def _attributes(self, step: Step, keywords: dict, call: Call | None) -> dict:
+        simple = self.simple[step.text]
+        if simple is None:
+            return {n: _attribute(call, step.op, n, t) for n, t in step.attributes.items()}
+        return {name: keywords.get(keyword, value) for name, keyword, value in simple}
 
 
 def _attribute(call: Call, op: Op, name: str, text: str):
@@ -150,10 +172,10 @@ class _Calls:
 
 def _gradient(form: Form, plan: Backward, backend: str):
     """backward of a form: makes the calls and sorts their outputs by input."""
-    inputs_of = [name for kind, name, _ in form.arguments if kind in ("tensor", "optional_tensor")]
+    inputs_of = _inputs_of(form)
 
-    def backward(ctx, *gradients):
-        wanted = [name for name, asks in zip(inputs_of, ctx.needs_input_grad, strict=False) if asks]
+    def backward(ctx, asks: tuple, gradients: tuple) -> tuple:
+        wanted = [name for name, wants in zip(inputs_of, asks, strict=False) if wants]
         if ctx.refused:
             raise NoGradientError(
                 f"{form.op} has no gradient in this call: {plan.why_not} (needs {plan.only_if})"
@@ -163,18 +185,63 @@ def _gradient(form: Form, plan: Backward, backend: str):
                 raise NoGradientError(f"{form.op} has no gradient of {name}: detach it")
         calls = _Calls(form, plan, backend, ctx, gradients)
         if all(calls.given.get(output) is None for output in plan.outputs):
-            return (None,) * len(ctx.needs_input_grad)
+            return (None,) * len(asks)
         results = calls.results(wanted)
         return tuple(
             _as_input(results[name], *ctx.inputs[name]) if name in wanted else None
-            for name in inputs_of[: len(ctx.needs_input_grad)]
+            for name in inputs_of[: len(asks)]
         )
 
     return backward
 
 
 def _as_input(gradient, shape: tuple, dtype: torch.dtype):
-    return None if gradient is None else gradient.to(dtype).reshape(shape)
+    if gradient is None:
+        return None
+    gradient = gradient if gradient.dtype == dtype else gradient.to(dtype)
+    return gradient if gradient.shape == shape else gradient.reshape(shape)
+
+
+def _no_list_gradient(form: Form, overload: Callable, backend: str) -> Callable:
+    """An autograd function sees no tensors in lists: torch's own way for them opens these."""
+    from torch._library.autograd import Info, make_autograd_impl
+
+    def backward(context, *gradients):
+        raise NoGradientError(f"{form.op} has no gradient: {form.contract.backward['why_not']}")
+
+    apply = make_autograd_impl(overload(), Info(backward, None))
+    return lambda keyset, keywords, *inputs: apply(keyset, *inputs, **keywords)
+
+
+_BEFORE = 2  # arguments of a recorded call before the op's own: keys and keywords
+
+
+def _recorded(form: Form, overload: Callable, backend: str) -> Callable:
+    """The autograd function of a form: `apply(keyset, keywords, *inputs)`."""
+    plan = backward_of(form.contract)
+    recorder = _Recorder(form, plan) if plan is not None else None
+    gradient = _gradient(form, plan, backend) if plan is not None else None
+    below = torch._C._AutoDispatchBelowAutograd
+
+    class Recorded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, keyset, keywords, *inputs):
+            with below():
+                output = overload().redispatch(keyset & _BELOW_AUTOGRAD, *inputs, **keywords)
+            if recorder is not None:
+                recorder.keep(ctx, inputs, keywords, output)
+            return output
+
+        @staticmethod
+        def backward(ctx, *gradients):
+            if gradient is None:
+                why_not = form.contract.backward["why_not"]
+                raise NoGradientError(f"{form.op} has no gradient: {why_not}")
+            asks = ctx.needs_input_grad[_BEFORE:]
+            return (*(None,) * _BEFORE, *gradient(ctx, asks, gradients))
+
+    Recorded.__name__ = Recorded.__qualname__ = f"pestle_{form.name.replace('.', '_')}"
+    return Recorded.apply
 
 
 @cache
@@ -228,18 +295,16 @@ def _differentiated(form: Form, overload: Callable, backend: str):
     """Kernel of the functional form above the ones that compute. What torch makes for gradients is
     made when the first is asked for: for some 200 forms it takes longer than all else of import."""
 
-    @cache
-    def with_gradient():
-        plan = backward_of(form.contract)
-        if plan is None:
-            info = Info(_no_gradient(form), None)
-        else:
-            info = Info(_gradient(form, plan, backend), _keep(form, plan))
-        return make_autograd_impl(overload(), info)
+    has_lists = any(
+        kind in ("tensor_list", "optional_tensor_list") for kind, _, _ in form.arguments
+    )
+    recorded = cache(
+        lambda: (_no_list_gradient if has_lists else _recorded)(form, overload, backend)
+    )
 
     def kernel(keyset, *args, **kwargs):
         if torch.is_grad_enabled() and _any_requires_grad(*args):
-            return with_gradient()(keyset, *args, **kwargs)
+            return recorded()(keyset, kwargs, *args)
         with torch._C._AutoDispatchBelowAutograd():
             return overload().redispatch(keyset & _BELOW_AUTOGRAD, *args, **kwargs)
 

@@ -156,13 +156,13 @@ class Call:
         ]
 
     def dtype(self, arg: Arg, asked: torch.dtype | None = None) -> torch.dtype:
-        """An output's dtype: what another argument has, what is asked for, or the first allowed."""
+        """An output's dtype: what is asked for, what another argument has, or the first allowed."""
         text = arg.dtype_text(self.attributes)
         if text.startswith("=") and (asked is None or "|" not in text):
             other = self.op.by_name[text[1:].partition("|")[0]]
             if other.role == "output" and other.name not in self.tensors:
                 return self.dtype(other, self.asked.get(other.name))
-            return self.dtype_of(other)
+            return self.allowed_dtypes(arg)[0]
         if asked is None:
             return DTYPES[text.split("|")[0]]
         if asked not in self.allowed_dtypes(arg):
@@ -173,7 +173,8 @@ class Call:
         text = arg.dtype_text(self.attributes)
         first, *others = text.split("|")
         if first.startswith("="):
-            return [self.dtype_of(self.op.by_name[first[1:]]), *(DTYPES[name] for name in others)]
+            same, allowed = self.dtype_of(self.op.by_name[first[1:]]), [DTYPES[n] for n in others]
+            return [same] if not allowed else sorted(allowed, key=lambda dtype: dtype != same)
         return [DTYPES[name] for name in (first, *others)]
 
     def dtype_of(self, arg: Arg) -> torch.dtype:

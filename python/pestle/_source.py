@@ -171,7 +171,8 @@ def _written_view(op: Op, form: Form, index: int) -> str:
     if output not in _dtype_options((form,)):
         return alias
     default = op.by_name[output].dtypes[""].split("|")[0]
-    return f"{alias}.view({output}_dtype or _dtypes[{default!r}])"
+    own = f"{alias}.dtype" if default == f"={alias}" else f"_dtypes[{default!r}]"
+    return f"{alias}.view({output}_dtype or {own})"
 
 
 def docstring(op: Op, in_place: bool = False) -> str:

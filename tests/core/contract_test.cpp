@@ -147,6 +147,48 @@ TEST(Contract, OutputsMayNotOverlap) {
   EXPECT_FALSE(run(b.op, b.text.call).ok());
 }
 
+TEST(Contract, OutputsBesideTheInputInEachRowAreTaken) {
+  Buffers b;
+  TensorView& x = b.text.values[0].tensor;
+  TensorView& out = b.text.values[3].tensor;
+  x.strides[0] = out.strides[0] = 16;  // rows of x and out take turns
+  out.data = b.memory + 8;
+  EXPECT_TRUE(run(b.op, b.text.call).ok()) << run(b.op, b.text.call).message();
+  out.data = b.memory + 7;
+  EXPECT_NE(run(b.op, b.text.call).message().find("out overlaps x in memory"), std::string::npos);
+}
+
+TEST(Contract, OutputsNeedMemoryForEachElement) {
+  for (int64_t stride : {0, 1, 7}) {
+    Buffers b;
+    b.text.values[3].tensor.strides[0] = stride;
+    const Status status = run(b.op, b.text.call);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << stride;
+    EXPECT_NE(status.message().find("out has several elements in the same memory"),
+              std::string::npos)
+        << status.message();
+  }
+}
+
+TEST(Contract, DtypeOfAnOutputFollowsTheArgumentThatItIsLike) {
+  static constexpr Arg kLike[] = {
+      input("x", "bf16|f32|i32", "*M", "input"),
+      output("out", "=x|bf16|f16|f32", "*M", "result"),
+  };
+  static constexpr OpSpec kLikeSpec{.name = "like", .doc = "", .source = "", .args = kLike};
+  Op op;
+  op.spec = &kLikeSpec;
+  op.contract = std::move(Contract::compile(kLikeSpec).value());
+  op.impls.push_back({.id = "reference", .run = run_toy});
+  const auto dtype = [&](const char* text) {
+    return call_from_text(op, text, DeviceType::kCpu).value().values[1].tensor.dtype;
+  };
+  EXPECT_EQ(dtype("x=f32[3]"), DType::kF32);
+  EXPECT_EQ(dtype("x=bf16[3]"), DType::kBF16);
+  EXPECT_EQ(dtype("x=f32[3] out=f16"), DType::kF16);
+  EXPECT_EQ(dtype("x=i32[3]"), DType::kBF16);  // not allowed for out: the first that is
+}
+
 TEST(Dispatch, NullDataIsRefusedByRunButNotByChoose) {
   Buffers b;
   b.text.values[1].tensor.data = nullptr;

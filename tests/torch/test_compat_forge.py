@@ -167,3 +167,41 @@ def test_compiled_in_one_graph(device):
     x = values(4, 12, device=device)
     compiled = torch.compile(both, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x), both(x), atol=0, rtol=0)
+
+
+@pytest.fixture
+def backend_of_its_own():
+    """One that notes the dimensions that it gets."""
+    dims = []
+
+    def forward(x, dim):
+        dims.append(dim)
+        return torch.softmax(x, dim)
+
+    forge.register_softmax_online_backend("noting", forward, overwrite=True)
+    forge.set_softmax_online_backend("noting")
+    yield dims
+    forge.set_softmax_online_backend("kernel")
+    del forge._backends["noting"]
+
+
+def test_a_registered_backend_gets_the_dim_that_was_passed(device, backend_of_its_own):
+    x = values(4, 12, device=device)
+    for dim in (-2, -1, 0, 1):
+        forge.softmax_online(x, dim)
+        torch.ops.forge_cute_py._softmax_fwd(x, torch.empty_like(x), dim)
+    assert backend_of_its_own == [-2, -2, -1, -1, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("needs_grad", [False, True])
+@pytest.mark.parametrize("name", ["ref", "noting"])
+def test_other_backends_are_one_graph(device, backend_of_its_own, name, needs_grad):
+    forge.set_softmax_online_backend(name)
+    x = values(4, 12, device=device).requires_grad_(needs_grad)
+    compiled = torch.compile(lambda x: forge.softmax_online(x), fullgraph=True, backend="aot_eager")
+    y = compiled(x)
+    torch.testing.assert_close(y, forge.softmax_online(x), atol=0, rtol=0)
+    if needs_grad:
+        (got,) = torch.autograd.grad(y.square().sum(), x)
+        (wanted,) = torch.autograd.grad(forge.softmax_online(x).square().sum(), x)
+        torch.testing.assert_close(got, wanted)

@@ -733,3 +733,53 @@ def test_what_is_not_here_yet_is_what_the_docs_say():
         function = getattr(ours, name)
         with pytest.raises(ours.NoCapableBackendError, match="no op for this yet"):
             function(**dict.fromkeys(p[0] for p in parameters(function)))
+
+
+@pytest.mark.parametrize("name", ["adaln", "rms_adaln"])
+@pytest.mark.parametrize("shared", [(2, 1, 64), (1, 64), (64,)])
+def test_modulated_norms_are_one_graph(name, shared):
+    x, scale, shift = torch.randn(2, 5, 64), torch.randn(shared), torch.randn(shared)
+    function = getattr(ours, name)
+    compiled = torch.compile(
+        lambda x, scale, shift: function(x, scale, shift), fullgraph=True, backend="aot_eager"
+    )
+    assert torch.equal(compiled(x, scale, shift), function(x, scale, shift))
+
+
+def test_a_function_that_nobody_has():
+    for options in ({}, {"backend": "eager"}):
+        with pytest.raises(ours.BackendNotImplementedError, match="does not implement") as caught:
+            ours.registry.get_implementation("unknown", **options)
+        assert isinstance(caught.value, ours.NoCapableBackendError)
+        assert caught.value.func_name == "unknown" and caught.value.failures
+
+
+def test_eager_lists_its_devices():
+    mine, other = (
+        m.registry.get_constraints("eager", "quantize_mxfp8").default_devices
+        for m in (ours, theirs)
+    )
+    assert mine == other
+
+
+def _message(run) -> str:
+    with pytest.raises(RuntimeError) as caught:
+        run()
+    return str(caught.value)
+
+
+def test_refusals_have_the_words_that_callers_look_for(library):
+    make = library.registry.get_implementation
+    assert "'nobody' is not available" in _message(lambda: make("rms_rope", backend="nobody"))
+    library.disable_backend("eager")
+    try:
+        said = _message(lambda: make("quantize_mxfp8", backend="eager"))
+    finally:
+        library.enable_backend("eager")
+    assert "is not available: disabled" in said
+    x = torch.ones(4, 4, 32)
+    said = _message(lambda: make("quantize_mxfp8", backend="eager", kwargs={"x": x}))
+    assert "No backend can handle 'quantize_mxfp8'" in said
+    assert "x: shape [4, 4, 32] fails: exactly 2D" in said
+    said = _message(lambda: make("quantize_mxfp8", kwargs={"x": torch.ones(4, 32).double()}))
+    assert "x: dtype torch.float64 not in {" in said

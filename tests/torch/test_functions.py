@@ -184,3 +184,41 @@ def test_import_is_quick():
 def test_the_stub_is_that_of_the_table():
     stub = Path(pestle.__file__).with_name("__init__.pyi")
     assert stub.read_text() == _stub.text(), "run make stub"
+
+
+@pytest.mark.parametrize("pairs", ["interleaved", "split_half"])
+@pytest.mark.parametrize("name", ["apply_rope", "rms_rope"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rope_in_place_on_views_of_a_packed_tensor(name, pairs, dtype):
+    """q and k lie beside each other in each token's row: only the ranges of their bytes meet."""
+    packed = torch.randn(2, 7, 3, 4, 32).to(dtype)
+    q, k, v = packed.unbind(2)
+    kept = v.clone()
+    more = {"weight": torch.rand(32), "weight2": torch.rand(32)} if name == "rms_rope" else {}
+    more |= {"freqs": torch.randn(1, 7, 1, 16, 2, 2), "pairs": pairs}
+    expected = getattr(pestle, name)(q.clone(), x2=k.clone(), **more)
+    one = getattr(pestle, name)(v.clone(), **{n: t for n, t in more.items() if n != "weight2"})
+    getattr(pestle, f"{name}_")(q, x2=k, **more)
+    assert torch.equal(q, expected[0]) and torch.equal(k, expected[1]) and torch.equal(v, kept)
+    getattr(pestle, f"{name}_")(v, **{n: t for n, t in more.items() if n != "weight2"})
+    assert torch.equal(v, one)
+    assert torch.equal(packed[:, :, 0], expected[0]) and torch.equal(packed[:, :, 2], one)
+
+
+def test_out_dtype_follows_x():
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        a = torch.randn(3, 16).to(dtype)
+        assert pestle.hadamard(a, hadamard=16).dtype == dtype
+        assert pestle.copy(a).dtype == dtype
+        rotated = a.clone()
+        assert torch.equal(pestle.hadamard_(rotated, hadamard=16), rotated)
+        assert rotated.dtype == dtype and torch.equal(rotated, pestle.hadamard(a, hadamard=16))
+    numbers = torch.arange(16_777_217, 16_777_225, dtype=torch.int32)
+    assert torch.equal(pestle.copy(numbers), numbers)
+    assert pestle.copy(numbers, out_dtype=torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_outputs_without_memory_of_their_own_are_refused():
+    x, out = torch.randn(4, 8), torch.zeros(1, 8).expand(4, 8)
+    with pytest.raises(RuntimeError, match="several elements in the same memory"):
+        torch.ops.pestle.softmax.out(x, out=out)

@@ -22,33 +22,47 @@ HWY_INLINE VF load_rest(const float* p, int64_t rest) {
   return load_n<F32>(p, static_cast<size_t>(rest));
 }
 
+// A sum in each lane, and what its additions lost.
+struct LongSum {
+  VF sum, lost;
+
+  HWY_INLINE void add(VF v) {
+    const VF all = hn::Add(sum, v);
+    const VF taken = hn::Sub(all, sum);
+    lost = hn::Add(lost, hn::Add(hn::Sub(sum, hn::Sub(all, taken)), hn::Sub(v, taken)));
+    sum = all;
+  }
+  // An infinite sum has lost no number.
+  HWY_INLINE double total() const {
+    const float all = hn::GetLane(hn::SumOfLanes(DF(), sum));
+    const float rest = hn::GetLane(hn::SumOfLanes(DF(), lost));
+    return std::isfinite(all) ? double{all} + double{rest} : double{all};
+  }
+};
+
 // Sum of term(a, b) over [begin, end).
 template <class Term>
-HWY_INLINE float sum_run(const float* a, const float* b, int64_t begin, int64_t end, Term&& term) {
-  VF s0 = set(0), s1 = s0, s2 = s0, s3 = s0;
+HWY_INLINE double sum_run(const float* a, const float* b, int64_t begin, int64_t end, Term&& term) {
+  LongSum sum{set(0), set(0)};
   const auto at = [&](int64_t i) HWY_ATTR { return term(F32::load(a + i), F32::load(b + i)); };
+  const auto two = [&](int64_t i) HWY_ATTR { return hn::Add(at(i), at(i + kLanes)); };
+  const auto four = [&](int64_t i) HWY_ATTR { return hn::Add(two(i), two(i + 2 * kLanes)); };
   int64_t i = begin;
-  for (; i + 4 * kLanes <= end; i += 4 * kLanes) {
-    s0 = hn::Add(s0, at(i));
-    s1 = hn::Add(s1, at(i + kLanes));
-    s2 = hn::Add(s2, at(i + 2 * kLanes));
-    s3 = hn::Add(s3, at(i + 3 * kLanes));
-  }
-  for (; i + kLanes <= end; i += kLanes) s0 = hn::Add(s0, at(i));
+  for (; i + 8 * kLanes <= end; i += 8 * kLanes) sum.add(hn::Add(four(i), four(i + 4 * kLanes)));
+  for (; i + kLanes <= end; i += kLanes) sum.add(at(i));
   if (i < end) {
     const auto inside = hn::FirstN(DF(), static_cast<size_t>(end - i));
     const VF last = term(load_rest(a + i, end - i), load_rest(b + i, end - i));
-    s1 = hn::Add(s1, hn::IfThenElseZero(inside, last));
+    sum.add(hn::IfThenElseZero(inside, last));
   }
-  const VF all = hn::Add(hn::Add(s0, s1), hn::Add(s2, s3));
-  return hn::GetLane(hn::SumOfLanes(DF(), all));
+  return sum.total();
 }
 
 template <class Term>
 HWY_INLINE double sum_of(const float* a, const float* b, int64_t count, Term&& term) {
   double total = 0;
   for (int64_t begin = 0; begin < count; begin += kRun) {
-    total += double{sum_run(a, b, begin, std::min(begin + kRun, count), term)};
+    total += sum_run(a, b, begin, std::min(begin + kRun, count), term);
   }
   return total;
 }

@@ -22,7 +22,8 @@ void row_flush();
 // Each value as if stored in the dtype and loaded again.
 void row_round(float* x, DType dtype, int64_t count);
 
-// Sums: f32 in 4 * lanes accumulators over runs of 4096, those added up in double.
+// Sums: trees of 8 vectors in f32, then lanes that keep what each addition lost beside the sum,
+// over runs of 4096; those added up in double. So errors do not grow with the number of elements.
 double row_sum(const float* x, int64_t count);
 double row_sum_squares(const float* x, int64_t count);
 double row_sum_squared_differences(const float* x, float mean, int64_t count);

@@ -10,6 +10,7 @@ namespace pestle::cuda {
 Status from_cuda(int error, const char* call) {
   const auto code = static_cast<cudaError_t>(error);
   if (code == cudaSuccess) return {};
+  (void)cudaGetLastError();
   std::string message = std::string("CUDA: ") + call + " failed with " + cudaGetErrorName(code) +
                         " (" + cudaGetErrorString(code) + ")";
   if (code == cudaErrorInsufficientDriver || code == cudaErrorNoDevice) {

@@ -5,7 +5,8 @@
 
 namespace pestle::cuda {
 
-// Ok for 0 (cudaSuccess); else a device error that names the call, the code and CUDA's words.
+// Ok for 0 (cudaSuccess); else a device error that names the call, the code and CUDA's words. What
+// the status says is not left behind for whoever asks for CUDA's last error next.
 Status from_cuda(int error, const char* call);
 
 // The devices that this process may use; a missing or too old driver is a device error.

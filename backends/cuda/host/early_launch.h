@@ -50,6 +50,8 @@ Status launch_early(const Call& call, const char* name, const Grid& grid,
   PESTLE_TRY(waits.status());
   if (!waits.value() || grid.cluster > 8 || grid.blocks > INT_MAX)
     return launch(call, name, grid, kernel, arguments...);
+  const auto* const address = reinterpret_cast<const void*>(kernel);
+  PESTLE_TRY(allow_shared_bytes(address, device, grid.shared_bytes));
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -63,11 +65,11 @@ Status launch_early(const Call& call, const char* name, const Grid& grid,
   config.stream = static_cast<cudaStream_t>(call.stream);
   config.attrs = attributes;
   config.numAttrs = grid.cluster > 1 ? 2 : 1;
-  return [&](Parameters... values) {
+  const cudaError_t error = [&](Parameters... values) {
     void* pointers[] = {&values...};
-    return from_cuda(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers),
-                     name);
+    return cudaLaunchKernelExC(&config, address, pointers);
   }(static_cast<Parameters>(arguments)...);
+  return launched(error, name, grid, device);
 }
 
 }  // namespace pestle::cuda

@@ -29,6 +29,15 @@ struct Grid {
   int cluster = 1;  // neighbouring blocks that form a cluster; more than 1 from sm_90 on
 };
 
+// A kernel's address must be allowed dynamic shared memory beyond 48 KiB, on each device, before it
+// is started with as much. All that is below does so; remembered.
+Status allow_shared_bytes(const void* kernel, int device, size_t bytes);
+// What a failed launch says: the call, CUDA's error, and what was asked for.
+Status launch_failed(int error, const char* name, const Grid& grid, int device);
+inline Status launched(int error, const char* name, const Grid& grid, int device) {
+  return error == cudaSuccess ? Status() : launch_failed(error, name, grid, device);
+}
+
 // Starts blocks in clusters. More than 8 blocks are allowed to kernels that say so.
 inline cudaError_t launch_clusters(const void* kernel, const Grid& grid, void** arguments,
                                    cudaStream_t stream) {
@@ -60,20 +69,19 @@ Status launch(const Call& call, const char* name, const Grid& grid, void (*kerne
   if (grid.blocks == 0) return {};
   if (grid.blocks > INT_MAX)
     return unsupported(std::string(name) + ": needs a grid beyond 2^31 - 1");
-  PESTLE_ON_DEVICE(device_index(call));
-  return [&](Parameters... values) {
+  const int device = device_index(call);
+  const auto* const address = reinterpret_cast<const void*>(kernel);
+  const auto stream = static_cast<cudaStream_t>(call.stream);
+  PESTLE_ON_DEVICE(device);
+  PESTLE_TRY(allow_shared_bytes(address, device, grid.shared_bytes));
+  const cudaError_t error = [&](Parameters... values) {
     void* pointers[] = {&values...};
-    if (grid.cluster > 1) {
-      return from_cuda(launch_clusters(reinterpret_cast<const void*>(kernel), grid, pointers,
-                                       static_cast<cudaStream_t>(call.stream)),
-                       name);
-    }
-    return from_cuda(cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
-                                      dim3(static_cast<unsigned>(grid.blocks)),
-                                      dim3(static_cast<unsigned>(grid.threads)), pointers,
-                                      grid.shared_bytes, static_cast<cudaStream_t>(call.stream)),
-                     name);
+    if (grid.cluster > 1) return launch_clusters(address, grid, pointers, stream);
+    return cudaLaunchKernel(address, dim3(static_cast<unsigned>(grid.blocks)),
+                            dim3(static_cast<unsigned>(grid.threads)), pointers, grid.shared_bytes,
+                            stream);
   }(static_cast<Parameters>(arguments)...);
+  return launched(error, name, grid, device);
 }
 
 // Zeroes device memory on the call's stream.

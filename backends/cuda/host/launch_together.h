@@ -36,8 +36,7 @@ class BlocksAtOnce {
     if (const int blocks = known.load(std::memory_order_relaxed); blocks > 0) return blocks - 1;
     PESTLE_ON_DEVICE(device);
     int each = 0;
-    PESTLE_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         static_cast<int>(shared_bytes)));
+    PESTLE_TRY(allow_shared_bytes(kernel, device, shared_bytes));
     PESTLE_CUDA_TRY(
         cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, shared_bytes));
     const int blocks = each * multiprocessors(device);
@@ -53,16 +52,17 @@ class BlocksAtOnce {
 template <class... Parameters, class... Arguments>
 Status launch_together(const Call& call, const char* name, const Grid& grid,
                        void (*kernel)(Parameters...), const Arguments&... arguments) {
-  PESTLE_ON_DEVICE(device_index(call));
-  return [&](Parameters... values) {
+  const int device = device_index(call);
+  const auto* const address = reinterpret_cast<const void*>(kernel);
+  PESTLE_ON_DEVICE(device);
+  PESTLE_TRY(allow_shared_bytes(address, device, grid.shared_bytes));
+  const cudaError_t error = [&](Parameters... values) {
     void* pointers[] = {&values...};
-    return from_cuda(
-        cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel),
-                                    dim3(static_cast<unsigned>(grid.blocks)),
-                                    dim3(static_cast<unsigned>(grid.threads)), pointers,
-                                    grid.shared_bytes, static_cast<cudaStream_t>(call.stream)),
-        name);
+    return cudaLaunchCooperativeKernel(address, dim3(static_cast<unsigned>(grid.blocks)),
+                                       dim3(static_cast<unsigned>(grid.threads)), pointers,
+                                       grid.shared_bytes, static_cast<cudaStream_t>(call.stream));
   }(static_cast<Parameters>(arguments)...);
+  return launched(error, name, grid, device);
 }
 
 }  // namespace pestle::cuda

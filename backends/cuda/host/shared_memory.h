@@ -7,16 +7,11 @@
 
 namespace pestle::cuda {
 
-// Beyond 48 KiB a kernel has to be allowed its dynamic shared memory, before it is started. What it
-// declares itself, 8 KiB at most, counts towards these 48, but not towards what is allowed.
+// For who asks how many blocks run at once, before a launch has seen to it.
 template <class... Parameters>
 Status allow_shared(const Call& call, void (*kernel)(Parameters...), int bytes) {
-  if (bytes <= 40 << 10) return {};
-  PESTLE_ON_DEVICE(device_index(call));
-  PESTLE_CUDA_TRY(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       std::max(bytes, 49 << 10)));
-  return {};
+  return allow_shared_bytes(reinterpret_cast<const void*>(kernel), device_index(call),
+                            static_cast<size_t>(bytes));
 }
 
 }  // namespace pestle::cuda

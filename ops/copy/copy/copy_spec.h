@@ -5,11 +5,11 @@
 
 namespace pestle::ops::copy {
 
-inline constexpr const char* kDtypes = "bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool";
+#define PESTLE_COPY_DTYPES "bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool"
 
 inline constexpr Arg args[] = {
-    input("x", kDtypes, "*M", "what is copied: any strides, so also a permuted view"),
-    output("out", kDtypes, "*M",
+    input("x", PESTLE_COPY_DTYPES, "*M", "what is copied: any strides, so also a permuted view"),
+    output("out", "=x|" PESTLE_COPY_DTYPES, "*M",
            "the copy: any strides; of another dtype, each element rounded once"),
 };
 

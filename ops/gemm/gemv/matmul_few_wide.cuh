@@ -433,8 +433,6 @@ template <FewKind kKind, int kBlocks>
 Status start_wide_blocks(const Call& call, const char* name, const FewWideJob& job) {
   const int device = cuda::device_index(call);
   const auto kernel = few_wide_kernel<kKind, kBlocks>;
-  static std::atomic<uint64_t> done{0};
-  PESTLE_TRY(allow_memory(reinterpret_cast<const void*>(kernel), device, kMostShared, &done));
   return cuda::launch_early(call, name,
                             {std::min<int64_t>(job.tile.tiles, cuda::multiprocessors(device)), 160,
                              static_cast<size_t>(shared_bytes_of(job))},

@@ -1,4 +1,5 @@
-// linear_int8, reference: float64 sums over the dequantised weight, x rotated in f32.
+// linear_int8, reference: float64 sums over the dequantised weight, x rotated in f32; of integers
+// where x is coded, too.
 #include <algorithm>
 
 #include "core/op.h"
@@ -22,10 +23,15 @@ Status run_values(const Call& call) {
   const TensorView& codes = call.tensor(kWeight);
   const int64_t granularity = call.integer(kGranularity), columns = row_length(codes);
   const int64_t group = granularity == 2 ? call.integer(kGroupSize) : columns;
-  const Int8Rows weight{codes, call.tensor(kScale), granularity == 0, std::max<int64_t>(group, 1)};
-  const DType coded = call.integer(kActivations) != 0 ? DType::kI8 : DType::kNone;
-  const ReferenceInput x(call, call.integer(kHadamard), coded, static_cast<double>(columns));
-  return matmul_reference(call, call.tensor(kOut), columns, kEpilogue, x, weight);
+  const bool coded = call.integer(kActivations) != 0;
+  const ReferenceInput x(call, call.integer(kHadamard), coded ? DType::kI8 : DType::kNone,
+                         static_cast<double>(columns));
+  const auto multiply = [&](const auto& weight) {
+    return matmul_reference(call, call.tensor(kOut), columns, kEpilogue, x, weight);
+  };
+  const TensorView& scale = call.tensor(kScale);
+  if (coded) return multiply(Int8Integers{codes, scale, granularity == 0});
+  return multiply(Int8Rows{codes, scale, granularity == 0, std::max<int64_t>(group, 1)});
 }
 
 Status run(const Call& call) { return reference_with_codes(call, run_values); }

@@ -14,7 +14,7 @@ inline constexpr Arg own_args[] = {
     input("scale", "f32", "tensor: 1; row: N, 1; group: N, cdiv(K,group_size)",
           "decode scale: a code stands for code * scale")
         .selected_by("granularity"),
-    kept_output(kLinearOut),
+    kept_output(kLinearKeptOut),
     choice("granularity", "tensor|row|group", "which elements of the weight share a scale"),
     int_attr("group_size", 128, "columns that share a scale, granularity=group"),
     int_attr("hadamard", 0, kLinearHadamardDoc),

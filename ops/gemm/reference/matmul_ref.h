@@ -13,7 +13,8 @@
 namespace pestle::ops {
 
 // left(m, values) and right(n, values) write the K decoded values of a row. A left side may have
-// slack(m, values), too: what each value may be off, counted with the terms' magnitudes.
+// slack(m, values), too: what each value may be off, counted with the terms' magnitudes. A right
+// side may have factor(n), which multiplies the finished sum.
 template <class Left, class Right>
 Status matmul_reference(const Call& call, const TensorView& out, int64_t k, int first_epilogue_arg,
                         const Left& left, const Right& right) {
@@ -42,6 +43,10 @@ Status matmul_reference(const Call& call, const TensorView& out, int64_t k, int 
         for (size_t i = 0; i < length; ++i) sum.add(row[i] * b[i]);
         for (size_t i = 0; i < length && !off.empty(); ++i)
           sum.size += off[static_cast<size_t>((m - m0) * k) + i] * std::fabs(b[i]);
+        if constexpr (requires { right.factor(n); }) {
+          sum.value *= right.factor(n);
+          sum.size *= std::fabs(right.factor(n));
+        }
         sums[static_cast<size_t>((m - m0) * columns + n)] = sum;
       }
     }

@@ -105,6 +105,21 @@ struct Int8Rows {
   }
 };
 
+// The same as integers, whose sums of products with scaled integers are exact in float64, so that
+// a product of integers that is 0 stays so.
+struct Int8Integers {
+  const TensorView& codes;
+  const TensorView& scale;
+  bool one_scale;
+
+  void operator()(int64_t row, double* values) const {
+    for (int64_t k = 0; k < row_length(codes); ++k) {
+      values[k] = static_cast<int8_t>(byte_at(codes, row, k));
+    }
+  }
+  double factor(int64_t row) const { return float_at(scale, one_scale ? 0 : row, 0); }
+};
+
 struct Int4Rows {
   const TensorView& codes;
   const TensorView& scale;

@@ -2,8 +2,6 @@
 // arguments, the tile. For the .cu files of ops that multiply.
 #pragma once
 
-#include <atomic>
-
 #include "backends/cuda/host/early_launch.h"
 #include "backends/cuda/host/launch_together.h"
 #include "backends/cuda/host/runtime.h"
@@ -142,19 +140,6 @@ __global__ void __launch_bounds__(hopper::kMatmulThreads, 1)
   hopper::HopperMatmul<C>::run(job.tiles,
                                hopper::MatmulEpilogue<C::kScaled, C::kPairs>{job.epilogue});
 #endif
-}
-
-// Shared memory beyond 48 KB must be asked for, once a kernel and device; `done`: of the kernel, a
-// bit a device.
-inline Status allow_memory(const void* kernel, int device, size_t bytes,
-                           std::atomic<uint64_t>* done) {
-  const uint64_t bit = uint64_t{1} << (device & 63);
-  if (done->load(std::memory_order_relaxed) & bit) return {};
-  PESTLE_ON_DEVICE(device);
-  PESTLE_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(bytes)));
-  done->fetch_or(bit, std::memory_order_relaxed);
-  return {};
 }
 
 inline hopper::Float float_kind(DType dtype) {
@@ -313,8 +298,6 @@ Status start_hopper(const Call& call, const char* name, const Operands& o, Hoppe
   const size_t bytes = sizeof(hopper::MatmulMemory<C::kTileN, C::kStages, C::kOwn>);
   static_assert(sizeof(hopper::MatmulMemory<C::kTileN, C::kStages, C::kOwn>) <= 227 * 1024);
   const int device = cuda::device_index(call);
-  static std::atomic<uint64_t> done{0};
-  PESTLE_TRY(allow_memory(reinterpret_cast<const void*>(hopper_kernel<C>), device, bytes, &done));
   const int multiprocessors = cuda::multiprocessors(device);
   const cuda::Grid grid{std::min(job.tiles.total, multiprocessors), hopper::kMatmulThreads, bytes};
   if (C::kSliceable && slices) {

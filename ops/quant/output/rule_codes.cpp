@@ -168,10 +168,11 @@ struct PlainCall {
   }
 };
 
-// The dtype of an output that is not kept: x's if the contract says so.
+// The dtype of an output that is not kept: x's if the contract leaves no choice, else bf16.
 DType output_dtype(const Call& call) {
   const std::string_view dtypes = call.spec->args[static_cast<size_t>(find(call, "out"))].dtypes;
-  return dtypes[0] == '=' ? call.tensor(find(call, dtypes.substr(1))).dtype : DType::kBF16;
+  const bool is_fixed = dtypes[0] == '=' && dtypes.find('|') == std::string_view::npos;
+  return is_fixed ? call.tensor(find(call, dtypes.substr(1))).dtype : DType::kBF16;
 }
 
 // An output in `memory`, in the shape of the call's codes.

@@ -2,7 +2,8 @@
 // Map      pieces of 65,536 elements of the rows, or of 256 columns, over the threads; a row's
 //          pieces are combined in order afterwards, so results do not depend on the threads
 // Traffic  x once; logsumexp reads a piece of 2,048 elements twice, from the first cache
-// Numerics f32 partial sums of up to 4,096 elements, added up in float64; one rounding
+// Numerics f32 partial sums of up to 2,048 elements that keep what they lose (row_math.h), of 8 in
+//          columns, added up in float64; one rounding
 // Needs    reduced elements that are neighbours, or innermost kept ones that are
 #include <cfloat>
 #include <cmath>
@@ -143,7 +144,7 @@ Status run_rows(const Call& call, const ReducePlan& plan) {
 }
 
 constexpr int64_t kColumns = 256;  // of a task
-constexpr int64_t kRun = 64;       // rows that are added up in f32
+constexpr int64_t kRun = 8;        // rows that are added up in f32
 
 // Columns that are reduced side by side: f32 over kRun rows, then float64.
 struct Columns {
@@ -193,6 +194,10 @@ struct Columns {
   // Takes what the last kRun rows gave into the totals.
   void settle() {
     if (op == kProd || op == kLogsumexp) return;
+    if (op == kSum || op == kMean || op == kNorm) {
+      for (int64_t i = 0; i < count; ++i) value[i] += double{recent[i]};
+      return clear();
+    }
     for (int64_t i = 0; i < count; ++i) {
       value[i] = combine(op, {value[i]}, {double{recent[i]}}).value;
     }

@@ -82,8 +82,9 @@ void finish_logsumexp(const Call& call, std::vector<double>& values) {
     sums[static_cast<size_t>(i)] += std::exp(v - values[static_cast<size_t>(i)]);
   });
   for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = call.sum_magnitudes ? std::fabs(values[i]) + std::fabs(std::log(sums[i])) + 1
-                                    : values[i] + std::log(sums[i]);
+    // Beside the base, which is exact.
+    values[i] =
+        call.sum_magnitudes ? std::fabs(std::log(sums[i])) + 1 : values[i] + std::log(sums[i]);
   }
 }
 

@@ -11,7 +11,7 @@ inline constexpr Arg args[] = {
     input("x", "bf16|f16|f32", "*M", "any values"),
     output("out", "as_x: =x; f32: f32", "reduced(*M, dims, keepdim)", "one value for each set")
         .selected_by("out_type")
-        .within(4, "numel(x) / max(numel(out), 1)"),
+        .within(4, "if(op == prod || op == logsumexp, numel(x) / max(numel(out), 1), 1)"),
     choice(
         "op", "sum|mean|amax|amin|max|min|prod|norm|logsumexp",
         "what is made of the elements; max and min are amax and amin, norm is the Euclidean one"),

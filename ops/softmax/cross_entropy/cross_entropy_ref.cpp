@@ -23,18 +23,22 @@ double expected_logit(const SoftmaxRow& row, int64_t target, double smoothing) {
   return own + smoothing * sum / static_cast<double>(row.t.size());
 }
 
+// Beside the largest logit, which is exact: nothing here grows with an offset of the row.
 double lse_magnitude(const SoftmaxRow& row) {
-  return std::fabs(row.largest) + std::fabs(std::log(row.sum)) + 2 + row.spread;
+  return std::fabs(std::log(row.sum)) + 2 + row.spread;
 }
 
 double loss_magnitude(const SoftmaxRow& row, int64_t target, double smoothing) {
-  double sizes = std::fabs(row.t[static_cast<size_t>(target)]);
+  double sizes = std::fabs(row.base() - row.t[static_cast<size_t>(target)]);
   if (smoothing != 0) {
-    double sum = 0;
-    for (double t : row.t) sum += std::fabs(t);
+    double sum = 0, apart = 0;
+    for (double t : row.t) {
+      sum += std::fabs(t);
+      apart += std::fabs(row.base() - t);
+    }
     // A sum beyond f32's range decides over the mean.
     if (sum > FLT_MAX / 2) return std::numeric_limits<double>::infinity();
-    sizes += sum / static_cast<double>(row.t.size());
+    sizes += apart / static_cast<double>(row.t.size());
   }
   return lse_magnitude(row) + sizes;
 }
@@ -46,7 +50,7 @@ double loss_of(const Call& call, const SoftmaxRow& row, int64_t target) {
     return std::numeric_limits<double>::quiet_NaN();
   }
   if (call.sum_magnitudes) return loss_magnitude(row, target, smoothing);
-  return row.log_sum() - expected_logit(row, target, smoothing);
+  return row.base() - expected_logit(row, target, smoothing) + std::log(row.sum);
 }
 
 Status run(const Call& call) {

@@ -35,10 +35,10 @@ double gradient(const Row& row, double logit, bool is_target) {
 }
 // e^y below f32's normal range may become 0; in units of the bound.
 constexpr double kExpUnderflow = 0x1p-102;
-// An exponential's relative error grows with its argument, which f32 makes from logit and lse.
+// An exponential's relative error grows with its argument, the difference of logit and lse.
 double magnitude(const Row& row, double logit, bool is_target) {
   const double p = probability(row, logit);
-  const double parts = p == 0 ? 0 : kExpUnderflow + p * (2 + std::fabs(logit) + std::fabs(row.lse));
+  const double parts = p == 0 ? 0 : kExpUnderflow + p * (2 + std::fabs(logit - row.lse));
   return std::fabs(row.d_loss) * (parts + (is_target ? row.own : 0) + row.shared);
 }
 

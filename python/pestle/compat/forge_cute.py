@@ -132,8 +132,9 @@ def register_softmax_online_backend(
 ) -> None:
     """Adds a backend: forward_impl(x, dim) -> y and backward_impl(dy, y, dim) -> dx.
 
-    Without backward_impl the gradient is y * (dy - sum of dy * y). Implementations with a
-    parameter `out` fill that when it is given, which saves torch.ops.forge_cute_py a copy.
+    `dim` is what the caller gave: -2, -1, 0 or 1. Without backward_impl the gradient is
+    y * (dy - sum of dy * y). Implementations with a parameter `out` fill that when it is given,
+    which saves torch.ops.forge_cute_py a copy.
     """
     if not name:
         raise ValueError("a backend needs a name")
@@ -174,11 +175,16 @@ def _checked(result: object, like: Tensor, what: str) -> Tensor:
     return result
 
 
+def _share_memory(x: Tensor, y: Tensor) -> bool:
+    return x.numel() > 0 and y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+
+
 class _Softmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, dim: int, name: str) -> Tensor:
         y = _checked(_backends[name].forward(x, dim), x, f"the forward of backend '{name}'")
-        if y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() and x.numel():
+        # In a graph there are no addresses, and a result that is x itself is seen by autograd.
+        if not torch.compiler.is_compiling() and _share_memory(x, y):
             raise ValueError(f"the forward of backend '{name}' gave x's own memory")
         ctx.save_for_backward(y)
         ctx.dim, ctx.name = dim, name
@@ -200,7 +206,7 @@ def softmax_online(x: Tensor, dim: int = -1) -> Tensor:
         _current == "kernel" and _backends["kernel"].forward is _kernel_forward
     ):  # has a gradient of its own, and is one node for torch.compile
         return pestle.softmax(x, dim=axis)
-    return _Softmax.apply(x, axis, _current)
+    return _Softmax.apply(x, dim, _current)
 
 
 def _kernel_forward(x: Tensor, dim: int, out: Tensor | None = None) -> Tensor:
@@ -218,7 +224,9 @@ def _kernel_backward(dy: Tensor, y: Tensor, dim: int, out: Tensor | None = None)
 
 
 def _ref_forward(x: Tensor, dim: int) -> Tensor:
-    return torch.softmax(x.float(), dim).to(x.dtype)
+    y = torch.softmax(x, dim, dtype=torch.float32)
+    # No conversion that changes nothing: in a graph, torch then loses the gradient.
+    return y if x.dtype == torch.float32 else y.to(x.dtype)
 
 
 def _ref_backward(dy: Tensor, y: Tensor, dim: int) -> Tensor:
@@ -256,16 +264,16 @@ def _into(run: Callable, arguments: tuple, out: Tensor, fills_out: bool) -> None
 
 def _softmax_fwd_out(x: Tensor, out: Tensor, dim: int = -1) -> None:
     _check(x, "softmax_online")
+    _axis(x, dim, "softmax_online")
     backend = _backends[_current]
-    axis = _axis(x, dim, "softmax_online")
-    _into(backend.forward, (x, axis), out, backend.fills_out)
+    _into(backend.forward, (x, dim), out, backend.fills_out)
 
 
 def _softmax_bwd_out(dy: Tensor, y: Tensor, dx: Tensor, dim: int = -1) -> None:
     _check(y, "softmax_online")
+    _axis(y, dim, "softmax_online")
     backend = _backends[_current]
-    axis = _axis(y, dim, "softmax_online")
-    _into(backend.backward, (dy, y, axis), dx, backend.fills_out)
+    _into(backend.backward, (dy, y, dim), dx, backend.fills_out)
 
 
 _OPS = {

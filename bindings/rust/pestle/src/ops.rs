@@ -74,7 +74,7 @@ op! {
 op! {
     hadamard "Rotates groups along K by the regular Hadamard matrix; applied twice it is the identity. Source: docs/formats/hadamard.md" 3
     must 0 read x "values to rotate along K. `bf16|f16|f32` of `[*M, K]`";
-    must 1 out out "rotated x: f32, one rounding. `bf16|f16|f32` of `[*M, K]`";
+    must 1 out out "rotated x: f32, one rounding. `=x|bf16|f16|f32` of `[*M, K]`";
     may 2 int hadamard "elements that are rotated together: 4, 16, 64, 256 or 1024";
 }
 
@@ -206,7 +206,7 @@ op! {
     must 1 read weight "one row per output column, two E2M1 codes a byte. `u8` of `[N, K/2]`";
     must 2 read scale "decode scale of each 16 columns, in units of the global scale. `e4m3` of `[swizzled: round_up(N,128), round_up(cdiv(K,16),4); plain: N, cdiv(K,16)]`";
     must 3 read global_scale "decode scale of the whole weight. `f32` of `[1]`";
-    must 4 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
+    must 4 out out "epilogue(x @ W^T), W the decoded weight. `=x|bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
     may 5 choice nibbles Nibbles { HighFirst c"high_first", LowFirst c"low_first", } "which nibble of a byte holds the even element";
     may 6 choice scale_layout ScaleLayout { Swizzled c"swizzled", Plain c"plain", } "swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major";
     may 7 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
@@ -227,7 +227,7 @@ op! {
     must 0 read x "activations; gated ones hold both factors side by side. `bf16|f16|f32` of `[none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K]`";
     must 1 read weight "codes, one row per output column. `e4m3|e5m2` of `[N, K]`";
     must 2 read scale "decode scale of each 32 columns, a power of two. `e8m0` of `[swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)]`";
-    must 3 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
+    must 3 out out "epilogue(x @ W^T), W the decoded weight. `=x|bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
     may 4 choice scale_layout ScaleLayout { Swizzled c"swizzled", Plain c"plain", } "swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major";
     may 5 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
     may 6 read bias "added to every row of the product. `f32|bf16|f16` of `[N]`";
@@ -247,7 +247,7 @@ op! {
     must 0 read x "activations; gated ones hold both factors side by side. `bf16|f16|f32` of `[none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K]`";
     must 1 read weight "one row per output column, two E2M1 codes a byte. `u8` of `[N, K/2]`";
     must 2 read scale "decode scale of each 32 columns, a power of two. `e8m0` of `[swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)]`";
-    must 3 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
+    must 3 out out "epilogue(x @ W^T), W the decoded weight. `=x|bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
     may 4 choice nibbles Nibbles { LowFirst c"low_first", HighFirst c"high_first", } "which nibble of a byte holds the even element";
     may 5 choice scale_layout ScaleLayout { Swizzled c"swizzled", Plain c"plain", } "swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major";
     may 6 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
@@ -300,7 +300,7 @@ op! {
     must 0 read x "activations; gated ones hold both factors side by side. `bf16|f16|f32` of `[none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K]`";
     must 1 read weight "codes, two a byte: the even column in the low nibble. `u8` of `[N, K/2]`";
     must 2 read scale "decode scale of each group. `f32` of `[N, cdiv(K, if(group_size == 0, max(K, 1), group_size))]`";
-    must 4 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
+    must 4 out out "epilogue(x @ W^T), W the decoded weight. `=x|bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
     may 3 read zero "zero point of each group. `u8` of `[N, cdiv(K, if(group_size == 0, max(K, 1), group_size))]`; exactly when `mode == asymmetric`";
     may 5 int group_size "columns that share a scale; 0: the whole row";
     may 6 choice mode Mode { Symmetric c"symmetric", Asymmetric c"asymmetric", } "symmetric: two's complement codes; asymmetric: codes 0..15 and zero";
@@ -324,7 +324,7 @@ op! {
     must 1 read weight "indices into the codebook, two a byte: the even column low. `u8` of `[N, K/2]`";
     must 2 read scale_rel "scale of 16 columns, relative to the row's. `e4m3` of `[N, K/16]`";
     must 3 read scale_channel "scale of the row. `f32` of `[N]`";
-    must 5 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
+    must 5 out out "epilogue(x @ W^T), W the decoded weight. `=x|bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
     may 4 read codebook "values of the indices; the fixed table when absent. `f32` of `[16]`";
     may 6 int hadamard "the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither";
     may 7 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
@@ -476,7 +476,7 @@ op! {
 op! {
     copy "Copies a tensor: any strides on both sides, with or without a change of dtype. Source: ops/copy/copy/copy.md" 2
     must 0 read x "what is copied: any strides, so also a permuted view. `bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool` of `[*M]`";
-    must 1 out out "the copy: any strides; of another dtype, each element rounded once. `bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool` of `[*M]`";
+    must 1 out out "the copy: any strides; of another dtype, each element rounded once. `=x|bf16|f16|f32|e4m3|e5m2|u8|i8|i16|i32|i64|bool` of `[*M]`";
 }
 
 op! {

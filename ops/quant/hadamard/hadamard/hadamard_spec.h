@@ -7,7 +7,7 @@ namespace pestle::ops::hadamard {
 
 inline constexpr Arg args[] = {
     input("x", "bf16|f16|f32", "*M, K", "values to rotate along K"),
-    output("out", "bf16|f16|f32", "*M, K", "rotated x: f32, one rounding").in_place_of("x"),
+    output("out", "=x|bf16|f16|f32", "*M, K", "rotated x: f32, one rounding").in_place_of("x"),
     int_attr("hadamard", 256, "elements that are rotated together: 4, 16, 64, 256 or 1024"),
 };
 

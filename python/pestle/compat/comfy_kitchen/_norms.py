@@ -19,7 +19,7 @@ def grouped(x: Tensor, *modulations: Tensor) -> list[Tensor]:
     """
     lead = x.ndim - 1
     full = [(1,) * (x.ndim - t.ndim) + tuple(t.shape) for t in modulations]
-    kept = max((axis + 1 for shape in full for axis in range(lead) if shape[axis] != 1), default=0)
+    kept = max([0, *[axis + 1 for shape in full for axis in range(lead) if shape[axis] != 1]])
     return [
         t.expand(*x.shape[:kept], *(1,) * (lead - kept), x.shape[-1]).reshape(-1, x.shape[-1])
         for t in modulations

@@ -40,7 +40,7 @@ DEVICES = {
     "cuda": frozenset({"cuda"}),
     "triton": frozenset({"cpu", "cuda"} if INTERPRETED else {"cuda"}),
     "cpu": frozenset({"cpu"}),
-    "eager": frozenset({"*"}),
+    "eager": frozenset({"cpu", "cuda", "mps", "xpu", "hpu", "meta", "*"}),  # "*": any other, too
 }
 
 

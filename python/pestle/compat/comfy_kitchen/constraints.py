@@ -46,7 +46,7 @@ class ExactDims(ShapeRule):
         return tensor.ndim == self.ndim
 
     def describe(self) -> str:
-        return f"must have {self.ndim} dimensions"
+        return f"exactly {self.ndim}D"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class MinDims(ShapeRule):
         return tensor.ndim >= self.ndim
 
     def describe(self) -> str:
-        return f"must have {self.ndim} dimensions or more"
+        return f"at least {self.ndim}D"
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class DivisibleBy(ShapeRule):
         return there and tensor.shape[self.dim] % self.factor == 0
 
     def describe(self) -> str:
-        return f"dimension {self.dim} must be a multiple of {self.factor}"
+        return f"dim[{self.dim}] divisible by {self.factor}"
 
 
 @dataclass
@@ -138,7 +138,8 @@ class FunctionConstraints:
 
 
 def _names(values) -> str:
-    return ", ".join(sorted(getattr(value, "__name__", None) or str(value) for value in values))
+    names = sorted(getattr(value, "__name__", None) or str(value) for value in values)
+    return "{" + ", ".join(names) + "}"
 
 
 def validate_param(
@@ -153,15 +154,17 @@ def validate_param(
     is_tensor = isinstance(value, torch.Tensor)
     if not constraint.check_dtype(value):
         shown = value.dtype if is_tensor else value
-        return ValidationResult.fail(name, f"{shown} is none of {_names(constraint.dtypes)}")
+        return ValidationResult.fail(name, f"dtype {shown} not in {_names(constraint.dtypes)}")
     if not is_tensor:
         return ValidationResult.ok()
     if not constraint.check_device(value, default_devices):
         allowed = default_devices if constraint.devices is None else constraint.devices
-        return ValidationResult.fail(name, f"device {value.device} is none of {_names(allowed)}")
+        return ValidationResult.fail(name, f"device {value.device.type} not in {_names(allowed)}")
     for rule in constraint.shape_rules:
         if not rule.check(value):
-            return ValidationResult.fail(name, f"shape {tuple(value.shape)} {rule.describe()}")
+            return ValidationResult.fail(
+                name, f"shape {list(value.shape)} fails: {rule.describe()}"
+            )
     return ValidationResult.ok()
 
 
@@ -178,7 +181,7 @@ def validate_function_call(
         if compute_capability < least:
             has, needs = (".".join(map(str, pair)) for pair in (compute_capability, least))
             return ValidationResult.fail(
-                "__hardware__", f"compute capability {has} is below {needs}"
+                "__hardware__", f"compute capability {has} < required {needs}"
             )
     for name, constraint in constraints.params.items():
         result = validate_param(name, kwargs.get(name), constraint, constraints.default_devices)

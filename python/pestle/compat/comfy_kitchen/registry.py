@@ -18,11 +18,16 @@ import torch
 from pestle._dispatch import guard_result
 
 from .constraints import FunctionConstraints, ValidationResult, validate_function_call
-from .exceptions import BackendNotFoundError, BackendNotImplementedError, NoCapableBackendError
+from .exceptions import (
+    BackendNotFoundError,
+    BackendNotImplementedError,
+    FunctionNotServedError,
+    NoCapableBackendError,
+)
 
 logger = logging.getLogger("comfy_kitchen.dispatch")
 
-_NOT_YET = {"pestle": "has no op for this yet (docs/comfy-kitchen.md has the list)"}
+_NOT_YET = "has no op for this yet (docs/comfy-kitchen.md has the list)"
 
 
 def _log(*message: object) -> None:
@@ -154,7 +159,7 @@ class BackendRegistry:
             if name == forced:
                 self.fell_through(func_name, name, refusal)
         if not self._anybody_has(func_name):
-            failures = _NOT_YET
+            raise FunctionNotServedError(func_name, None, _NOT_YET)
         raise NoCapableBackendError(func_name, failures)
 
     def get_implementation(
@@ -170,7 +175,7 @@ class BackendRegistry:
             raise BackendNotFoundError(backend, self._why_not(backend))
         if func_name not in self._constraints[backend]:
             if not self._anybody_has(func_name):
-                raise NoCapableBackendError(func_name, _NOT_YET)
+                raise FunctionNotServedError(func_name, backend, _NOT_YET)
             raise BackendNotImplementedError(backend, func_name)
         refusal = self._refusal(backend, func_name, kwargs)
         if refusal is not None:
