@@ -154,7 +154,7 @@ Status Model::open_file(const std::string& path) {
                                         : add_safetensors(file.value(), nullptr);
 }
 
-Status Model::add_safetensors(std::shared_ptr<const InputFile> file,
+Status Model::add_safetensors(const std::shared_ptr<const InputFile>& file,
                               const std::map<std::string, std::string>* owner) {
   const std::string& path = file->path();
   const Result<SafetensorsHeader> header = read_header(*file);
