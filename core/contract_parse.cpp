@@ -97,8 +97,8 @@ Status Contract::compile_dtypes(std::string_view text, DTypes& dtypes) const {
     const std::string_view same = split(dtypes.text, '|')[0];
     dtypes.same_as = find_arg(*spec_, same.substr(1));
     if (dtypes.same_as < 0) {
-      return {Code::kInternal, std::string(spec_->name) + ": dtype '" + std::string(same) +
-                                   "' names no argument"};
+      return {Code::kInternal,
+              std::string(spec_->name) + ": dtype '" + std::string(same) + "' names no argument"};
     }
     text = std::string_view(dtypes.text).substr(std::min(same.size() + 1, dtypes.text.size()));
     if (text.empty()) return {};

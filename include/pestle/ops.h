@@ -2709,6 +2709,83 @@ static inline pestle_status pestle_attention(
   return pestle_call(pestle_find_op("attention"), args, 16, options);
 }
 
+/* Gradients of attention from its out and lse.
+ *   d_out: bf16|f16|f32 [B, Hq, Sq, Dv] gradient of attention's out
+ *   q: bf16|f16|f32 [B, Hq, Sq, D] queries, any strides
+ *   k: =q [B, Hk, Sk, D] keys; head h of q sees head h * Hk / Hq
+ *   v: =q [B, Hk, Sk, Dv] values
+ *   out: bf16|f16|f32 [B, Hq, Sq, Dv] what attention gave
+ *   lse: f32 [B, Hq, Sq] what attention gave; queries where it is infinite give 0
+ *   mask: bool|f32|bf16|f16 [Bm, Hm, Mq, Mk] (may be NULL) bool: true where a key counts; floats are added to the logits. Each dimension is that of the logits [B, Hq, Sq, Sk] or 1
+ *   sinks: f32|bf16|f16 [Hq] (may be NULL) the logit of a key of each head that every query sees and whose value is 0
+ *   key_lengths: i32|i64 [B] (may be NULL) keys of each batch that count, the first of them; beyond 0 and Sk the nearer one
+ *   q_offsets: i32|i64 [N] (may be NULL) sequences packed along Sq: sequence n has the queries from q_offsets[n] up to q_offsets[n + 1], ascending; other queries see no key
+ *   k_offsets: i32|i64 [N] (may be NULL) the same of the keys, along Sk
+ *   d_q: =q [B, Hq, Sq, D] (output) gradient of q
+ *   d_k: =q [B, Hk, Sk, D] (output) gradient of k
+ *   d_v: =q [B, Hk, Sk, Dv] (output) gradient of v
+ *   d_mask: =mask [Bm, Hm, Mq, Mk] (output) (may be NULL) gradient of mask, summed over what it is shared by
+ *   d_sinks: =sinks [Hq] (output) (may be NULL) gradient of sinks
+ *   scale: factor of the products of q and k; 0: 1 / sqrt(D)
+ *   softcap: logits become softcap * tanh(logit / softcap); 0: as they are
+ *   causal: a query sees no key behind its own place
+ *   window_left: how many keys before its place a query sees at most; -1: all of them
+ *   window_right: how many keys behind its place a query sees at most; -1: all of them
+ *   align: top_left|bottom_right; the place of a query among the keys: the first query's is the first key, or the last one's is the last key that counts
+ *   mask_gradient: give d_mask, which may be as large as all logits
+ */
+static inline pestle_status pestle_attention_backward(
+    const pestle_tensor* d_out,
+    const pestle_tensor* q,
+    const pestle_tensor* k,
+    const pestle_tensor* v,
+    const pestle_tensor* out,
+    const pestle_tensor* lse,
+    const pestle_tensor* mask,
+    const pestle_tensor* sinks,
+    const pestle_tensor* key_lengths,
+    const pestle_tensor* q_offsets,
+    const pestle_tensor* k_offsets,
+    const pestle_tensor* d_q,
+    const pestle_tensor* d_k,
+    const pestle_tensor* d_v,
+    const pestle_tensor* d_mask,
+    const pestle_tensor* d_sinks,
+    double scale,
+    double softcap,
+    int causal,
+    int64_t window_left,
+    int64_t window_right,
+    const char* align,
+    int mask_gradient,
+    const pestle_call_options* options) {
+  pestle_arg args[23];
+  args[0] = pestle_tensor_arg(d_out);
+  args[1] = pestle_tensor_arg(q);
+  args[2] = pestle_tensor_arg(k);
+  args[3] = pestle_tensor_arg(v);
+  args[4] = pestle_tensor_arg(out);
+  args[5] = pestle_tensor_arg(lse);
+  args[6] = pestle_tensor_arg(mask);
+  args[7] = pestle_tensor_arg(sinks);
+  args[8] = pestle_tensor_arg(key_lengths);
+  args[9] = pestle_tensor_arg(q_offsets);
+  args[10] = pestle_tensor_arg(k_offsets);
+  args[11] = pestle_tensor_arg(d_q);
+  args[12] = pestle_tensor_arg(d_k);
+  args[13] = pestle_tensor_arg(d_v);
+  args[14] = pestle_tensor_arg(d_mask);
+  args[15] = pestle_tensor_arg(d_sinks);
+  args[16] = pestle_float_arg(scale);
+  args[17] = pestle_float_arg(softcap);
+  args[18] = pestle_bool_arg(causal);
+  args[19] = pestle_int_arg(window_left);
+  args[20] = pestle_int_arg(window_right);
+  args[21] = pestle_choice_arg(align);
+  args[22] = pestle_bool_arg(mask_gradient);
+  return pestle_call(pestle_find_op("attention_backward"), args, 23, options);
+}
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

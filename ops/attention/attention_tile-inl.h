@@ -38,8 +38,11 @@ inline constexpr double kLn2 = 0.693147180559945309;
 HWY_INLINE VF set(float v) { return hn::Set(DF(), v); }
 HWY_INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// 2^y for y <= 0, within 2 ulp; 0 below 2^-126; NaN of NaN.
+// 2^y for y <= 0, within 2 ulp; 0 below 2^-126; NaN of NaN. With kAny for any y: 2^127 for those
+// above it.
+template <bool kAny = false>
 HWY_INLINE VF exp2_of(VF y) {
+  if constexpr (kAny) y = hn::IfThenElse(hn::Gt(y, set(127)), set(127), y);
   const simd::DI di;
   const VF low = set(-126.0f);
   const VF near = hn::IfThenElse(hn::Lt(y, low), low, y);
@@ -156,6 +159,29 @@ inline void store_run(const float* from, DType dtype, int64_t stride, int64_t co
     store_f32(to + i * stride * dtype_bytes(dtype), dtype, from[i]);
 }
 
+// Rows of t from address_of(i), transposed: to [columns, kQueries]; lanes from count on are 0.
+template <class AddressOf>
+void load_lanes(const TensorView& t, int64_t count, int64_t lanes, AddressOf&& address_of,
+                float* to) {
+  alignas(64) float values[kDepth];
+  const int64_t columns = t.shape[3];
+  for (int64_t i = 0; i < count; ++i) {
+    load_run(address_of(i), t.dtype, t.strides[3], columns, values);
+    for (int64_t c = 0; c < columns; ++c) to[c * kQueries + i] = values[c];
+  }
+  for (int64_t c = 0; c < columns; ++c)
+    std::fill(to + c * kQueries + count, to + c * kQueries + lanes, 0.0f);
+}
+template <class AddressOf>
+void store_lanes(const float* from, const TensorView& t, int64_t count, AddressOf&& address_of) {
+  alignas(64) float values[kDepth];
+  const int64_t columns = t.shape[3];
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t c = 0; c < columns; ++c) values[c] = from[c * kQueries + i];
+    store_run(values, t.dtype, t.strides[3], columns, address_of(i));
+  }
+}
+
 // Rows [first, first + count) of a head as floats, padded with zeros to multiples of kRows in both
 // directions; rows are round_up(columns, kRows) apart.
 inline void load_tile(const TensorView& t, int64_t batch, int64_t head, int64_t first,
@@ -208,24 +234,12 @@ struct Queries {
   char* row(const TensorView& t, int64_t i) const {
     return AttentionInputs::row(t, batch, head(i), query(i));
   }
-  // Rows of a tensor of q's shape but for its columns, transposed: to [columns, kQueries].
+  // Rows of a tensor of q's shape but for its columns.
   void load_transposed(const TensorView& t, float* to) const {
-    alignas(64) float values[kDepth];
-    const int64_t columns = t.shape[3];
-    for (int64_t i = 0; i < count; ++i) {
-      load_run(row(t, i), t.dtype, t.strides[3], columns, values);
-      for (int64_t c = 0; c < columns; ++c) to[c * kQueries + i] = values[c];
-    }
-    for (int64_t c = 0; c < columns; ++c)
-      std::fill(to + c * kQueries + count, to + c * kQueries + lanes, 0.0f);
+    load_lanes(t, count, lanes, [&](int64_t i) { return row(t, i); }, to);
   }
   void store_transposed(const float* from, const TensorView& t) const {
-    alignas(64) float values[kDepth];
-    const int64_t columns = t.shape[3];
-    for (int64_t i = 0; i < count; ++i) {
-      for (int64_t c = 0; c < columns; ++c) values[c] = from[c * kQueries + i];
-      store_run(values, t.dtype, t.strides[3], columns, row(t, i));
-    }
+    store_lanes(from, t, count, [&](int64_t i) { return row(t, i); });
   }
 };
 
@@ -233,13 +247,19 @@ struct Queries {
 // of ln 2, -infinity where a query does not see the key.
 class Logits {
  public:
-  Logits(const Queries& queries, int64_t first, int64_t count, float* s)
-      : queries_(queries), in_(*queries.in), first_(first), count_(count), s_(s) {}
+  // `slopes`, like s: of the soft cap, where there is one.
+  Logits(const Queries& queries, int64_t first, int64_t count, float* s, float* slopes = nullptr)
+      : queries_(queries), in_(*queries.in), first_(first), count_(count), s_(s), slopes_(slopes) {}
 
   // The factor that products are to have before.
   static float factor(const AttentionInputs& in) {
     return static_cast<float>(in.softcap != 0 ? in.scale / in.softcap : in.scale * double{kLog2e});
   }
+  // A key that the mask takes away is away whatever its product is.
+  static VF masked(VF s, VF mask, bool is_bool) {
+    return is_bool ? hn::IfThenElse(hn::Eq(mask, set(0)), s, mask) : hn::Add(s, mask);
+  }
+
   void make() {
     if (in_.softcap != 0) bend();
     if (in_.has_mask()) add_mask();
@@ -252,7 +272,10 @@ class Logits {
     for (int64_t j = 0; j < count_; ++j) {
       for (int64_t n = 0; n < queries_.lanes; n += kLanes) {
         float* at = s_ + j * kQueries + n;
-        hn::Store(hn::Mul(tanh_of(hn::Load(DF(), at)), cap), DF(), at);
+        const VF bent = tanh_of(hn::Load(DF(), at));
+        hn::Store(hn::Mul(bent, cap), DF(), at);
+        if (slopes_ != nullptr)
+          hn::Store(hn::NegMulAdd(bent, bent, set(1)), DF(), slopes_ + (at - s_));
       }
     }
   }
@@ -267,11 +290,6 @@ class Logits {
     }
     load_run(from, in_.mask.dtype, step, count_, to);
     for (int64_t j = 0; j < count_; ++j) to[j] *= kLog2e;
-  }
-
-  // A key that the mask takes away is away whatever its product is.
-  static VF masked(VF s, VF mask, bool is_bool) {
-    return is_bool ? hn::IfThenElse(hn::Eq(mask, set(0)), s, mask) : hn::Add(s, mask);
   }
 
   void add_mask() {
@@ -328,6 +346,7 @@ class Logits {
   const AttentionInputs& in_;
   int64_t first_, count_;
   float* s_;
+  float* slopes_;
 };
 
 }  // namespace pestle::ops::attention_tile::HWY_NAMESPACE

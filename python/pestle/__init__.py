@@ -7,6 +7,7 @@ the one becomes the other.
 import torch as _torch
 
 from . import _autograd, _fakes, _functions, _library, _pure
+from ._attention import scaled_dot_product_attention
 from ._backends import (
     Backend,
     disable_backend,
@@ -105,6 +106,7 @@ __all__ = [
     "report",
     "save_file",
     "save_model",
+    "scaled_dot_product_attention",
     "set_backend_priority",
     "strict",
     "unmerge_lora_",

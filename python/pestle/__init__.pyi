@@ -196,6 +196,17 @@ def merge_lora_(model: torch.nn.Module, lora: dict[str, torch.Tensor] | str | os
 def unmerge_lora_(model: torch.nn.Module) -> list[str]:
     """Puts the weights back that were there before the first merge_lora_; returns the layers."""
 
+def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
+    """softmax(query @ key.mT * scale + attn_mask) @ value, as torch's function of this name.
+
+    query is [..., L, E], key [..., S, E], value [..., S, Ev]. attn_mask broadcasts to [..., L, S]:
+    boolean ones are True where a key counts, others are added. is_causal counts places from the
+    first query and key. Queries that see no key give 0. enable_gqa lets several heads of query
+    share one of key and value. Jagged nested tensors [B, H, L*, E] are one packed call.
+
+    There is no dropout: another dropout_p than 0 is refused. What else attention can do, such as
+    windows, soft caps and sinks, `pestle.attention` does."""
+
 def quantize_fp8(
     x: Tensor, scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", rounding: Literal["nearest", "stochastic"] = "nearest", seed: int = 0, transposed: bool = False, q_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> tuple[Tensor, Tensor] | Tensor | tuple[Tensor, Tensor, Tensor]:
@@ -2151,6 +2162,51 @@ def attention(
         q_offsets and k_offsets begin with where the first sequence does
 
     Defined in logit = softcap(scale * q.k) + mask over the keys that a query sees; out = sum of exp(logit - lse) * v, lse = log(sum of exp(logit)); f32, exponentials of 16-bit inputs may be rounded to their dtype
+    """
+
+def attention_backward(
+    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, mask: Tensor | None = None, sinks: Tensor | None = None, key_lengths: Tensor | None = None, q_offsets: Tensor | None = None, k_offsets: Tensor | None = None, *, scale: float = 0.0, softcap: float = 0.0, causal: bool = False, window_left: int = -1, window_right: int = -1, align: Literal["top_left", "bottom_right"] = "top_left", mask_gradient: bool = False, backend: str | tuple[str, ...] | None = None
+) -> tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of attention from its out and lse.
+
+    Args:
+        d_out (bf16|f16|f32 [B, Hq, Sq, Dv]): gradient of attention's out
+        q (bf16|f16|f32 [B, Hq, Sq, D]): queries, any strides
+        k (=q [B, Hk, Sk, D]): keys; head h of q sees head h * Hk / Hq
+        v (=q [B, Hk, Sk, Dv]): values
+        out (bf16|f16|f32 [B, Hq, Sq, Dv]): what attention gave
+        lse (f32 [B, Hq, Sq]): what attention gave; queries where it is infinite give 0
+        mask (bool|f32|bf16|f16 [Bm, Hm, Mq, Mk], optional): bool: true where a key counts; floats are added to the logits. Each dimension is that of the logits [B, Hq, Sq, Sk] or 1
+        sinks (f32|bf16|f16 [Hq], optional): the logit of a key of each head that every query sees and whose value is 0
+        key_lengths (i32|i64 [B], optional): keys of each batch that count, the first of them; beyond 0 and Sk the nearer one
+        q_offsets (i32|i64 [N], optional): sequences packed along Sq: sequence n has the queries from q_offsets[n] up to q_offsets[n + 1], ascending; other queries see no key
+        k_offsets (i32|i64 [N], optional): the same of the keys, along Sk
+        scale: factor of the products of q and k; 0: 1 / sqrt(D)
+        softcap: logits become softcap * tanh(logit / softcap); 0: as they are
+        causal: a query sees no key behind its own place
+        window_left: how many keys before its place a query sees at most; -1: all of them
+        window_right: how many keys behind its place a query sees at most; -1: all of them
+        align (top_left|bottom_right): the place of a query among the keys: the first query's is the first key, or the last one's is the last key that counts
+        mask_gradient: give d_mask, which may be as large as all logits
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_q: gradient of q
+        d_k: gradient of k
+        d_v: gradient of v
+        d_mask: gradient of mask, summed over what it is shared by, when mask_gradient
+        d_sinks: gradient of sinks, when has(sinks)
+
+    Rules:
+        q's heads must be a multiple of those of k and v
+        each dimension of mask must be that of the logits [B, Hq, Sq, Sk] or 1
+        window_left and window_right must be -1, for no limit, or a number of keys
+        q_offsets and k_offsets come together
+        packed sequences have a batch of 1, and no key_lengths: k_offsets say where keys end
+        q_offsets and k_offsets begin with where the first sequence does
+        mask_gradient needs a mask of floats: a boolean one has no gradient
+
+    Defined in p = exp(logit - lse); d_v = sum of p * d_out; d_logit = p * (d_out.v - d_out.out); d_mask = d_logit; d_q, d_k = sums of d_logit * d logit / d q, / d k; d_sinks = -sum of exp(sink - lse) * (d_out.out)
     """
 
 def stochastic_round_fp8_(

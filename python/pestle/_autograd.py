@@ -98,6 +98,7 @@ class _Calls:
     def __init__(self, form: Form, plan: Backward, backend: str, ctx, gradients: tuple):
         self.form, self.plan, self.backend, self.ctx = form, plan, backend, ctx
         self.made: dict[str, torch.Tensor] = {}
+        self.wanted: list[str] = []  # inputs whose gradient is asked for
         self.given = dict(zip(form.outputs, gradients, strict=True))
         self.kept = dict(zip(ctx.kept, ctx.saved_tensors, strict=True))
 
@@ -124,7 +125,9 @@ class _Calls:
     def call(self, step: Step, dtypes: dict[str, torch.dtype]) -> dict[str, torch.Tensor]:
         """Calls an op through the usual dispatch; its outputs by name."""
         tensors = {name: self.value(tensor) for name, tensor in step.tensors.items()}
-        attributes = self.ctx.attributes[step.text]
+        attributes = self.ctx.attributes[step.text] | {
+            name: of in self.wanted for name, of in step.wanted.items()
+        }
         defaults = {a.name: a.default for a in step.op.of_role("attribute")}
         call = Call(step.op, tensors, defaults | attributes)
         for name, tensor in step.tensors.items():
@@ -154,6 +157,7 @@ class _Calls:
 
     def results(self, wanted: list[str]) -> dict[str, torch.Tensor | None]:
         """Gradients of these inputs."""
+        self.wanted = wanted
         known, sources = self.ctx.inputs, {name: self.plan.gives[name] for name in wanted}
         of_step = {}
         if any(isinstance(source, str) for source in sources.values()):

@@ -38,6 +38,7 @@ class Step:
     op: Op
     tensors: dict[str, Tensor]
     attributes: dict[str, str]  # expressions over the forward call's attributes, or labels
+    wanted: dict[str, str]  # attributes that say whether this input's gradient is asked for
     like: Tensor | None = None  # whose dtype the output has
 
 
@@ -80,13 +81,15 @@ def _step(forward: Op, op: str, call: str, like: Tensor | None = None) -> Step:
     back = contract_of(op)
     shared = {arg.name for arg in forward.of_role("attribute")}
     attributes = {a.name: a.name for a in back.of_role("attribute") if a.name in shared}
-    tensors = {}
+    tensors, wanted = {}, {}
     for name, text in _pairs(call).items():
-        if back.by_name[name].role == "attribute":
+        if text.startswith("wanted("):
+            wanted[name] = text.removeprefix("wanted(").removesuffix(")")
+        elif back.by_name[name].role == "attribute":
             attributes[name] = text
         else:
             tensors[name] = _tensor(forward, text)
-    return Step(f"{op}({call})", back, tensors, attributes, like)
+    return Step(f"{op}({call})", back, tensors, attributes, wanted, like)
 
 
 @cache

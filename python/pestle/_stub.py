@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
-from . import _contract, _files, _source, errors
+from . import _attention, _contract, _files, _source, errors
 from ._forms import forms_of
 from ._functions import names
 from .quantized import loading, lora, models
@@ -157,6 +157,7 @@ def text() -> str:
     files += (_files.save_file, _files.load_file, models.quantize_, models.save_model)
     files += (loading.load_quantized, loading.load_model_)
     files += (lora.add_lora_, lora.remove_lora_, lora.merge_lora_, lora.unmerge_lora_)
+    files += (_attention.scaled_dot_product_attention,)
     parts += [
         "class DecodedError(UnsupportedError): ...",
         *(_file_function(function) for function in files),

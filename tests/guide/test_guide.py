@@ -129,4 +129,4 @@ def test_scaffold_refuses(copy, name, sentence):
 def test_scaffold_knows_the_families(copy):
     run = bash(copy, "tools/new_op.py nowhere scale_rows")
     assert run.returncode == 1
-    assert "no folder ops/nowhere; families of ops are activation, copy, gemm," in run.stderr
+    assert "no folder ops/nowhere; families of ops are activation, attention, copy," in run.stderr

@@ -43,7 +43,8 @@ inline constexpr Case cases[] = {
     {"B=1 Hq=1 Sq=40 D=8 Hk=1 Sk=90 Dv=8 window_left=9 window_right=0 align=bottom_right lse=f32"},
     {"B=2 Hq=2 Sq=21 D=40 Hk=2 Sk=80 Dv=40 q=f32 softcap=2 lse=f32"},
     {"B=2 Hq=2 Sq=21 D=40 Hk=1 Sk=80 Dv=40 mask=bf16 Bm=2 Hm=2 Mq=21 Mk=80 lse=f32"},
-    {"B=2 Hq=2 Sq=100 D=16 Hk=2 Sk=65 Dv=16 q=f32 mask=f32 Bm=1 Hm=2 Mq=100 Mk=1 softcap=1"},
+    {"B=2 Hq=2 Sq=100 D=16 Hk=2 Sk=65 Dv=16 q=f32 mask=f32 Bm=1 Hm=2 Mq=1 Mk=65 softcap=1"},
+    {"B=2 Hq=2 Sq=100 D=16 Hk=2 Sk=65 Dv=16 q=f32 mask=bool Bm=1 Hm=2 Mq=100 Mk=1 lse=f32"},
     {"B=2 Hq=2 Sq=19 D=16 Hk=2 Sk=65 Dv=16 q=f32 mask=bool Bm=2 Hm=1 Mq=1 Mk=65 causal=true"},
     {"B=1 Hq=3 Sq=99 D=16 Hk=3 Sk=129 Dv=16 q=f16 mask=bool Bm=1 Hm=1 Mq=99 Mk=129 lse=f32"},
     {"B=2 Hq=4 Sq=12 D=16 Hk=2 Sk=40 Dv=16 sinks=f32 lse=f32 causal=true"},
@@ -64,8 +65,8 @@ inline constexpr Case cases[] = {
     {"B=1 Hq=2 Sq=0 D=8 Hk=2 Sk=4 Dv=8 q=f16 lse=f32", kEdge},
     {"B=1 Hq=2 Sq=5 D=0 Hk=1 Sk=4 Dv=8 q=f32 lse=f32", kEdge},
     {"B=1 Hq=2 Sq=5 D=8 Hk=1 Sk=4 Dv=0 lse=f32", kEdge},
-    {"B=1 Hq=2 Sq=24 D=16 Hk=2 Sk=150 Dv=16 q=f32 scale=40 lse=f32", kEdge},
-    {"B=1 Hq=2 Sq=24 D=16 Hk=2 Sk=150 Dv=16 scale=-10 lse=f32", kEdge},
+    {"B=1 Hq=2 Sq=24 D=16 Hk=2 Sk=150 Dv=16 q=f32 scale=40 lse=f32", kEdge, Dist::kOutliers},
+    {"B=1 Hq=2 Sq=24 D=16 Hk=2 Sk=150 Dv=16 scale=-10 lse=f32", kEdge, Dist::kOutliers},
     {"B=1 Hq=2 Sq=24 D=32 Hk=2 Sk=150 Dv=16 q=f32 lse=f32", kEdge, Dist::kOutliers},
     {"B=1 Hq=2 Sq=24 D=32 Hk=1 Sk=150 Dv=16 lse=f32", kEdge, Dist::kOutliers},
     {"B=1 Hq=2 Sq=24 D=32 Hk=1 Sk=90 Dv=16 q=f16 lse=f32", kEdge, Dist::kZeros},
@@ -99,7 +100,11 @@ inline constexpr OpSpec spec{
     .constraints = kAttentionConstraints,
     .cases = cases,
     .flops = "2 * B * Hq * Sq * Sk * (D + Dv) / if(causal, 2, 1)",
-    .backward = {.why_not = "not written yet"},
+    .backward = {.op = "attention_backward",
+                 .call = "d_out=grad(out), q=q, k=k, v=v, out=out, lse=lse, mask=mask, "
+                         "sinks=sinks, key_lengths=key_lengths, q_offsets=q_offsets, "
+                         "k_offsets=k_offsets, mask_gradient=wanted(mask)",
+                 .gives = "q=d_q, k=d_k, v=d_v, mask=d_mask, sinks=d_sinks"},
 };
 
 }  // namespace pestle::ops::attention

@@ -48,3 +48,14 @@ def install_forge() -> ModuleType:
     module = _load("forge", "forge_cute_py")
     importlib.import_module("forge_cute_py.ops")
     return module
+
+
+def install_gemv_harness() -> ModuleType:
+    """From now on `import kernel_utils` and `import nvfp4_reference_kernel` give what
+    `pestle-lab seed gemv` writes: `kernel_utils.backends.BACKENDS`, `kernel_utils.task`, and
+    `kernel_utils.smoke_test.main([...])` over the files nvfp4_*.py of the current folder. Calling
+    it twice changes nothing."""
+    module = _load("gemv", "kernel_utils")
+    importlib.import_module("kernel_utils.smoke_test")
+    _load("gemv", "nvfp4_reference_kernel")
+    return module

@@ -982,3 +982,30 @@ op! {
     may 14 int window_right "how many keys behind its place a query sees at most; -1: all of them";
     may 15 choice align Align { TopLeft c"top_left", BottomRight c"bottom_right", } "the place of a query among the keys: the first query's is the first key, or the last one's is the last key that counts";
 }
+
+op! {
+    attention_backward "Gradients of attention from its out and lse. Source: p = exp(logit - lse); d_v = sum of p * d_out; d_logit = p * (d_out.v - d_out.out); d_mask = d_logit; d_q, d_k = sums of d_logit * d logit / d q, / d k; d_sinks = -sum of exp(sink - lse) * (d_out.out)" 23
+    must 0 read d_out "gradient of attention's out. `bf16|f16|f32` of `[B, Hq, Sq, Dv]`";
+    must 1 read q "queries, any strides. `bf16|f16|f32` of `[B, Hq, Sq, D]`";
+    must 2 read k "keys; head h of q sees head h * Hk / Hq. `=q` of `[B, Hk, Sk, D]`";
+    must 3 read v "values. `=q` of `[B, Hk, Sk, Dv]`";
+    must 4 read out "what attention gave. `bf16|f16|f32` of `[B, Hq, Sq, Dv]`";
+    must 5 read lse "what attention gave; queries where it is infinite give 0. `f32` of `[B, Hq, Sq]`";
+    must 11 out d_q "gradient of q. `=q` of `[B, Hq, Sq, D]`";
+    must 12 out d_k "gradient of k. `=q` of `[B, Hk, Sk, D]`";
+    must 13 out d_v "gradient of v. `=q` of `[B, Hk, Sk, Dv]`";
+    may 6 read mask "bool: true where a key counts; floats are added to the logits. Each dimension is that of the logits [B, Hq, Sq, Sk] or 1. `bool|f32|bf16|f16` of `[Bm, Hm, Mq, Mk]`";
+    may 7 read sinks "the logit of a key of each head that every query sees and whose value is 0. `f32|bf16|f16` of `[Hq]`";
+    may 8 read key_lengths "keys of each batch that count, the first of them; beyond 0 and Sk the nearer one. `i32|i64` of `[B]`";
+    may 9 read q_offsets "sequences packed along Sq: sequence n has the queries from q_offsets[n] up to q_offsets[n + 1], ascending; other queries see no key. `i32|i64` of `[N]`";
+    may 10 read k_offsets "the same of the keys, along Sk. `i32|i64` of `[N]`";
+    may 14 out d_mask "gradient of mask, summed over what it is shared by. `=mask` of `[Bm, Hm, Mq, Mk]`; exactly when `mask_gradient`";
+    may 15 out d_sinks "gradient of sinks. `=sinks` of `[Hq]`; exactly when `has(sinks)`";
+    may 16 float scale "factor of the products of q and k; 0: 1 / sqrt(D)";
+    may 17 float softcap "logits become softcap * tanh(logit / softcap); 0: as they are";
+    may 18 flag causal "a query sees no key behind its own place";
+    may 19 int window_left "how many keys before its place a query sees at most; -1: all of them";
+    may 20 int window_right "how many keys behind its place a query sees at most; -1: all of them";
+    may 21 choice align Align { TopLeft c"top_left", BottomRight c"bottom_right", } "the place of a query among the keys: the first query's is the first key, or the last one's is the last key that counts";
+    may 22 flag mask_gradient "give d_mask, which may be as large as all logits";
+}

@@ -1,0 +1,115 @@
+// attention_backward: the contract.
+#pragma once
+
+#include "ops/attention/attention_args.h"
+
+namespace pestle::ops::attention_backward {
+
+inline constexpr double kBoundC = 4;
+
+inline constexpr Arg args[] = {
+    input("d_out", kAttentionFloats, "B, Hq, Sq, Dv", "gradient of attention's out"),
+    kAttentionQ,
+    kAttentionK,
+    kAttentionV,
+    input("out", kAttentionFloats, "B, Hq, Sq, Dv", "what attention gave"),
+    input("lse", "f32", "B, Hq, Sq", "what attention gave; queries where it is infinite give 0"),
+    kAttentionMask,
+    kAttentionSinks,
+    kAttentionLengths,
+    kAttentionQOffsets,
+    kAttentionKOffsets,
+    output("d_q", "=q", "B, Hq, Sq, D", "gradient of q").within(kBoundC, "D + Dv + Sk + 1"),
+    output("d_k", "=q", "B, Hk, Sk, D", "gradient of k")
+        .within(kBoundC, "D + Dv + Sq * Hq / max(Hk, 1) + 1"),
+    output("d_v", "=q", "B, Hk, Sk, Dv", "gradient of v")
+        .within(kBoundC, "D + Dv + Sq * Hq / max(Hk, 1) + 1"),
+    output("d_mask", "=mask", "Bm, Hm, Mq, Mk",
+           "gradient of mask, summed over what it is shared by")
+        .only_if("mask_gradient")
+        .within(kBoundC, "D + Dv + B * Hq * Sq * Sk / max(numel(mask), 1) + 1"),
+    output("d_sinks", "=sinks", "Hq", "gradient of sinks")
+        .only_if("has(sinks)")
+        .within(kBoundC, "Dv + B * Sq + 1"),
+    kAttentionScale,
+    kAttentionSoftcap,
+    kAttentionCausal,
+    kAttentionLeft,
+    kAttentionRight,
+    kAttentionAlign,
+    bool_attr("mask_gradient", false, "give d_mask, which may be as large as all logits"),
+};
+
+inline constexpr Constraint constraints[] = {
+    kAttentionConstraints[0],
+    kAttentionConstraints[1],
+    kAttentionConstraints[2],
+    kAttentionConstraints[3],
+    kAttentionConstraints[4],
+    kAttentionConstraints[5],
+    {"!mask_gradient || (has(mask) && bytes(mask) > 1)",
+     "mask_gradient needs a mask of floats: a boolean one has no gradient"},
+};
+
+inline constexpr Case cases[] = {
+    {"B=1 Hq=2 Sq=37 D=64 Hk=2 Sk=50 Dv=64"},
+    {"B=2 Hq=4 Sq=20 D=24 Hk=2 Sk=130 Dv=40 q=f32 scale=0.3"},
+    {"B=1 Hq=6 Sq=5 D=64 Hk=1 Sk=300 Dv=64 q=f16 out=f32 d_out=f32"},
+    {"B=1 Hq=1 Sq=200 D=32 Hk=1 Sk=200 Dv=32 causal=true"},
+    {"B=1 Hq=2 Sq=33 D=16 Hk=1 Sk=70 Dv=16 q=f32 causal=true align=bottom_right"},
+    {"B=1 Hq=2 Sq=70 D=16 Hk=2 Sk=33 Dv=8 q=f32 causal=true align=bottom_right"},
+    {"B=1 Hq=1 Sq=150 D=8 Hk=1 Sk=170 Dv=8 q=f32 window_left=20 window_right=3"},
+    {"B=2 Hq=2 Sq=21 D=40 Hk=2 Sk=80 Dv=40 q=f32 softcap=2"},
+    {"B=2 Hq=2 Sq=21 D=40 Hk=1 Sk=80 Dv=40 mask=bf16 Bm=2 Hm=2 Mq=21 Mk=80 mask_gradient=true"},
+    {"B=2 Hq=2 Sq=100 D=16 Hk=2 Sk=65 Dv=16 q=f32 mask=f32 Bm=1 Hm=2 Mq=100 Mk=1 softcap=1 "
+     "mask_gradient=true"},
+    {"B=2 Hq=4 Sq=70 D=16 Hk=2 Sk=100 Dv=16 q=f32 mask=f16 Bm=2 Hm=1 Mq=1 Mk=100 causal=true "
+     "mask_gradient=true"},
+    {"B=2 Hq=2 Sq=70 D=16 Hk=1 Sk=99 Dv=16 q=f32 mask=f32 Bm=1 Hm=1 Mq=70 Mk=99"},
+    {"B=2 Hq=2 Sq=19 D=16 Hk=2 Sk=65 Dv=16 q=f32 mask=bool Bm=2 Hm=1 Mq=1 Mk=65"},
+    {"B=1 Hq=3 Sq=99 D=16 Hk=3 Sk=129 Dv=16 q=f16 mask=bool Bm=1 Hm=3 Mq=99 Mk=129"},
+    {"B=2 Hq=4 Sq=12 D=16 Hk=2 Sk=40 Dv=16 sinks=f32 causal=true"},
+    {"B=6 Hq=2 Sq=9 D=16 Hk=1 Sk=60 Dv=16 q=f32 key_lengths=i32 sinks=bf16"},
+    {"B=1 Hq=2 Sq=110 D=16 Hk=1 Sk=120 Dv=16 q=f32 q_offsets=i32 k_offsets=i32 N=8 causal=true"},
+    {"B=1 Hq=1 Sq=3 D=256 Hk=1 Sk=65 Dv=256", kEdge},
+    {"B=1 Hq=1 Sq=3 D=300 Hk=1 Sk=5 Dv=264 q=f32", kEdge},
+    {"B=1 Hq=2 Sq=7 D=13 Hk=1 Sk=11 Dv=3", kEdge},
+    {"B=1 Hq=1 Sq=97 D=1 Hk=1 Sk=1 Dv=1 q=f32", kEdge},
+    {"B=1 Hq=2 Sq=3 D=8 Hk=2 Sk=0 Dv=8 sinks=f32", kEdge},
+    {"B=0 Hq=2 Sq=3 D=8 Hk=2 Sk=4 Dv=8 sinks=f32", kEdge},
+    {"B=1 Hq=2 Sq=0 D=8 Hk=2 Sk=4 Dv=8 q=f16", kEdge},
+    {"B=1 Hq=2 Sq=5 D=0 Hk=1 Sk=4 Dv=8 q=f32", kEdge},
+    {"B=1 Hq=2 Sq=5 D=8 Hk=1 Sk=4 Dv=0 sinks=f32", kEdge},
+    {"B=2 Hq=2 Sq=0 D=8 Hk=2 Sk=4 Dv=8 q=f32 mask=f32 Bm=1 Hm=1 Mq=1 Mk=4 mask_gradient=true",
+     kEdge},
+    {"B=1 Hq=2 Sq=24 D=32 Hk=2 Sk=150 Dv=16 q=f32", kEdge, Dist::kOutliers},
+    {"B=1 Hq=2 Sq=24 D=32 Hk=1 Sk=90 Dv=16 q=f16", kEdge, Dist::kZeros},
+    {"B=1 Hq=1 Sq=24 D=32 Hk=1 Sk=70 Dv=16", kEdge, Dist::kSubnormal},
+    {"B=2 Hq=2 Sq=18 D=8 Hk=1 Sk=33 Dv=8", kEdge, Dist::kSpecial},
+    {"B=2 Hq=2 Sq=18 D=8 Hk=1 Sk=70 Dv=8 q=f32 causal=true", kEdge, Dist::kSpecial},
+    {"B=1 Hq=2 Sq=18 D=8 Hk=2 Sk=33 Dv=8 q=f16 mask=f16 Bm=1 Hm=2 Mq=18 Mk=33 mask_gradient=true",
+     kEdge, Dist::kSpecial},
+    {"B=4 Hq=2 Sq=8 D=8 Hk=1 Sk=33 Dv=8 q=f32 key_lengths=i64 sinks=f16", kEdge, Dist::kSpecial},
+    {"B=1 Hq=12 Sq=2048 D=64 Hk=12 Sk=2048 Dv=64 q=f32 out=f32 d_out=f32", kBar},
+    {"B=1 Hq=12 Sq=2048 D=64 Hk=12 Sk=2048 Dv=64", kBar},
+    {"B=1 Hq=16 Sq=4096 D=128 Hk=16 Sk=4096 Dv=128", kBar},
+    {"B=1 Hq=16 Sq=4096 D=128 Hk=16 Sk=4096 Dv=128 causal=true", kBar},
+    {"B=65 Hq=1 Sq=2 D=256 Hk=1 Sk=131072 Dv=256", kHuge},
+};
+
+inline constexpr OpSpec spec{
+    .name = "attention_backward",
+    .doc = "Gradients of attention from its out and lse.",
+    .source =
+        "p = exp(logit - lse); d_v = sum of p * d_out; d_logit = p * (d_out.v - d_out.out); d_mask "
+        "= d_logit; d_q, d_k = sums of d_logit * d logit / d q, / d k; d_sinks = -sum of exp(sink "
+        "- "
+        "lse) * (d_out.out)",
+    .args = args,
+    .constraints = constraints,
+    .cases = cases,
+    .flops = "2 * B * Hq * Sq * Sk * (3 * D + 2 * Dv) / if(causal, 2, 1)",
+    .backward = {.why_not = "gradients of gradients are not provided"},
+};
+
+}  // namespace pestle::ops::attention_backward

@@ -1,0 +1,105 @@
+// linear_int4 on CUDA, few rows of x: ops/gemm/gemv/weight_only_rows.cuh with this format.
+#include "ops/gemm/gemv/weight_only_rows.cuh"
+#include "ops/gemm/linear_int4/linear_int4_spec.h"
+
+namespace pestle::ops::linear_int4 {
+namespace {
+
+constexpr WeightOnlyArgs kArgs{arg_index(spec, "x"), arg_index(spec, "weight"),
+                               arg_index(spec, "out"), arg_index(spec, "alpha")};
+constexpr int kScale = arg_index(spec, "scale");
+constexpr int kZero = arg_index(spec, "zero");
+constexpr int kGroupSize = arg_index(spec, "group_size");
+constexpr int kMode = arg_index(spec, "mode");
+constexpr int kHadamard = arg_index(spec, "hadamard");
+
+// Groups of a multiple of 32 columns: a unit lies in one. Two's complement codes with their sign bit
+// turned are codes 0 to 15 with zero point 8.
+struct Int4 {
+  const char* scale;
+  int64_t scale_row, scale_column;  // bytes
+  const char* zero;                 // null: symmetric
+  int64_t zero_row, zero_column;
+  int64_t group;
+  bool high_first = false;
+
+  struct Scales {
+    float scale;
+    uint8_t zero;
+  };
+  struct Decoder {
+    uint32_t flip;
+    __half2 zero;
+    template <int kCode>
+    __device__ __half2 pair(uint32_t word) const {
+      return integer_pair<kCode>(word, flip, zero);
+    }
+  };
+  __device__ void start() {}
+  __device__ Scales load(int64_t row, int64_t column) const {
+    const int64_t g = column / group;
+    const char* at = scale + row * scale_row + g * scale_column;
+    Scales scales{__ldg(reinterpret_cast<const float*>(at)), 8};
+    if (zero != nullptr) scales.zero = static_cast<uint8_t>(zero[row * zero_row + g * zero_column]);
+    return scales;
+  }
+  __device__ float factor(const Scales& scales, int) const { return scales.scale; }
+  __device__ Decoder decoder(const Scales& scales) const {
+    const float more = 1024.0f + static_cast<float>(scales.zero);
+    return {zero == nullptr ? 0x00080008u : 0u, __float2half2_rn(more)};
+  }
+};
+
+std::string refuse_product(const Call& call) {
+  if (call.integer(kHadamard) != 0) return "hadamard: rotated weights have no CUDA kernel yet";
+  if (std::string why = refuse_weight_only(call, kArgs); !why.empty()) return why;
+  if (call.integer(kGroupSize) % 32 != 0) return "group_size must be a multiple of 32";
+  const TensorView& scale = call.tensor(kScale);
+  if (reinterpret_cast<uintptr_t>(scale.data) % 4 != 0)
+    return "scale must begin at a multiple of 4 bytes";
+  return "";
+}
+std::string refuses(const Call& call, const Machine&) {
+  return wants_late(call) ? refuse_late(call) : refuse_product(call);
+}
+std::string refuses_late(const Call& call, const Machine& machine) {
+  const std::string why = refuse_without_late(call, machine);
+  return why.empty() ? refuse_product(call) : why;
+}
+
+Status run(const Call& call) {
+  const TensorView& scale = call.tensor(kScale);
+  const int64_t k = call.tensor(kArgs.weight).shape[1] * 2;
+  Int4 format{};
+  format.scale = scale.as<char>();
+  format.scale_row = scale.strides[0] * 4;
+  format.scale_column = scale.strides[1] * 4;
+  if (call.integer(kMode) != 0) {
+    const TensorView& zero = call.tensor(kZero);
+    format.zero = zero.as<char>();
+    format.zero_row = zero.strides[0];
+    format.zero_column = zero.strides[1];
+  }
+  format.group = std::max<int64_t>(1, int4_group(call.integer(kGroupSize), k));
+  return run_weight_only(call, "linear_int4_few_rows", kArgs, format);
+}
+
+constexpr Impl kImpls[] = {
+    {.id = "cuda/linear_int4_few_rows",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses,
+     .run = run},
+    {.id = "cuda/linear_int4_late",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_late,
+     .run = run_late_on_cuda,
+     .workspace = PESTLE_LATE_BYTES},
+};
+
+}  // namespace
+
+std::span<const Impl> cuda() { return kImpls; }
+
+}  // namespace pestle::ops::linear_int4
