@@ -49,10 +49,7 @@ Status check_space(int fd, const std::string& path, uint64_t needed) {
   const uint64_t free = static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
   const uint64_t have = static_cast<uint64_t>(file.st_blocks) * 512;
   if (needed <= free + have) return {};
-  return {Code::kIoError, path + ": disk full: the output takes " + human_bytes(needed) +
-                              ", only " + human_bytes(free) +
-                              " are free; free some space or write to another "
-                              "disk"};
+  return disk_full(path, needed, free);
 }
 
 std::vector<std::string> full_lines(std::string_view text) {
@@ -66,11 +63,30 @@ std::vector<std::string> full_lines(std::string_view text) {
 
 }  // namespace
 
+std::string partial_path(const std::string& path) { return resolve(path) + ".partial"; }
+
+Status refuse_existing(const std::string& path, bool may_replace, std::string_view role) {
+  const std::string another = "name another " + std::string(role);
+  struct stat info = {};
+  if (stat(path.c_str(), &info) != 0) return {};
+  if (!S_ISREG(info.st_mode)) {
+    return {Code::kIoError, path + ": exists and is no regular file; " + another};
+  }
+  if (may_replace) return {};
+  return {Code::kIoError, path + ": exists; pass --force to replace it or " + another};
+}
+
+Status disk_full(const std::string& path, uint64_t needed, uint64_t free) {
+  return {Code::kIoError, path + ": disk full: the output takes " + human_bytes(needed) +
+                              ", only " + human_bytes(free) +
+                              " are free; free some space or write to another disk"};
+}
+
 Result<std::unique_ptr<AtomicFile>> AtomicFile::create(const std::string& path,
                                                        const AtomicFileOptions& options) {
   std::unique_ptr<AtomicFile> file(new AtomicFile);
   file->path_ = resolve(path);
-  file->partial_ = file->path_ + ".partial";
+  file->partial_ = partial_path(path);
   file->folder_ = std::filesystem::path(file->path_).parent_path().string();
   if (file->folder_.empty()) file->folder_ = ".";
   file->bytes_ = options.bytes;
@@ -84,15 +100,7 @@ Result<std::unique_ptr<AtomicFile>> AtomicFile::create(const std::string& path,
   return file;
 }
 
-Status AtomicFile::refuse_overwrite() const {
-  struct stat info = {};
-  if (stat(path_.c_str(), &info) != 0) return {};
-  if (!S_ISREG(info.st_mode)) {
-    return {Code::kIoError, path_ + ": exists and is no regular file; name another output"};
-  }
-  if (overwrite_) return {};
-  return {Code::kIoError, path_ + ": exists; pass --force to replace it or name another output"};
-}
+Status AtomicFile::refuse_overwrite() const { return refuse_existing(path_, overwrite_, "output"); }
 
 Status AtomicFile::open_locked() {
   // Another run may rename or remove the file between open and lock: then try again.

@@ -28,6 +28,12 @@ struct AtomicFileOptions {
   std::string fingerprint = {};
 };
 
+// Where the bytes of an output of that name go before it is complete.
+std::string partial_path(const std::string& path);
+// kIoError when something lies under the name that may not be replaced. `role`: "output".
+Status refuse_existing(const std::string& path, bool may_replace, std::string_view role);
+Status disk_full(const std::string& path, uint64_t needed, uint64_t free);
+
 class AtomicFile {
  public:
   static Result<std::unique_ptr<AtomicFile>> create(const std::string& path,

@@ -15,8 +15,6 @@
 namespace pestle::files {
 namespace {
 
-Status interrupted() { return {Code::kInterrupted, "interrupted; nothing was left behind"}; }
-
 // Rounds a row of f32 to `dtype`.
 void store_row(const float* from, int64_t count, DType dtype, std::byte* to) {
   if (dtype == DType::kF32) {

@@ -88,7 +88,7 @@ class LayerEncoder {
     cpu::parallel_for(std::min<int64_t>(chunks(), cpu::threads()), 1, [&](int64_t, int64_t) {
       for (int64_t chunk = next++; chunk < chunks() && !error.stopped(); chunk = next++) {
         if (hooks_.cancel != nullptr && hooks_.cancel->load(std::memory_order_relaxed)) {
-          error.set({Code::kInterrupted, "interrupted; nothing was left behind"});
+          error.set(interrupted());
         } else {
           error.set(body(chunk));
         }

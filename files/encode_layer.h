@@ -12,6 +12,7 @@
 
 #include "files/codec.h"
 #include "files/model.h"
+#include "files/quantize_options.h"
 
 namespace pestle::files {
 

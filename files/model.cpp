@@ -67,6 +67,12 @@ Result<std::map<std::string, std::string>> parse_weight_map(std::string_view tex
   return owner;
 }
 
+Result<std::shared_ptr<const InputFile>> open_shared(const std::string& path) {
+  Result<InputFile> file = InputFile::open(path);
+  PESTLE_TRY(file.status());
+  return std::make_shared<const InputFile>(std::move(file.value()));
+}
+
 // The first bytes of a file, at most `bytes`.
 Result<std::vector<std::byte>> read_start(const InputFile& file, uint64_t bytes) {
   std::vector<std::byte> start(std::min(bytes, file.size()));
@@ -140,21 +146,17 @@ Result<Model> Model::open(const std::string& path) {
 }
 
 Status Model::open_file(const std::string& path) {
-  Result<InputFile> file = InputFile::open(path);
+  const auto file = open_shared(path);
   PESTLE_TRY(file.status());
-  const auto start = read_start(file.value(), 4);
+  const auto start = read_start(*file.value(), 4);
   PESTLE_TRY(start.status());
-  if (looks_like_gguf(start.value())) {
-    return open_gguf(std::make_shared<const InputFile>(std::move(file.value())));
-  }
-  return add_safetensors(path, nullptr);
+  return looks_like_gguf(start.value()) ? open_gguf(file.value())
+                                        : add_safetensors(file.value(), nullptr);
 }
 
-Status Model::add_safetensors(const std::string& path,
+Status Model::add_safetensors(const std::shared_ptr<const InputFile>& file,
                               const std::map<std::string, std::string>* owner) {
-  Result<InputFile> opened = InputFile::open(path);
-  PESTLE_TRY(opened.status());
-  const auto file = std::make_shared<const InputFile>(std::move(opened.value()));
+  const std::string& path = file->path();
   const Result<SafetensorsHeader> header = read_header(*file);
   PESTLE_TRY(header.status());
   const std::string shard = fs::path(path).filename().string();
@@ -191,7 +193,9 @@ Status Model::open_index(const std::string& index_path) {
   for (const auto& [name, shard] : owner.value()) shards.insert(shard);
   for (const std::string& shard : shards) {
     const std::string path = (fs::path(index_path).parent_path() / shard).string();
-    PESTLE_TRY(add_safetensors(path, &owner.value()));
+    const auto file = open_shared(path);
+    PESTLE_TRY(file.status());
+    PESTLE_TRY(add_safetensors(file.value(), &owner.value()));
   }
   if (tensors_.size() != owner.value().size()) {
     std::set<std::string_view> present;

@@ -48,7 +48,8 @@ class Model {
   uint64_t bytes() const;
 
  private:
-  Status add_safetensors(const std::string& path, const std::map<std::string, std::string>* owner);
+  Status add_safetensors(const std::shared_ptr<const InputFile>& file,
+                         const std::map<std::string, std::string>* owner);
   Status open_index(const std::string& index_path);
   Status open_gguf(std::shared_ptr<const InputFile> file);
   Status open_file(const std::string& path);

@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <map>
 
+#include "files/atomic_file.h"
 #include "files/input_file.h"
-#include "files/text.h"
 
 namespace pestle::files {
 namespace {
@@ -47,9 +47,7 @@ class Checker {
 
   Status add_output(const WrittenPath& output) {
     PESTLE_TRY(add_distinct(output.path, output.role, output.path));
-    // A link is written through, so the temporary file lies beside the file that it leads to.
-    const std::string partial = real_path(output.path).string() + ".partial";
-    return add_distinct(partial, "unfinished " + output.role, output.path);
+    return add_distinct(partial_path(output.path), "unfinished " + output.role, output.path);
   }
 
  private:
@@ -65,17 +63,8 @@ class Checker {
 };
 
 Status check_writable(const WrittenPath& output) {
+  PESTLE_TRY(refuse_existing(output.path, output.may_replace, output.role));
   struct stat info = {};
-  if (stat(output.path.c_str(), &info) == 0) {
-    if (!S_ISREG(info.st_mode)) {
-      return {Code::kIoError,
-              output.path + ": exists and is no regular file; name another " + output.role};
-    }
-    if (!output.may_replace) {
-      return {Code::kIoError,
-              output.path + ": exists; pass --force to replace it or name another " + output.role};
-    }
-  }
   const std::string folder = folder_of(output.path);
   if (stat(folder.c_str(), &info) != 0) return io_error(output.path, "create", errno);
   if (access(folder.c_str(), W_OK | X_OK) != 0) return io_error(output.path, "create", errno);
@@ -102,14 +91,12 @@ Status check_room(const std::vector<WrittenPath>& outputs) {
       disk.path = output.path;
     }
     disk.needed += output.bytes;
-    const std::string partial = real_path(output.path).string() + ".partial";
-    if (stat(partial.c_str(), &info) == 0) disk.free += static_cast<uint64_t>(info.st_blocks) * 512;
+    if (stat(partial_path(output.path).c_str(), &info) == 0)
+      disk.free += static_cast<uint64_t>(info.st_blocks) * 512;
   }
   for (const auto& [device, disk] : disks) {
     if (disk.needed <= disk.free) continue;
-    return {Code::kIoError, disk.path + ": disk full: the output takes " +
-                                human_bytes(disk.needed) + ", only " + human_bytes(disk.free) +
-                                " are free; free some space or write to another disk"};
+    return disk_full(disk.path, disk.needed, disk.free);
   }
   return {};
 }

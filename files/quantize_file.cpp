@@ -39,8 +39,6 @@ std::string note_of(size_t index, uint64_t hash, const EncodeResult& result) {
   return note.dump();
 }
 
-Status interrupted() { return {Code::kInterrupted, "interrupted; nothing was left behind"}; }
-
 struct FoundLayer {
   uint64_t hash = 0;
   EncodeResult result;
@@ -79,7 +77,7 @@ class Quantizer {
   Status lay_out();
   std::vector<OutputTensor> tensors_of(const PlannedLayer& planned) const;
   std::map<std::string, std::string> metadata() const;
-  std::string fingerprint() const;
+  std::string fingerprint(const std::string& plan) const;
   Status write_all();
   Status finish_output();
   Status write_layer(size_t index);
@@ -241,11 +239,11 @@ std::map<std::string, std::string> Quantizer::metadata() const {
   return metadata;
 }
 
-std::string Quantizer::fingerprint() const {
+// `plan`: the metadata's own entry, which says what becomes of each layer.
+std::string Quantizer::fingerprint(const std::string& plan) const {
   std::string text = options_.mse_scales ? "mse" : "amax";
   text += " shards of " + std::to_string(options_.max_shard_bytes);
   for (const auto& file : model_.files()) text += " " + file->identity();
-  const std::string plan = metadata()["pestle"];
   text += " " + std::to_string(piece_hash(0, 0, std::as_bytes(std::span(plan))));
   return text;
 }
@@ -258,8 +256,8 @@ Status Quantizer::lay_out() {
   options.max_shard_bytes = options_.max_shard_bytes;
   options.overwrite = options_.overwrite;
   options.resume = options_.resume;
-  options.fingerprint = fingerprint();
   options.metadata = metadata();
+  options.fingerprint = fingerprint(options.metadata["pestle"]);
   auto output = OutputSet::plan(groups, options);
   PESTLE_TRY(output.status());
   output_ = std::move(output.value());

@@ -46,6 +46,9 @@ struct QuantizeOptions {
   const std::atomic<bool>* cancel = nullptr;
 };
 
+// What a job that was cancelled ends with.
+inline Status interrupted() { return {Code::kInterrupted, "interrupted; nothing was left behind"}; }
+
 // Ok, or the sentence that refuses the name and lists the formats.
 Status check_format_name(std::string_view name);
 

@@ -101,7 +101,7 @@ def run(minutes: float) -> int:
     end = time.monotonic() + minutes * 60 - MARGIN
     out = Path(os.environ.get("OUT") or ROOT / "build/gpu-results")
     commit = (ROOT / "build/gpu/commit.txt").read_text().split()[-1]
-    about = {"commit": commit, "date": time.strftime("%Y-%m-%d"), "gpu": gpu()}
+    about = {"date": time.strftime("%Y-%m-%d"), "machine": {"commit": commit}, "gpu": gpu()}
     lines = []
 
     def tell(line: dict, seconds: int) -> None:
@@ -134,13 +134,14 @@ def age() -> int:
         if row is None:
             print(f"GPU evidence, {part}: none")
             continue
+        commit = row["machine"]["commit"]
         newer = subprocess.run(
-            ["git", "rev-list", "--count", f"{row['commit']}..HEAD", "--", *DEVICE_CODE],
+            ["git", "rev-list", "--count", f"{commit}..HEAD", "--", *DEVICE_CODE],
             cwd=ROOT, capture_output=True, text=True,
         )  # fmt: skip
         since = newer.stdout.strip() if newer.returncode == 0 else "an unknown number of"
         told = "complete" if row["complete"] else "not complete"
-        print(f"GPU evidence, {part}: {told} at {row['commit']} on {row['gpu']['name']}, "
+        print(f"GPU evidence, {part}: {told} at {commit} on {row['gpu']['name']}, "
               f"{row.get('failed', 0)} failed; {since} commits of device code since")  # fmt: skip
     return 0
 

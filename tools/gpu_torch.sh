@@ -16,7 +16,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages="pytest pytest-xdist execnet iniconfig pluggy packaging pygments ml_dtypes safetensors tqdm
-  pyelftools comfy-kitchen==0.2.40"
+  pyelftools comfy-kitchen==0.2.40 gguf"
 
 pack() {
   local out=build/gpu-torch library

@@ -188,7 +188,7 @@ def by_machine(lines):
     name, the last one with it."""
     machines = {}
     for line in lines:
-        if "library_bytes" in line or "torch_tests" in line:
+        if "library_bytes" in line or "torch_tests" in line or "part" in line:  # gpu_evidence.py
             continue
         empty = {"bench": {}, "check": {}, "mutants": {}, "sanitizer": {}, "host": {}}
         machine = machines.setdefault(machine_name(line), empty)

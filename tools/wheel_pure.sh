@@ -26,7 +26,7 @@ readme = "README.md"
 license = "Apache-2.0"
 license-files = ["LICENSE"]
 requires-python = ">=3.10"
-dependencies = ["torch>=2.5", "tqdm>=4.60"]
+dependencies = ["torch>=2.5", "tqdm>=4.60", "tomli>=2; python_version < '3.11'"]
 
 [tool.scikit-build]
 wheel.cmake = false

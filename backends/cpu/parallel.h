@@ -7,9 +7,9 @@
 
 namespace pestle::cpu {
 
-// Threads that parallel_for uses, the caller included. 0 means the number of cores.
-// Clamped to kMaxThreads; 0 means one per core.
 inline constexpr int kMaxThreads = 1024;
+// Threads that parallel_for uses, the caller included, kMaxThreads at most. 0 means the number of
+// cores.
 void set_threads(int count);
 int threads();
 

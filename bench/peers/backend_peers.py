@@ -30,7 +30,7 @@ def arguments(case):
     options |= {a.name: bool(options[a.name]) for a in op.of_role("attribute") if a.kind == "bool"}
     for arg in op.of_role("output"):
         allowed = "".join(arg.dtypes.values())
-        if case.has(arg.name) and "|" in allowed and not allowed.startswith("="):
+        if case.has(arg.name) and "|" in allowed:
             options[f"{arg.name}_dtype"] = DTYPES[case.tensors[arg.name]["dtype"]]
     return inputs, options
 

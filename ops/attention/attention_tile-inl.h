@@ -43,7 +43,6 @@ HWY_INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * 
 template <bool kAny = false>
 HWY_INLINE VF exp2_of(VF y) {
   if constexpr (kAny) y = hn::IfThenElse(hn::Gt(y, set(127)), set(127), y);
-  const simd::DI di;
   const VF low = set(-126.0f);
   const VF near = hn::IfThenElse(hn::Lt(y, low), low, y);
   const VF whole = hn::Round(near);
@@ -55,8 +54,14 @@ HWY_INLINE VF exp2_of(VF y) {
   p = hn::MulAdd(p, r, set(2.402264791e-1f));
   p = hn::MulAdd(p, r, set(6.931472028e-1f));
   p = hn::MulAdd(p, r, set(1.0f));
-  const auto power = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, whole), hn::Set(di, 127)));
-  return hn::IfThenZeroElse(hn::Lt(y, low), hn::Mul(p, hn::BitCast(DF(), power)));
+#if HWY_TARGET <= HWY_AVX3
+  const VF power = VF{_mm512_scalef_ps(p.raw, whole.raw)};
+#else
+  const simd::DI di;
+  const auto bits = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, whole), hn::Set(di, 127)));
+  const VF power = hn::Mul(p, hn::BitCast(DF(), bits));
+#endif
+  return hn::IfThenZeroElse(hn::Lt(y, low), power);
 }
 
 HWY_INLINE VF tanh_of(VF x) {
@@ -91,7 +96,10 @@ HWY_NOINLINE void product_block(const Product& p, int64_t m, int64_t n) {
   const float* HWY_RESTRICT b = p.b + n;
   float* HWY_RESTRICT sums = p.sums + m * kQueries + n;
   VF acc[kRows][V];
+  // Unrolled, or the sums would go through memory before and after.
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 6
     for (int v = 0; v < V; ++v) {
       acc[r][v] = kSums == Sums::kNew ? hn::Zero(d) : hn::Load(d, sums + r * kQueries + v * kLanes);
     }
@@ -117,7 +125,9 @@ HWY_NOINLINE void product_block(const Product& p, int64_t m, int64_t n) {
     }
   }
   const VF factor = set(p.factor);
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 6
     for (int v = 0; v < V; ++v) {
       const VF sum = kSums == Sums::kNew ? hn::Mul(acc[r][v], factor) : acc[r][v];
       hn::Store(sum, d, sums + r * kQueries + v * kLanes);
@@ -195,6 +205,23 @@ inline void load_tile(const TensorView& t, int64_t batch, int64_t head, int64_t 
   }
 }
 
+// A tile of k or v: where it lies if that will do, else a copy in `room`.
+struct TileRows {
+  const float* data;
+  int64_t stride;
+};
+inline TileRows tile_rows(const TensorView& t, int64_t batch, int64_t head, int64_t first,
+                          int64_t count, float* room) {
+  const char* at = AttentionInputs::row(t, batch, head, first);
+  const bool whole = t.shape[3] % kRows == 0 && count % kRows == 0;
+  if (t.dtype == DType::kF32 && whole && t.strides[3] == 1 &&
+      reinterpret_cast<uintptr_t>(at) % sizeof(float) == 0) {
+    return {reinterpret_cast<const float*>(at), t.strides[2]};
+  }
+  load_tile(t, batch, head, first, count, room);
+  return {room, round_up(t.shape[3], kRows)};
+}
+
 inline bool all_finite(const float* x, int64_t count) {
   const simd::DU du;
   auto largest = hn::Zero(du);
@@ -204,6 +231,13 @@ inline bool all_finite(const float* x, int64_t count) {
   uint32_t most = hn::GetLane(hn::MaxOfLanes(du, largest));
   for (; i < count; ++i) most = std::max(most, formats::bits_from_f32(x[i]) & 0x7FFFFFFFu);
   return most < 0x7F800000u;
+}
+
+inline bool all_finite(const TileRows& rows, int64_t count, int64_t columns) {
+  if (rows.stride == columns) return all_finite(rows.data, count * columns);
+  bool finite = true;
+  for (int64_t i = 0; i < count; ++i) finite &= all_finite(rows.data + i * rows.stride, columns);
+  return finite;
 }
 
 // A tile's queries: rows [first, first + count) of the heads that share one of k, head by head. Of

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -175,7 +176,10 @@ def test_a_compiled_wan_is_the_eager_one_for_any_length(server):
         text = succeed(server, flow).shown["report"]["text"][0]
         eager, fast = latent(server, f"wan{frames}"), latent(server, f"wan_fast{frames}")
         assert float((fast - eager).norm() / eager.norm()) < 1e-3
-        assert "2 x WanAttentionBlock" in text and "compiled 1 graphs (0 again)" in text
+        assert "2 x WanAttentionBlock" in text
+        # 0 the second time if ComfyUI ran the node again, which took the graph that was there.
+        graphs = "1" if frames == 5 else "[01]"
+        assert re.search(rf"compiled {graphs} graphs \(0 again\)", text), text
 
 
 def test_a_quantised_flux_compiles_with_pestles_kernels(server):

@@ -66,8 +66,9 @@ def test_the_age_counts_commits_of_device_code_alone(evidence, tmp_path, monkeyp
         (tmp_path / name).write_text(name)
         git("add", "-A")
         git("commit", "-qm", name)
-    rows = [{"part": part, "commit": git("rev-parse", "HEAD~3"), "complete": True, "failed": 0,
-             "gpu": {"name": "H200"}} for part in ("check", "wheel")]  # fmt: skip
+    machine = {"commit": git("rev-parse", "HEAD~3")}
+    row = {"machine": machine, "complete": True, "failed": 0, "gpu": {"name": "H200"}}
+    rows = [{"part": part, **row} for part in ("check", "wheel")]
     (tmp_path / "evidence.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.setattr(evidence, "ROOT", tmp_path)
     monkeypatch.setattr(evidence, "RESULTS", tmp_path / "evidence.jsonl")

@@ -96,7 +96,8 @@ def test_the_wheel_carries_the_command(tmp_path):
     assert [layer["format"] for layer in json.loads(run.stdout)["layers"]] == ["fp8", "fp8"]
     assert "pestle_cli" in run.stderr and "torch" not in run.stderr
     assert small.stat().st_size < model.stat().st_size / 3
-    refused = subprocess.run([*command, "quantize", model, small], capture_output=True, text=True)
+    other = tmp_path / "other.safetensors"
+    refused = subprocess.run([*command, "quantize", model, other], capture_output=True, text=True)
     assert refused.returncode == 11 and "\npestle: nothing says which format" in refused.stderr
     scripts = metadata.entry_points(group="console_scripts", name="pestle")
     assert [script.value for script in scripts] == ["pestle_cli:main"]

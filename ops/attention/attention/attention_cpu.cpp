@@ -45,9 +45,9 @@ class Tile {
 
   void add_keys(int64_t first, int64_t count) {
     const int64_t depth = in_.depth(), width = round_up(in_.value_depth(), kRows);
-    load_tile(in_.k, queries_.batch, queries_.key_head, first, count, keys_);
-    product<Sums::kNew>({.a = keys_,
-                         .a_row = round_up(depth, kRows),
+    const TileRows k = tile_rows(in_.k, queries_.batch, queries_.key_head, first, count, keys_);
+    product<Sums::kNew>({.a = k.data,
+                         .a_row = k.stride,
                          .a_step = 1,
                          .b = q_,
                          .sums = logits_,
@@ -57,16 +57,16 @@ class Tile {
                          .factor = Logits::factor(in_)});
     Logits(queries_, first, count, logits_).make();
     exponentials(count);
-    load_tile(in_.v, queries_.batch, queries_.key_head, first, count, keys_);
-    const Product values{.a = keys_,
+    const TileRows v = tile_rows(in_.v, queries_.batch, queries_.key_head, first, count, keys_);
+    const Product values{.a = v.data,
                          .a_row = 1,
-                         .a_step = width,
+                         .a_step = v.stride,
                          .b = logits_,
                          .sums = out_,
                          .m = width,
                          .k = count,
                          .n = queries_.lanes};
-    if (all_finite(keys_, count * width))
+    if (all_finite(v, count, width))
       product<Sums::kAdd>(values);
     else
       product<Sums::kAddSkippingZeros>(values);

@@ -13,8 +13,12 @@
 
 #include <cuda_fp16.h>
 
+#include <array>
+
+#include "backends/cuda/device/numeric/e2m1_pairs.cuh"
 #include "backends/cuda/device/tensor/any_tensor.cuh"
 #include "backends/cuda/host/launch.h"
+#include "backends/cuda/host/tensor_amax.h"
 #include "ops/gemm/epilogue/late_epilogue.h"
 #include "ops/gemm/linear/input_rows.h"
 
@@ -48,15 +52,11 @@ __device__ __forceinline__ __half2 half2_of(uint32_t bits) {
   return *reinterpret_cast<const __half2*>(&bits);
 }
 
-// Codes i and i + 4 of a word of E2M1 codes as f16. Their bits in the place of f16's exponent and
-// fraction are the value times 2^-14, subnormals included.
+// Codes i and i + 4 of a word of E2M1 codes as f16.
 template <int kCode>
 __device__ __forceinline__ __half2 e2m1_pair(uint32_t word) {
-  constexpr int kSize = 9 - 4 * kCode;   // from bits 4i to 4i + 2, to 9
-  constexpr int kSign = 12 - 4 * kCode;  // from bit 4i + 3, to 15
-  const uint32_t size = kSize >= 0 ? word << (kSize & 31) : word >> (-kSize & 31);
-  const uint32_t bits = (size & 0x0E000E00u) | ((word << kSign) & 0x80008000u);
-  return __hmul2(half2_of(bits), __float2half2_rn(16384.0f));
+  return __hmul2(half2_of(cuda::e2m1_pair_bits<kCode>(word)),
+                 __float2half2_rn(cuda::kE2m1PairUnit));
 }
 
 // Codes i and i + 4 of a word of integers 0 to 15, less `zero` (1024 more than it): 1024 + code is an
@@ -298,11 +298,36 @@ inline std::string refuse_weight_only(const Call& call, const WeightOnlyArgs& ar
     return "is for at most 16 rows of x; more have no CUDA kernel yet";
   if (has_input_act(call)) return "input_act: has no CUDA kernel yet; call that op first";
   if (weight.shape[1] % 16 != 0) return "K must be a multiple of 32";
-  const bool apart = weight.shape[0] <= 1 || weight.strides[0] % 16 == 0;
-  if ((weight.shape[1] > 1 && weight.strides[1] != 1) || !apart ||
-      reinterpret_cast<uintptr_t>(weight.data) % 16 != 0)
-    return "weight needs dense rows that are 16 bytes apart and begin at a multiple of 16";
-  return "";
+  return cuda::refuse_unaligned("weight", weight);
+}
+
+// The two implementations of an op: the product, and its second pass for pairs, gate and beta.
+// kRefuse(call) is why the product can't be made, whatever its epilogue.
+template <std::string (*kRefuse)(const Call&)>
+struct WeightOnlyRefusals {
+  static std::string product(const Call& call, const Machine&) {
+    return wants_late(call) ? refuse_late(call) : kRefuse(call);
+  }
+  static std::string late(const Call& call, const Machine& machine) {
+    const std::string why = refuse_without_late(call, machine);
+    return why.empty() ? kRefuse(call) : why;
+  }
+};
+
+template <std::string (*kRefuse)(const Call&)>
+constexpr std::array<Impl, 2> weight_only_impls(const char* few_rows, const char* late,
+                                                Status (*run)(const Call&)) {
+  return {Impl{.id = few_rows,
+               .device = DeviceType::kCuda,
+               .min_compute_capability = 80,
+               .refuses = WeightOnlyRefusals<kRefuse>::product,
+               .run = run},
+          Impl{.id = late,
+               .device = DeviceType::kCuda,
+               .min_compute_capability = 80,
+               .refuses = WeightOnlyRefusals<kRefuse>::late,
+               .run = run_late_on_cuda,
+               .workspace = PESTLE_LATE_BYTES}};
 }
 
 #ifdef __CUDACC__

@@ -7,9 +7,11 @@
 // Numerics E2M1 times 2^-14 is an f16 number of the same bits; eight products of such with values of b
 //          are multiples of 2^-16 below 2^-5, which f16 adds exactly. A block's two such sums times its
 //          scales, and all that follows, is f32: lanes by blocks, then a tree over the warp.
+// Nibbles  both operands have the same order, on which a sum of products does not depend.
 // Needs    K % 32 == 0, rows and batches of codes 16 bytes apart, scales plain or swizzled (else _any).
 #include <cuda_fp16.h>
 
+#include "backends/cuda/device/numeric/e2m1_pairs.cuh"
 #include "backends/cuda/device/numeric/fp8.cuh"
 #include "backends/cuda/device/tensor/any_tensor.cuh"
 #include "backends/cuda/host/launch.h"
@@ -26,7 +28,6 @@ constexpr int kScaleA = arg_index(spec, "scale_a");
 constexpr int kScaleB = arg_index(spec, "scale_b");
 constexpr int kAlpha = arg_index(spec, "alpha");
 constexpr int kOut = arg_index(spec, "out");
-constexpr int kNibbles = arg_index(spec, "nibbles");
 constexpr int kScaleLayout = arg_index(spec, "scale_layout");
 
 constexpr int kWarps = 8;
@@ -35,7 +36,6 @@ constexpr int kRows = kWarps * kWarpRows;  // of a CTA
 constexpr int kChunk = 16384;              // columns of b in shared memory
 constexpr int kUnit = 32;                  // codes of a lane and step
 constexpr int kBlock = formats::kNvfp4Block;
-constexpr float kCodeUnit = 16384;  // a code's bits as f16 are its value times 2^-14
 
 // Scales of all batches; a byte a block.
 struct Scales {
@@ -72,21 +72,12 @@ struct Job {
   int64_t row_groups;  // CTAs of a batch
 };
 
-// Codes i and i + 4 of a word, i = 0 to 3, as f16: their values times 2^-14.
-template <int kCode>
-__device__ __forceinline__ uint32_t pair_of(uint32_t word) {
-  constexpr int kSize = 9 - 4 * kCode;   // from exponent and fraction, bits 4i to 4i + 2, to 9
-  constexpr int kSign = 12 - 4 * kCode;  // from the sign, bit 4i + 3, to 15
-  const uint32_t size = kSize >= 0 ? word << (kSize & 31) : word >> (-kSize & 31);
-  return (size & 0x0E000E00u) | ((word << kSign) & 0x80008000u);
-}
-
 __device__ __forceinline__ __half2 as_half2(uint32_t bits) {
   return *reinterpret_cast<const __half2*>(&bits);
 }
 
 __device__ __forceinline__ uint32_t value_pair(uint32_t bits) {
-  const __half2 value = __hmul2(as_half2(bits), __float2half2_rn(kCodeUnit));
+  const __half2 value = __hmul2(as_half2(bits), __float2half2_rn(cuda::kE2m1PairUnit));
   return *reinterpret_cast<const uint32_t*>(&value);
 }
 
@@ -106,8 +97,9 @@ __device__ void decode_vector(const Job& job, int64_t batch, int64_t column, int
     uint4* to = vector.pairs + unit / 32 * 128 + unit % 32;
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
-      to[w * 32] = make_uint4(value_pair(pair_of<0>(all[w])), value_pair(pair_of<1>(all[w])),
-                              value_pair(pair_of<2>(all[w])), value_pair(pair_of<3>(all[w])));
+      to[w * 32] = make_uint4(
+          value_pair(cuda::e2m1_pair_bits<0>(all[w])), value_pair(cuda::e2m1_pair_bits<1>(all[w])),
+          value_pair(cuda::e2m1_pair_bits<2>(all[w])), value_pair(cuda::e2m1_pair_bits<3>(all[w])));
     }
     const uint8_t* scales = job.scale_b.at(batch, 0, (column + unit * kUnit) / kBlock);
     vector.factors[2 * unit] = cuda::e4m3_value(scales[0]);
@@ -117,10 +109,10 @@ __device__ void decode_vector(const Job& job, int64_t batch, int64_t column, int
 
 // Eight codes times values of b, onto `sum`.
 __device__ __forceinline__ __half2 add_word(uint32_t word, const uint4& values, __half2 sum) {
-  sum = __hfma2(as_half2(pair_of<0>(word)), as_half2(values.x), sum);
-  sum = __hfma2(as_half2(pair_of<1>(word)), as_half2(values.y), sum);
-  sum = __hfma2(as_half2(pair_of<2>(word)), as_half2(values.z), sum);
-  return __hfma2(as_half2(pair_of<3>(word)), as_half2(values.w), sum);
+  sum = __hfma2(as_half2(cuda::e2m1_pair_bits<0>(word)), as_half2(values.x), sum);
+  sum = __hfma2(as_half2(cuda::e2m1_pair_bits<1>(word)), as_half2(values.y), sum);
+  sum = __hfma2(as_half2(cuda::e2m1_pair_bits<2>(word)), as_half2(values.z), sum);
+  return __hfma2(as_half2(cuda::e2m1_pair_bits<3>(word)), as_half2(values.w), sum);
 }
 
 // A lane's share of one step: of each of the warp's rows 32 codes and two scales.
@@ -162,14 +154,14 @@ struct Step {
   }
 };
 
-__device__ void store_sum(const Job& job, int64_t batch, int64_t row, float sum) {
+// Row `row` of out, of the warp's lanes' sums. `alpha` is null for 1.
+__device__ void store_sum(const cuda::AnyTensor& out, const char* alpha, int64_t batch, int64_t row,
+                          bool inside, float sum) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
-  if (threadIdx.x % 32 != 0 || row >= job.rows) return;
-  const float alpha =
-      job.alpha == nullptr ? 1 : __uint_as_float(cuda::AnyTensor::bits(job.alpha, 4));
-  const char* to = job.out.data + batch * job.out.strides[0] + row * job.out.strides[1];
-  job.out.store(const_cast<char*>(to), sum * alpha);
+  if (threadIdx.x % 32 != 0 || !inside) return;
+  const float by = alpha == nullptr ? 1 : __uint_as_float(cuda::AnyTensor::bits(alpha, 4));
+  out.store(out.data + batch * out.strides[0] + row * out.strides[1], sum * by);
 }
 
 __global__ void __launch_bounds__(kWarps * 32) gemv_rows(Job job) {
@@ -197,7 +189,10 @@ __global__ void __launch_bounds__(kWarps * 32) gemv_rows(Job job) {
     }
   }
 #pragma unroll
-  for (int r = 0; r < kWarpRows; ++r) store_sum(job, batch, first + r, sums[r] * kCodeUnit);
+  for (int r = 0; r < kWarpRows; ++r) {
+    store_sum(job.out, job.alpha, batch, first + r, first + r < job.rows,
+              sums[r] * cuda::kE2m1PairUnit);
+  }
 }
 
 // Any strides: a block of 16 a lane, each code and scale a byte.
@@ -239,21 +234,12 @@ __global__ void __launch_bounds__(kWarps * 32) gemv_any(AnyJob job) {
     sum += products *
            (job.scale(job.scale_a, batch, row, block) * job.scale(job.scale_b, batch, 0, block));
   }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
-  if (threadIdx.x % 32 != 0) return;
-  const float alpha =
-      job.alpha == nullptr ? 1 : __uint_as_float(cuda::AnyTensor::bits(job.alpha, 4));
-  char* to = job.out.data + batch * job.out.strides[0] + row * job.out.strides[1];
-  job.out.store(to, sum * alpha);
+  store_sum(job.out, job.alpha, batch, row, true, sum);
 }
 
 const char* alpha_of(const Call& call) {
   return call.has(kAlpha) ? call.tensor(kAlpha).as<char>() : nullptr;
 }
-
-// Both operands are in the same order of nibbles, and a sum does not depend on it.
-static_assert(kNibbles > 0);
 
 bool apart_by(const TensorView& t, int64_t bytes) {
   for (int d = 0; d + 1 < t.rank; ++d) {

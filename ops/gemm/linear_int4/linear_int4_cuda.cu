@@ -59,13 +59,6 @@ std::string refuse_product(const Call& call) {
     return "scale must begin at a multiple of 4 bytes";
   return "";
 }
-std::string refuses(const Call& call, const Machine&) {
-  return wants_late(call) ? refuse_late(call) : refuse_product(call);
-}
-std::string refuses_late(const Call& call, const Machine& machine) {
-  const std::string why = refuse_without_late(call, machine);
-  return why.empty() ? refuse_product(call) : why;
-}
 
 Status run(const Call& call) {
   const TensorView& scale = call.tensor(kScale);
@@ -84,19 +77,8 @@ Status run(const Call& call) {
   return run_weight_only(call, "linear_int4_few_rows", kArgs, format);
 }
 
-constexpr Impl kImpls[] = {
-    {.id = "cuda/linear_int4_few_rows",
-     .device = DeviceType::kCuda,
-     .min_compute_capability = 80,
-     .refuses = refuses,
-     .run = run},
-    {.id = "cuda/linear_int4_late",
-     .device = DeviceType::kCuda,
-     .min_compute_capability = 80,
-     .refuses = refuses_late,
-     .run = run_late_on_cuda,
-     .workspace = PESTLE_LATE_BYTES},
-};
+constexpr auto kImpls =
+    weight_only_impls<refuse_product>("cuda/linear_int4_few_rows", "cuda/linear_int4_late", run);
 
 }  // namespace
 

@@ -40,19 +40,7 @@ struct Mxfp4 {
 
 std::string refuse_product(const Call& call) {
   if (std::string why = refuse_weight_only(call, kArgs); !why.empty()) return why;
-  const TensorView& scale = call.tensor(kScale);
-  const bool swizzled = call.integer(kScaleLayout) == 0;
-  const bool dense = scale.shape[1] <= 1 || scale.strides[1] == 1;
-  const bool whole = !swizzled || scale.shape[0] <= 1 || scale.strides[0] == scale.shape[1];
-  if (dense && whole) return "";
-  return "scale needs dense rows, swizzled without gaps between them";
-}
-std::string refuses(const Call& call, const Machine&) {
-  return wants_late(call) ? refuse_late(call) : refuse_product(call);
-}
-std::string refuses_late(const Call& call, const Machine& machine) {
-  const std::string why = refuse_without_late(call, machine);
-  return why.empty() ? refuse_product(call) : why;
+  return cuda::refuse_scale_strides("scale", call.tensor(kScale), call.integer(kScaleLayout) == 0);
 }
 
 Status run(const Call& call) {
@@ -63,19 +51,8 @@ Status run(const Call& call) {
   return run_weight_only(call, "linear_mxfp4_few_rows", kArgs, format);
 }
 
-constexpr Impl kImpls[] = {
-    {.id = "cuda/linear_mxfp4_few_rows",
-     .device = DeviceType::kCuda,
-     .min_compute_capability = 80,
-     .refuses = refuses,
-     .run = run},
-    {.id = "cuda/linear_mxfp4_late",
-     .device = DeviceType::kCuda,
-     .min_compute_capability = 80,
-     .refuses = refuses_late,
-     .run = run_late_on_cuda,
-     .workspace = PESTLE_LATE_BYTES},
-};
+constexpr auto kImpls =
+    weight_only_impls<refuse_product>("cuda/linear_mxfp4_few_rows", "cuda/linear_mxfp4_late", run);
 
 }  // namespace
 

@@ -49,19 +49,11 @@ std::string refuse_product(const Call& call) {
   if (std::string why = refuse_weight_only(call, kArgs); !why.empty()) return why;
   const TensorView& scale = call.tensor(kScale);
   const bool swizzled = call.integer(kScaleLayout) == 0;
-  const bool dense = scale.shape[1] <= 1 || scale.strides[1] == 1;
-  const int64_t step = scale.shape[0] <= 1 ? 0 : scale.strides[0];
-  if (dense && reinterpret_cast<uintptr_t>(scale.data) % 2 == 0 &&
-      (swizzled ? step == 0 || step == scale.shape[1] : step % 2 == 0))
-    return "";
-  return "scale needs dense rows at even addresses, swizzled without gaps between them";
-}
-std::string refuses(const Call& call, const Machine&) {
-  return wants_late(call) ? refuse_late(call) : refuse_product(call);
-}
-std::string refuses_late(const Call& call, const Machine& machine) {
-  const std::string why = refuse_without_late(call, machine);
-  return why.empty() ? refuse_product(call) : why;
+  // Two neighbours are read at once.
+  const bool odd = reinterpret_cast<uintptr_t>(scale.data) % 2 != 0 ||
+                   (!swizzled && scale.shape[0] > 1 && scale.strides[0] % 2 != 0);
+  return odd ? "scale needs rows at even addresses"
+             : cuda::refuse_scale_strides("scale", scale, swizzled);
 }
 
 Status run(const Call& call) {
@@ -76,19 +68,8 @@ Status run(const Call& call) {
   return run_weight_only(call, "linear_nvfp4_few_rows", kArgs, format);
 }
 
-constexpr Impl kImpls[] = {
-    {.id = "cuda/linear_nvfp4_few_rows",
-     .device = DeviceType::kCuda,
-     .min_compute_capability = 80,
-     .refuses = refuses,
-     .run = run},
-    {.id = "cuda/linear_nvfp4_late",
-     .device = DeviceType::kCuda,
-     .min_compute_capability = 80,
-     .refuses = refuses_late,
-     .run = run_late_on_cuda,
-     .workspace = PESTLE_LATE_BYTES},
-};
+constexpr auto kImpls =
+    weight_only_impls<refuse_product>("cuda/linear_nvfp4_few_rows", "cuda/linear_nvfp4_late", run);
 
 }  // namespace
 

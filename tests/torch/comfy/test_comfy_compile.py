@@ -276,7 +276,7 @@ def test_warm_ups_are_told_and_what_they_compiled_is_compared(model):
 ANOTHER = """
 import json, sys, torch
 sys.path.insert(0, {tests!r})
-from conftest import Model
+from comfy_models import Model
 from pestle.comfy import CompiledModel, CompileSettings
 torch.manual_seed(0)
 model, x = Model(2).eval(), torch.ones(1, 6, 4)

@@ -37,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--ncu", action="store_true", help="Nsight Compute's, in ncu_reports/")
     made.add_argument("--device", help="cuda, cpu [default: cuda if there is one]")
     made.add_argument("--seed", type=int, help="of the data [default: a secret one]")
+    made.add_argument("--no-timing", action="store_true", help="check, and time nothing")
     made.add_argument("--seconds", type=float, default=1.0, help="of timing for each test")
     made.add_argument("--timeout", type=float, default=120.0, help="seconds for one answer")
     return made
@@ -85,7 +86,7 @@ def _one(
     done.correctness_tests = running.correctness(
         backend, tests, args.device, args.seed, args.timeout
     )
-    if done.all_correct:
+    if done.all_correct and not args.no_timing:
         done.performance_tests = running.performance(
             backend, tests, args.device, args.seconds, args.timeout
         )
@@ -135,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"NVFP4 GEMV, suite {args.suite}, on {args.device or where}")
     print(f"   Backends: {', '.join(b.name for b in backends)}; reference: {args.reference}")
     reference: dict[str, float] = {}
-    if args.reference not in [b.name for b in backends]:
+    if args.reference not in [b.name for b in backends] and not args.no_timing:
         own = BACKENDS[args.reference]
         for p in running.performance(own, tests, args.device, args.seconds, args.timeout):
             if p.successfully_ran:
