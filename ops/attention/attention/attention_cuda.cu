@@ -1,11 +1,11 @@
 // attention on CUDA.
-// Map      cuda/attention_tiles: bf16 and f16, heads of up to 256 columns in steps of 8, by mma.sync
+// Map      cuda/attention_tiles: heads of up to 256 columns in steps of 8, by mma.sync
 //          (ops/attention/sm80/attention_tiles.cuh).
 //          cuda/attention_any: a warp a query, any dtype, depth, stride and alignment
 //          (ops/attention/sm80/attention_row.cuh).
 // Traffic  q and out once; k and v once for each 128 (64) rows of a group of heads, from the L2 where
 //          it holds them.
-// Numerics f32 logits, exponentials and sums; exponentials of 16-bit inputs rounded to their dtype
+// Numerics f32 logits, exponentials and sums (f32 inputs in tf32 parts); exponentials of 16-bit inputs rounded to their dtype
 //          before they multiply v. The same bits in every run.
 #include "backends/cuda/host/launch.h"
 #include "ops/attention/attention/attention_spec.h"
@@ -62,10 +62,18 @@ bool lies_at_elements(const TensorView& t) {
   return reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(dtype_bytes(t.dtype)) == 0;
 }
 
-std::string refuses_tiles(const Call& call, const Machine&) {
+// Tiles of f32 heads of more than 128 columns want 130 KiB of shared memory.
+bool has_large_blocks(const Machine& machine) {
+  const int cc = machine.compute_capability;
+  return cc == 80 || cc == 87 || (cc >= 90 && cc < 120);
+}
+
+std::string refuses_tiles(const Call& call, const Machine& machine) {
   const AttentionInputs in = attention_inputs<spec>(call);
   const TensorView& out = call.tensor(kOut);
-  if (in.q.dtype == DType::kF32) return "q is f32; takes bf16 and f16";
+  if (in.q.dtype == DType::kF32 && std::max(in.depth(), in.value_depth()) > 128 &&
+      !has_large_blocks(machine))
+    return "f32 heads of more than 128 columns need 130 KiB of shared memory a block";
   std::string why = refuse_attention_sizes(in);
   if (why.empty()) why = refuse_columns("D", in.depth());
   if (why.empty()) why = refuse_columns("Dv", in.value_depth());
@@ -84,8 +92,11 @@ std::string refuses_tiles(const Call& call, const Machine&) {
 
 Status run_tiles(const Call& call) {
   const AttentionJob job = attention_job(call);
-  return job.call.q.dtype == DType::kBF16 ? start_attention_tiles_bf16(call, job)
-                                          : start_attention_tiles_f16(call, job);
+  switch (job.call.q.dtype) {
+    case DType::kBF16: return start_attention_tiles_bf16(call, job);
+    case DType::kF16: return start_attention_tiles_f16(call, job);
+    default: return start_attention_tiles_f32(call, job);
+  }
 }
 
 std::string refuses_any(const Call& call, const Machine&) {

@@ -1,4 +1,4 @@
-// Attention of bf16 and f16 by mma.sync and cp.async, for every GPU from sm_80 on.
+// Attention of bf16, f16 and f32 by mma.sync and cp.async, for every GPU from sm_80 on.
 //
 // Map      A row is a query and one of the heads that share a head of k: row r of such a group is
 //          query r / group, so that few queries of many heads fill a tile too. A block of 4 warps
@@ -12,10 +12,13 @@
 // Numerics Products of 16-bit elements summed in f32; exponentials by 2^x with the scale folded in,
 //          rounded to q's dtype for the second product (of f16 2^15 times as large, since f16 ends
 //          at 2^-24), their sum in f32 unrounded.
+//          f32: products of tf32 parts, high x high + high x low + low x high, an error of 2^-21 at
+//          most; sums of a tile begun anew and added in f32.
 // Numbers  Keys that a row does not see have an exponential of 0, which an infinity or NaN of v turns
 //          into NaN. So a row whose sums are not finite though that of its exponentials is, is made
 //          again by attention_row; so is one whose logits are so large (2^22) that folding the scale
-//          in loses what it should keep.
+//          in loses what it should keep. Parts of an f32 infinity are NaN, so there a NaN is made again
+//          always.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -38,13 +41,17 @@ struct Config {
   static constexpr Kind kKind = kKindOf;
   static constexpr int kColumns = kColumnsOf;  // of q, k, v at most, in steps of 16
   static constexpr bool kGeneral = kGeneralOf;
-  static constexpr int kRowBytes = kColumns <= 64    ? 128
-                                   : kColumns <= 128 ? 256
-                                                     : 512;  // in shared memory
-  static constexpr int kBlocks = kColumns <= 128 ? 2 : 1;    // of 16 rows, a warp
+  static constexpr bool kF32 = kKind == Kind::kTf32;
+  static constexpr int kBytes = kF32 ? 4 : 2;  // of an element
+  static constexpr int kRowBytes = (kColumns <= 64 ? 64 : kColumns <= 128 ? 128 : 256) * kBytes;
+  static constexpr int kOfChunk = 16 / kBytes;              // elements
+  static constexpr int kUnits = kColumns * kBytes / 32;     // of one instruction
+  static constexpr int kBlocks = kRowBytes <= 256 ? 2 : 1;  // of 16 rows, a warp
   static constexpr int kWarpRows = 16 * kBlocks;
   static constexpr int kRows = kWarpRows * kWarps;
-  static constexpr int kKeys = kColumns <= (kGeneral ? 64 : 128) ? 64 : 32;
+  static constexpr int kKeys = kF32                                ? (kColumns <= 128 ? 32 : 16)
+                               : kColumns <= (kGeneral ? 64 : 128) ? 64
+                                                                   : 32;
   static constexpr int kQBytes = kRows * kRowBytes;
   static constexpr int kTileBytes = kKeys * kRowBytes;
   static constexpr int kStageBytes = 2 * kTileBytes;  // k, then v
@@ -65,6 +72,8 @@ struct Kernel {
   static constexpr int kOutEights = C::kColumns / 8;
   static constexpr float kShift = C::kKind == Kind::kF16 ? 15 : 0;
   static constexpr float kSafe = 0x1p22f;
+  // Makes the parts of subnormal values normal; what then is infinite is made again.
+  static constexpr float kOfValues = C::kF32 ? 0x1p40f : 1;
 
   const AttentionJob& job;
   const AttentionCall& c;
@@ -75,7 +84,8 @@ struct Kernel {
   float logits[C::kBlocks][kEights][4];
   float out[C::kBlocks][kOutEights][4];
   float largest[C::kBlocks][2], sum[C::kBlocks][2];
-  unsigned unsafe = 0;  // bit 2 * block + half
+  float kept[C::kBlocks][2];  // of what was summed up before the tile
+  unsigned unsafe = 0;        // bit 2 * block + half
 
   __device__ Kernel(const AttentionJob& j, uint32_t shared)
       : job(j),
@@ -98,12 +108,7 @@ struct Kernel {
     for (int i = 0; i < C::kBlocks; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h) largest[i][h] = -INFINITY, sum[i][h] = 0;
-#pragma unroll
-    for (int i = 0; i < C::kBlocks; ++i)
-#pragma unroll
-      for (int n = 0; n < kOutEights; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) out[i][n][e] = 0;
+    clear(out);
   }
 
   __device__ int query_of(int row) const { return row / c.group; }
@@ -136,10 +141,10 @@ struct Kernel {
   }
   __device__ void copy_queries() const {
     const int chunk = threadIdx.x % kChunks, line = threadIdx.x / kChunks;
-    if (chunk >= C::kColumns / 8) return;
+    if (chunk >= C::kColumns / C::kOfChunk) return;
 #pragma unroll 1
     for (int r = line; r < C::kRows; r += kLines) {
-      const bool inside = row0 + r < rows && chunk * 8 < c.depth;
+      const bool inside = row0 + r < rows && chunk * C::kOfChunk < c.depth;
       const int row = inside ? row0 + r : 0;
       copy_async(memory + place(r, chunk),
                  c.q.at(batch, head_of(row), query_of(row)) + (inside ? chunk * 16 : 0),
@@ -150,9 +155,9 @@ struct Kernel {
   __device__ void copy_tile(uint32_t to, const AttentionRows& t, int columns, int first,
                             int end) const {
     const int chunk = threadIdx.x % kChunks, line = threadIdx.x / kChunks;
-    if (chunk >= C::kColumns / 8) return;
+    if (chunk >= C::kColumns / C::kOfChunk) return;
     const char* from = t.at(batch, key_head, first + line) + chunk * 16;
-    const int left = chunk * 8 < columns ? end - first - line : 0;
+    const int left = chunk * C::kOfChunk < columns ? end - first - line : 0;
 #pragma unroll
     for (int i = 0; i < C::kKeys / kLines; ++i) {
       copy_async(to + place(line + i * kLines, chunk), from, i * kLines < left ? 16 : 0);
@@ -167,17 +172,22 @@ struct Kernel {
 
   // ---- products ----
 
-  __device__ void multiply_keys(uint32_t k) {
-    const uint32_t a_at = memory + place(warp * C::kWarpRows + lane % 16, lane / 16);
-    const uint32_t b_at = k + place(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  template <int kCount>
+  __device__ static void clear(float (&t)[C::kBlocks][kCount][4]) {
 #pragma unroll
     for (int i = 0; i < C::kBlocks; ++i)
 #pragma unroll
-      for (int n = 0; n < kEights; ++n)
+      for (int n = 0; n < kCount; ++n)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) logits[i][n][e] = 0;
+        for (int e = 0; e < 4; ++e) t[i][n][e] = 0;
+  }
+  // Calls f(unit, a of 16 rows each block, pair of eights of keys, b of both).
+  template <class F>
+  __device__ void for_keys(uint32_t k, F f) const {
+    const uint32_t a_at = memory + place(warp * C::kWarpRows + lane % 16, lane / 16);
+    const uint32_t b_at = k + place(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
-    for (int unit = 0; unit < C::kColumns / 16; ++unit) {
+    for (int unit = 0; unit < C::kUnits; ++unit) {
       uint32_t a[C::kBlocks][4];
 #pragma unroll
       for (int i = 0; i < C::kBlocks; ++i)
@@ -189,15 +199,96 @@ struct Kernel {
         warp::load_fragments<false>((b_at ^ (unit * 32)) + n * 16 * C::kRowBytes, b[0], b[1], b[2],
                                     b[3]);
 #pragma unroll
-        for (int i = 0; i < C::kBlocks; ++i) {
-          warp::multiply<C::kKind>(logits[i][2 * n], a[i][0], a[i][1], a[i][2], a[i][3], b[0],
-                                   b[1]);
-          warp::multiply<C::kKind>(logits[i][2 * n + 1], a[i][0], a[i][1], a[i][2], a[i][3], b[2],
-                                   b[3]);
-        }
+        for (int i = 0; i < C::kBlocks; ++i) f(i, n, a[i], b);
       }
     }
   }
+  __device__ static void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    warp::multiply<C::kKind>(d, a[0], a[1], a[2], a[3], b0, b1);
+  }
+  __device__ void multiply_keys(uint32_t k) {
+    clear(logits);
+    if constexpr (C::kF32) {
+      multiply_f32_keys(k);
+    } else {
+      for_keys(k, [&](int i, int n, const uint32_t(&a)[4], const uint32_t(&b)[4]) {
+        multiply(logits[i][2 * n], a, b[0], b[1]);
+        multiply(logits[i][2 * n + 1], a, b[2], b[3]);
+      });
+    }
+  }
+
+  // ---- f32: products of high and low parts, without those of two low ones ----
+
+  struct Parts {
+    uint32_t high[4], low[4];
+    __device__ explicit Parts(const uint32_t (&w)[4]) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const warp::Tf32Parts p = warp::tf32_parts(w[e]);
+        high[e] = p.high;
+        low[e] = p.low;
+      }
+    }
+  };
+  // What is small has sums of its own: tensor cores cut off what lies below a sum's last bit.
+  __device__ void multiply_f32_keys(uint32_t k) {
+    float small[C::kBlocks][kEights][4];
+    clear(small);
+    for_keys(k, [&](int i, int n, const uint32_t(&a_words)[4], const uint32_t(&b_words)[4]) {
+      const Parts a(a_words), b(b_words);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        multiply(small[i][2 * n + j], a.low, b.high[2 * j], b.high[2 * j + 1]);
+        multiply(small[i][2 * n + j], a.high, b.low[2 * j], b.low[2 * j + 1]);
+        multiply(logits[i][2 * n + j], a.high, b.high[2 * j], b.high[2 * j + 1]);
+      }
+    });
+#pragma unroll
+    for (int i = 0; i < C::kBlocks; ++i)
+#pragma unroll
+      for (int n = 0; n < kEights; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) logits[i][n][e] += small[i][n][e];
+  }
+  // Sums of a tile are begun anew. Of eight keys an instruction takes first the even ones, then the
+  // odd ones, as the exponentials lie in registers.
+  __device__ void multiply_f32_values(uint32_t v) {
+    const int even = lane % 4 * 2, chunk = lane / 16;
+    const uint32_t in_chunk = v + lane / 4 % 4 * 4;
+    const uint32_t at[2] = {in_chunk + place(even, chunk), in_chunk + place(even + 1, chunk)};
+#pragma unroll
+    for (int n = 0; n < kOutEights; ++n) {
+      float added[C::kBlocks][1][4];
+      clear(added);
+#pragma unroll
+      for (int unit = 0; unit < kEights; ++unit) {
+        warp::Tf32Parts b[2];
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          b[j] = warp::tf32_parts(__float_as_uint(
+              kOfValues *
+              __uint_as_float(warp::load_word((at[j] ^ (n * 32)) + unit * 8 * C::kRowBytes))));
+#pragma unroll
+        for (int i = 0; i < C::kBlocks; ++i) {
+          const float(&p)[4] = logits[i][unit];
+          const uint32_t words[4] = {__float_as_uint(p[0]), __float_as_uint(p[2]),
+                                     __float_as_uint(p[1]), __float_as_uint(p[3])};
+          const Parts a(words);
+          multiply(added[i][0], a.low, b[0].high, b[1].high);
+          multiply(added[i][0], a.high, b[0].low, b[1].low);
+          multiply(added[i][0], a.high, b[0].high, b[1].high);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < C::kBlocks; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          out[i][n][e] = fmaf(out[i][n][e], kept[i][e / 2], added[i][0][e]);
+    }
+  }
+
+  // ---- 16 bits ----
 
   __device__ static uint32_t pack(float low, float high) {
     using Pair = std::conditional_t<C::kKind == Kind::kBf16, __nv_bfloat162, __half2>;
@@ -209,6 +300,12 @@ struct Kernel {
     return *reinterpret_cast<const uint32_t*>(&pair);
   }
   __device__ void multiply_values(uint32_t v) {
+    if constexpr (C::kF32)
+      multiply_f32_values(v);
+    else
+      multiply_16_bit_values(v);
+  }
+  __device__ void multiply_16_bit_values(uint32_t v) {
     const uint32_t b_at = v + place(lane % 16, lane / 16);
 #pragma unroll
     for (int unit = 0; unit < C::kKeys / 16; ++unit) {
@@ -227,9 +324,8 @@ struct Kernel {
                                    b[3]);
 #pragma unroll
         for (int i = 0; i < C::kBlocks; ++i) {
-          warp::multiply<C::kKind>(out[i][2 * n], a[i][0], a[i][1], a[i][2], a[i][3], b[0], b[1]);
-          warp::multiply<C::kKind>(out[i][2 * n + 1], a[i][0], a[i][1], a[i][2], a[i][3], b[2],
-                                   b[3]);
+          multiply(out[i][2 * n], a[i], b[0], b[1]);
+          multiply(out[i][2 * n + 1], a[i], b[2], b[3]);
         }
       }
     }
@@ -300,7 +396,6 @@ struct Kernel {
   }
   // Logits to exponentials; what was summed up before goes by the new largest logit.
   __device__ void make_exponentials() {
-    float kept[C::kBlocks][2];
     bool changed = false;
 #pragma unroll
     for (int i = 0; i < C::kBlocks; ++i)
@@ -328,15 +423,15 @@ struct Kernel {
           }
         sum[i][h] = fmaf(sum[i][h], kept[i][h], added);
       }
-    if (__any_sync(kAllLanes, changed)) scale_out(kept);
+    if (!C::kF32 && __any_sync(kAllLanes, changed)) scale_out();
   }
-  __device__ void scale_out(const float (&by)[C::kBlocks][2]) {
+  __device__ void scale_out() {
 #pragma unroll
     for (int i = 0; i < C::kBlocks; ++i)
 #pragma unroll
       for (int n = 0; n < kOutEights; ++n)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) out[i][n][e] *= by[i][e / 2];
+        for (int e = 0; e < 4; ++e) out[i][n][e] *= kept[i][e / 2];
   }
 
   // ---- results ----
@@ -355,7 +450,7 @@ struct Kernel {
       total = total * part + quick_exp2(sink - base);
     }
     *lse = total == 0 ? -INFINITY : (base + log2f(total)) * kLn2;
-    return total == 0 ? 0 : part / total;
+    return total == 0 ? 0 : part / total * (1 / kOfValues);
   }
   __device__ bool is_finite(int i, int h) const {
     float zero = 0;
@@ -365,15 +460,17 @@ struct Kernel {
       for (int e = 0; e < 2; ++e) zero = fmaf(out[i][n][2 * h + e], 0.0f, zero);
     return zero == 0;
   }
+  __device__ void clear_row(int i, int h) {
+#pragma unroll
+    for (int n = 0; n < kOutEights; ++n) out[i][n][2 * h] = out[i][n][2 * h + 1] = 0;
+  }
   template <class Store>
   __device__ void store_columns(int i, int h, float factor, Store store) const {
 #pragma unroll
     for (int n = 0; n < kOutEights; ++n) {
       const int column = n * 8 + lane % 4 * 2;
-      // A factor of 0: nothing is seen, and v may have been anything.
       if (column < c.value_depth)
-        store(column, factor == 0 ? 0 : out[i][n][2 * h] * factor,
-              factor == 0 ? 0 : out[i][n][2 * h + 1] * factor);
+        store(column, out[i][n][2 * h] * factor, out[i][n][2 * h + 1] * factor);
     }
   }
   __device__ void store_row(int i, int h, char* to, float factor) const {
@@ -403,15 +500,17 @@ struct Kernel {
         float total = sum[i][h];
         total += __shfl_xor_sync(kAllLanes, total, 1);
         total += __shfl_xor_sync(kAllLanes, total, 2);
-        const bool wrong =
-            (unsafe >> (2 * i + h) & 1) != 0 || (total != 0 && total == total && !is_finite(i, h));
+        const bool is_nan = total != total;
+        const bool wrong = (unsafe >> (2 * i + h) & 1) != 0 || (C::kF32 && is_nan) ||
+                           (total != 0 && !is_nan && !is_finite(i, h));
         const unsigned wrong_lanes = __ballot_sync(kAllLanes, wrong && row < rows);
         const bool redo = (wrong_lanes >> (lane & ~3) & 15) != 0;
         again |= __reduce_or_sync(kAllLanes, redo ? 1u << r : 0);
         if (row >= rows || redo) continue;
+        if (total == 0) clear_row(i, h);  // nothing is seen, and v may have been anything
         float lse;
         const float factor = finish_row(largest[i][h], total, head_of(row), &lse);
-        store_row(i, h, job.out.at(batch, head_of(row), query_of(row)), total == 0 ? 0 : factor);
+        store_row(i, h, job.out.at(batch, head_of(row), query_of(row)), factor);
         if (job.lse.present() && lane % 4 == 0)
           *reinterpret_cast<float*>(job.lse.at(batch, head_of(row), query_of(row))) = lse;
       }

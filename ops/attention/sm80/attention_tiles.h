@@ -9,5 +9,6 @@ struct AttentionJob;
 
 Status start_attention_tiles_bf16(const Call& call, AttentionJob job);
 Status start_attention_tiles_f16(const Call& call, AttentionJob job);
+Status start_attention_tiles_f32(const Call& call, AttentionJob job);
 
 }  // namespace pestle::cuda

@@ -9,7 +9,8 @@ namespace pestle::cuda::attention_tiles {
 
 // k and v of the heads that are worked on at once should lie in half of the L2 of a GPU of 40 MiB.
 inline int heads_at_once(const AttentionCall& c) {
-  const int64_t bytes = int64_t{2} * std::max(c.keys, 1) * (c.depth + c.value_depth);
+  const int64_t bytes =
+      int64_t{dtype_bytes(c.q.dtype)} * std::max(c.keys, 1) * (c.depth + c.value_depth);
   const int64_t heads = int64_t{c.batches} * c.key_heads;
   return static_cast<int>(std::clamp<int64_t>((20 << 20) / bytes, 1, std::max<int64_t>(heads, 1)));
 }

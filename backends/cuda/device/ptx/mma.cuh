@@ -9,8 +9,8 @@
 
 namespace pestle::cuda::warp {
 
-// What is multiplied. Codes: 8-bit floats, widened to f16 in registers.
-enum class Kind { kBf16, kF16, kInt8, kCodes };
+// What is multiplied. Codes: 8-bit floats, widened to f16 in registers. Tf32: the upper 19 bits of f32.
+enum class Kind { kBf16, kF16, kInt8, kCodes, kTf32 };
 
 constexpr bool is_8_bit(Kind kind) { return kind == Kind::kInt8 || kind == Kind::kCodes; }
 template <Kind kKind>
@@ -52,10 +52,28 @@ __device__ inline void multiply(SumOf<kKind> (&d)[4], uint32_t a0, uint32_t a1, 
     PESTLE_WARP_MMA("m16n8k16.row.col.f32.bf16.bf16.f32", "+f");
   else if constexpr (kKind == Kind::kInt8)
     PESTLE_WARP_MMA("m16n8k32.row.col.s32.s8.s8.s32", "+r");
+  else if constexpr (kKind == Kind::kTf32)
+    PESTLE_WARP_MMA("m16n8k8.row.col.f32.tf32.tf32.f32", "+f");
   else
     PESTLE_WARP_MMA("m16n8k16.row.col.f32.f16.f16.f32", "+f");
 }
 #undef PESTLE_WARP_MMA
+
+// f32 as the sum of two that the tensor cores read, but for its last bit.
+struct Tf32Parts {
+  uint32_t high, low;
+};
+__device__ inline Tf32Parts tf32_parts(uint32_t bits) {
+  Tf32Parts p;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(p.high) : "f"(__uint_as_float(bits)));
+  p.low = __float_as_uint(__uint_as_float(bits) - __uint_as_float(p.high));
+  return p;
+}
+__device__ inline uint32_t load_word(uint32_t from) {
+  uint32_t w;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(w) : "r"(from) : "memory");
+  return w;
+}
 
 // The codes of NaN among four e4m3, as f16's.
 __device__ __noinline__ inline uint2 widen_nans(uint32_t codes, uint2 v) {
