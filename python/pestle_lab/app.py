@@ -13,6 +13,7 @@ from rich.table import Table
 
 from . import benching, checking, errors, history, kernels, problems, report
 from .engine import building, machine
+from .remote import command as remote_command
 
 app = typer.Typer(
     add_completion=False,
@@ -491,6 +492,12 @@ def watch(
 
     kernel = kernels.get(name, _all_kernels(folders))
     watching.watch(kernel.path, _folders(folders), device, suite, console)
+
+
+# What follows the command's name is the command's.
+app.command("run", context_settings={"allow_interspersed_args": False}, no_args_is_help=True)(
+    remote_command.run
+)
 
 
 def main() -> None:
