@@ -200,12 +200,13 @@ struct Kernel {
   }
 
   __device__ static uint32_t pack(float low, float high) {
-    uint32_t w;
+    using Pair = std::conditional_t<C::kKind == Kind::kBf16, __nv_bfloat162, __half2>;
+    Pair pair;
     if constexpr (C::kKind == Kind::kBf16)
-      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
+      pair = __floats2bfloat162_rn(low, high);
     else
-      asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
-    return w;
+      pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
   }
   __device__ void multiply_values(uint32_t v) {
     const uint32_t b_at = v + place(lane % 16, lane / 16);

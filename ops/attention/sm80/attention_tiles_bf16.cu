@@ -1,3 +1,4 @@
+// Attention of bf16 by tiles: the instances.
 #include "ops/attention/sm80/attention_tiles_start.cuh"
 
 namespace pestle::cuda {
