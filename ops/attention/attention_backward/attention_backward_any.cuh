@@ -20,7 +20,7 @@ constexpr int kPitch = kTile + 4;
 
 #ifdef __CUDACC__
 
-struct AnyShared {
+struct alignas(16) AnyShared {  // read by fours
   union {
     struct {
       float a[kSlice][kPitch], b[kSlice][kPitch];  // transposed: rows of a tile side by side
