@@ -90,6 +90,16 @@ inline constexpr Case cases[] = {
     {"B=1 Hq=2 Sq=18 D=8 Hk=2 Sk=33 Dv=8 q=f16 mask=f16 Bm=1 Hm=2 Mq=18 Mk=33 mask_gradient=true",
      kEdge, Dist::kSpecial},
     {"B=4 Hq=2 Sq=8 D=8 Hk=1 Sk=33 Dv=8 q=f32 key_lengths=i64 sinks=f16", kEdge, Dist::kSpecial},
+    {"B=1 Hq=1 Sq=63 D=72 Hk=1 Sk=65 Dv=72", kEdge},
+    {"B=1 Hq=8 Sq=129 D=128 Hk=1 Sk=127 Dv=128 causal=true", kEdge},
+    {"B=1 Hq=1 Sq=65 D=192 Hk=1 Sk=63 Dv=128 causal=true align=bottom_right", kEdge},
+    {"B=2 Hq=2 Sq=66 D=192 Hk=1 Sk=97 Dv=192 q=f16 d_out=f16 softcap=2 window_left=30", kEdge},
+    {"B=1 Hq=2 Sq=129 D=64 Hk=1 Sk=130 Dv=64 q=f16 d_out=f16 q_offsets=i32 k_offsets=i32 N=9 "
+     "causal=true sinks=f32",
+     kEdge},
+    {"B=2 Hq=4 Sq=70 D=128 Hk=2 Sk=100 Dv=128 mask=bf16 Bm=2 Hm=1 Mq=70 Mk=100 "
+     "mask_gradient=true",
+     kEdge},
     {"B=1 Hq=12 Sq=2048 D=64 Hk=12 Sk=2048 Dv=64 q=f32 out=f32 d_out=f32", kBar},
     {"B=1 Hq=12 Sq=2048 D=64 Hk=12 Sk=2048 Dv=64", kBar},
     {"B=1 Hq=16 Sq=4096 D=128 Hk=16 Sk=4096 Dv=128", kBar},

@@ -1,0 +1,212 @@
+// attention_backward on CUDA.
+// Map      First lse in units of ln 2 and d_out . out of each query, a warp a query, into the
+//          workspace. cuda/attention_backward_tiles: bf16 and f16, heads of up to 256 columns in
+//          steps of 8, by mma.sync (attention_backward_tiles.cuh); tiles with infinities or NaN by
+//          the next. cuda/attention_backward_any: f32, and any dtype, depth, stride and alignment
+//          (attention_backward_any.cuh). d_mask and d_sinks: attention_backward_mask.cuh.
+// Traffic  Keys' kernel: q and d_out once for each 64 keys, queries' kernel: k and v once for each 64
+//          queries, from the L2 where it holds them; everything else once.
+// Numerics f32 sums in a fixed order, no atomics: two runs give the same bits. So logits are made
+//          twice, seven products instead of five.
+#include "backends/cuda/device/row/block_sums.cuh"
+#include "backends/cuda/host/launch.h"
+#include "ops/attention/attention_backward/attention_backward_mask.cuh"
+#include "ops/attention/attention_backward/attention_backward_tiles.h"
+
+namespace pestle::ops::attention_backward {
+namespace {
+
+using cuda::Grid;
+
+constexpr int kFactThreads = 256;
+
+struct FactsJob {
+  AttentionRows d_out, out, lse;
+  RowFacts* facts;
+  int64_t rows;
+  int heads, queries, columns;
+  bool aligned;
+};
+
+__global__ void __launch_bounds__(kFactThreads) facts_kernel(const __grid_constant__ FactsJob job) {
+  const int64_t row = int64_t{blockIdx.x} * (kFactThreads / 32) + threadIdx.x / 32;
+  if (row >= job.rows) return;
+  const int query = static_cast<int>(row % job.queries);
+  const int64_t head = row / job.queries;
+  const int b = static_cast<int>(head / job.heads), h = static_cast<int>(head % job.heads);
+  const char* d_out = job.d_out.at(b, h, query);
+  const char* out = job.out.at(b, h, query);
+  float sum = 0;
+  for (int c = threadIdx.x % 32; c < job.columns; c += 32)
+    sum = __fmaf_rn(load_element(d_out + c * job.d_out.column, job.d_out.dtype, job.aligned),
+                    load_element(out + c * job.out.column, job.out.dtype, job.aligned), sum);
+  sum = cuda::add_lanes(sum);
+  if (threadIdx.x % 32 != 0) return;
+  const float lse = cuda::load_float(job.lse.at(b, h, query), DType::kF32);
+  job.facts[row] = {lse == -kInfinity ? kInfinity : lse * kLog2E, sum};
+}
+
+__global__ void __launch_bounds__(kAnyThreads)
+    keys_kernel(const __grid_constant__ BackwardJob job, bool only_redo) {
+  __shared__ AnyShared shared;
+  any_keys(job, only_redo, shared);
+}
+__global__ void __launch_bounds__(kAnyThreads)
+    queries_kernel(const __grid_constant__ BackwardJob job, bool only_redo) {
+  __shared__ AnyShared shared;
+  any_queries(job, only_redo, shared);
+}
+__global__ void __launch_bounds__(kAnyThreads) mask_kernel(const __grid_constant__ MaskJob job) {
+  __shared__ AnyShared shared;
+  MaskTile(job, shared).run();
+}
+__global__ void __launch_bounds__(kAnyThreads)
+    sinks_kernel(const __grid_constant__ BackwardJob job, cuda::AttentionList d_sinks) {
+  sink_gradient(job, d_sinks, static_cast<int>(blockIdx.x));
+}
+
+// ---- host ----
+
+bool lies_at_elements(const TensorView& t) {
+  return reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(dtype_bytes(t.dtype)) == 0;
+}
+
+BackwardJob job_of(const Call& args, const BackwardCall& call) {
+  constexpr double kLog2EOfDouble = 1.4426950408889634;
+  const AttentionInputs& in = call.in;
+  BackwardJob job;
+  job.call = cuda::attention_call(in);
+  job.d_out = cuda::attention_rows(call.d_out);
+  job.d_q = cuda::attention_rows(call.d_q);
+  job.d_k = cuda::attention_rows(call.d_k);
+  job.d_v = cuda::attention_rows(call.d_v);
+  job.facts = static_cast<RowFacts*>(args.workspace);
+  job.factor =
+      static_cast<float>(in.softcap != 0 ? in.scale / in.softcap : in.scale * kLog2EOfDouble);
+  job.softcap_log2 = static_cast<float>(in.softcap * kLog2EOfDouble);
+  job.aligned = true;
+  for (const TensorView* t : {&in.q, &in.k, &in.v, &call.d_out, &call.out})
+    job.aligned = job.aligned && lies_at_elements(*t);
+  job.redo_k = reinterpret_cast<int*>(job.facts + in.batches() * in.heads() * in.queries());
+  const int64_t key_tiles = in.batches() * in.k.shape[1] * job.key_tiles();
+  job.redo_v = job.redo_k + key_tiles;
+  job.redo_q = job.redo_v + key_tiles;
+  return job;
+}
+
+Status start_facts(const Call& args, const BackwardCall& call, const BackwardJob& job) {
+  const AttentionCall& c = job.call;
+  const int64_t rows = int64_t{c.batches} * c.heads * c.queries;
+  const FactsJob facts{job.d_out,
+                       cuda::attention_rows(call.out),
+                       cuda::attention_rows(call.lse),
+                       job.facts,
+                       rows,
+                       c.heads,
+                       c.queries,
+                       c.value_depth,
+                       job.aligned};
+  return cuda::launch(args, "attention_backward_facts",
+                      {cuda::ceil_div(rows, kFactThreads / 32), kFactThreads}, facts_kernel, facts);
+}
+
+// d_k, d_v and d_q of all tiles, or of those that a fast kernel has left.
+Status start_any(const Call& args, const BackwardJob& job, bool only_redo) {
+  const AttentionCall& c = job.call;
+  const int64_t of_depth = cuda::ceil_div(c.depth, kAnyColumns);
+  const int64_t of_values = cuda::ceil_div(c.value_depth, kAnyColumns);
+  const int64_t keys = int64_t{c.batches} * c.key_heads * job.key_tiles() * (of_depth + of_values);
+  const int64_t queries = int64_t{c.batches} * c.heads * job.query_tiles() * of_depth;
+  PESTLE_TRY(cuda::launch(args, "attention_backward_any_keys", {keys, kAnyThreads}, keys_kernel,
+                          job, only_redo));
+  return cuda::launch(args, "attention_backward_any_queries", {queries, kAnyThreads},
+                      queries_kernel, job, only_redo);
+}
+
+Status start_mask_and_sinks(const Call& args, const BackwardCall& call, const BackwardJob& job) {
+  if (call.d_mask.dtype != DType::kNone) {
+    MaskJob mask{job, cuda::attention_rows(call.d_mask)};
+    for (int d = 0; d < 4; ++d) mask.shape[d] = static_cast<int>(call.d_mask.shape[d]);
+    PESTLE_TRY(cuda::launch(args, "attention_backward_mask", {mask.blocks(), kAnyThreads},
+                            mask_kernel, mask));
+  }
+  if (call.d_sinks.dtype == DType::kNone) return {};
+  return cuda::launch(args, "attention_backward_sinks", {job.call.heads, kAnyThreads}, sinks_kernel,
+                      job, cuda::attention_list(call.d_sinks));
+}
+
+// Rows of neighbouring elements that begin at multiples of 16 bytes.
+std::string refuse_rows(const char* name, const TensorView& t) {
+  if (t.shape[3] > 1 && t.strides[3] != 1)
+    return std::string("the last dimension of ") + name + " has a stride of " +
+           std::to_string(t.strides[3]) + ", not 1";
+  bool even = reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
+  for (int d = 0; d < 3; ++d) even = even && (t.shape[d] <= 1 || t.strides[d] % 8 == 0);
+  return even ? "" : std::string("rows of ") + name + " do not begin at multiples of 16 bytes";
+}
+std::string refuse_columns(const char* name, int64_t columns) {
+  if (columns > 0 && columns <= 256 && columns % 8 == 0) return "";
+  return std::string(name) + " is " + std::to_string(columns) +
+         "; takes multiples of 8 from 8 to 256";
+}
+
+std::string refuses_any(const Call& args, const Machine&) {
+  return cuda::refuse_attention_sizes(attention_inputs<spec>(args));
+}
+
+std::string refuses_tiles(const Call& args, const Machine& machine) {
+  if (std::string why = refuses_any(args, machine); !why.empty()) return why;
+  const BackwardCall call(args);
+  const AttentionInputs& in = call.in;
+  if (in.q.dtype == DType::kF32) return "q is f32; takes bf16 and f16";
+  if (call.d_out.dtype != in.q.dtype) return "d_out has not q's dtype";
+  std::string why = refuse_columns("D", in.depth());
+  if (why.empty()) why = refuse_columns("Dv", in.value_depth());
+  const struct {
+    const char* name;
+    const TensorView& tensor;
+  } all[] = {{"q", in.q},       {"k", in.k},       {"v", in.v},      {"d_out", call.d_out},
+             {"d_q", call.d_q}, {"d_k", call.d_k}, {"d_v", call.d_v}};
+  for (const auto& [name, tensor] : all)
+    if (why.empty()) why = refuse_rows(name, tensor);
+  return why;
+}
+
+Status run_any(const Call& args) {
+  const BackwardCall call(args);
+  const BackwardJob job = job_of(args, call);
+  PESTLE_TRY(start_facts(args, call, job));
+  PESTLE_TRY(start_any(args, job, false));
+  return start_mask_and_sinks(args, call, job);
+}
+
+Status run_tiles(const Call& args) {
+  const BackwardCall call(args);
+  const BackwardJob job = job_of(args, call);
+  PESTLE_TRY(start_facts(args, call, job));
+  PESTLE_TRY(call.in.q.dtype == DType::kBF16 ? start_tiles_bf16(args, job)
+                                             : start_tiles_f16(args, job));
+  PESTLE_TRY(start_any(args, job, true));
+  return start_mask_and_sinks(args, call, job);
+}
+
+constexpr Impl kImpls[] = {
+    {.id = "cuda/attention_backward_tiles",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_tiles,
+     .run = run_tiles,
+     .workspace = "8*B*Hq*Sq + 4*B*(2*Hk*cdiv(Sk,64) + Hq*cdiv(Sq,64))"},
+    {.id = "cuda/attention_backward_any",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_any,
+     .run = run_any,
+     .workspace = "8*B*Hq*Sq"},
+};
+
+}  // namespace
+
+std::span<const Impl> cuda() { return kImpls; }
+
+}  // namespace pestle::ops::attention_backward

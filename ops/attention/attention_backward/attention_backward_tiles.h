@@ -1,0 +1,13 @@
+// Starting the tiles of attention_backward_tiles.cuh: one file of instances a dtype.
+#pragma once
+
+#include "core/op.h"
+
+namespace pestle::ops::attention_backward {
+
+struct BackwardJob;
+
+Status start_tiles_bf16(const Call& call, const BackwardJob& job);
+Status start_tiles_f16(const Call& call, const BackwardJob& job);
+
+}  // namespace pestle::ops::attention_backward
