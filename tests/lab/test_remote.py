@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import ssh_server
-from pestle_lab import errors
+from pestle_lab import errors, seeding
 from pestle_lab.remote import folder as folders
 from pestle_lab.remote import jobs, target
 
@@ -55,7 +55,7 @@ def client(server, folder, **options):
     ), said
 
 
-def wait_for(condition, seconds=20.0):
+def wait_for(condition, seconds=60.0):
     until = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < until, "it did not happen"
@@ -115,7 +115,7 @@ def test_a_killed_connection_is_made_anew(server, folder, capfd):
         before = one.offsets["stdout"]
         wait_for(lambda before=before: one.offsets["stdout"] > before)
         assert server.drop_connections() >= 1
-    thread.join(30)
+    thread.join(60)
     assert code == [7], said
     assert sum("connection lost" in sentence for sentence in said) >= 2, said
     assert capfd.readouterr().out.split() == [str(i) for i in range(25)]
@@ -158,7 +158,7 @@ def test_a_gpu_is_one_jobs_at_a_time(server, folder, capfd, tmp_path):
     first, _ = client(server, folder, gpu=3)
     holder = threading.Thread(target=lambda: first.run([], ["-c", hold]))
     holder.start()
-    wait_for(lambda: (server.base / "locks/gpu-3").exists())
+    wait_for(lambda: (server.folder / "locks/gpu-3").exists())
     wait_for(lambda: [j for j in first.jobs() if j["state"] == "running"])
     assert client(server, folder, gpu=4)[0].run([], ["-c", shown]) == 0  # the other GPU is free
     waiting = [client(server, folder, gpu=gpu) for gpu in (3, None)]
@@ -174,7 +174,7 @@ def test_a_gpu_is_one_jobs_at_a_time(server, folder, capfd, tmp_path):
     assert capfd.readouterr().out.split() == ["4"]
     go.touch()
     for thread in (holder, *threads):
-        thread.join(20)
+        thread.join(60)
     assert capfd.readouterr().out.split() == ["3"]  # and nothing where there is no GPU
 
 
@@ -204,7 +204,7 @@ def test_a_cancelled_job_and_a_job_whose_process_is_gone(server, folder):
             )
             os.kill(runner, signal.SIGKILL)
             os.killpg(state["pid"], signal.SIGKILL)
-        thread.join(30)
+        thread.join(60)
         assert sentence in str(failed[-1]) and failed[-1].code == errors.TRANSPORT
         assert (folder / "begun").read_text() == "yes"
         (folder / "begun").unlink()
@@ -223,6 +223,29 @@ def test_what_cannot_be_reached_is_said(server, folder, tmp_path):
     closed = jobs.Client(target.parse("ssh://127.0.0.1:1"), folder, jobs.Options(), print)
     with pytest.raises(errors.LabError, match="refused"):
         closed.jobs()
+
+
+def test_smoke_deploy(server, tmp_path):
+    seed = tmp_path / "gemv"
+    seeding.write("gemv", seed)
+    (seed / "nvfp4_wrong.py").write_text(
+        "from kernel_utils.backends import BACKENDS\n"
+        "BACKENDS.register('wrong', lambda data: data[-1].zero_())\n"
+    )
+    ssh = [word for option in server.ssh for word in ("--ssh-option", option)]
+    command = [sys.executable, "smoke_deploy.py", "--ssh", f"127.0.0.1:{server.port}", "--ssh-key",
+               str(server.user), "--python", sys.executable, "--gpu", "none", *ssh]  # fmt: skip
+    (seed / "results_remote").mkdir()
+    (seed / "results_remote/smoke_test_results.json").write_text("of an earlier job")
+    done = subprocess.run(
+        [*command, "--new", "wrong", "--reference", "reference", "--save", "--no-timing"],
+        cwd=seed, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Correctness: FAIL" in done.stdout and "Traceback" not in done.stderr
+    made = json.loads((seed / "results_remote/smoke_test_results.json").read_text())
+    assert [b["all_correct"] for b in made["backends"]] == [True, False]
+    assert not (seed / "results").exists()
 
 
 @pytest.mark.parametrize("text", [
