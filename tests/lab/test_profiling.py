@@ -3,12 +3,13 @@ their place, which say how they were called and run the command that they were g
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from pestle_lab import errors, kernels, problems
+from pestle_lab import errors, kernels, problems, seeding
 from pestle_lab.profiling import command, ncu, profilers, sanitizer
 
 HERE = Path(__file__).parent
@@ -232,11 +233,33 @@ def test_profile_torch_and_what_is_missing(bench, monkeypatch):
     made = json.loads(lab("profile", "torch", "mine.py", "--json", "--device", "cpu").stdout)
     assert json.loads(Path(made["files"][0]).read_text())["traceEvents"]
     assert "aten::mul" in [row["name"] for row in made["rows"]]
-    done = lab("sanitize", "mine.py", "--device", "cpu", code=errors.UNSUPPORTED)
-    assert "would run on cpu" in done.stderr
+    with pytest.raises(errors.LabError, match="would run on cpu") as found:
+        command.sanitize("mine.py", device="cpu")
+    assert found.value.code == errors.UNSUPPORTED
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setenv("CUDA_HOME", "/nonexistent")
     for tool in ("ncu", "nsys"):
         with pytest.raises(errors.LabError, match=f"{tool} is not installed: Nsight") as found:
             profilers.calls.program(tool, profilers._WHERE[tool])
         assert found.value.code == errors.UNSUPPORTED
+
+
+def test_analyze_ncu(tmp_path, monkeypatch, capsys):
+    script = str(seeding.TEMPLATES / "gemv/analyze_ncu.py")
+    (tmp_path / "a.csv").write_text(table(**BAD))
+    (tmp_path / "b.csv").write_text(table(**BAD | {"gpu__time_duration.sum": "999"}))
+    monkeypatch.chdir(tmp_path)
+
+    def analyze(*arguments, code=0) -> str:
+        monkeypatch.setattr(sys, "argv", [script, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(script, run_name="__main__")
+        assert ended.value.code == code
+        return capsys.readouterr()
+
+    shown = analyze("a.csv", "b.csv", "--compare", "--output", "both.csv").out
+    (line,) = [line for line in shown.splitlines() if line.startswith("time, ns")]
+    assert line.split()[-2:] == ["12345", "999"]
+    assert "a: double_kernel,b: double_kernel" in (tmp_path / "both.csv").read_text()
+    assert "- global loads use 12 % of what they fetch" in analyze("a.csv").out
+    assert "no file c.csv" in analyze("c.csv", code=errors.USAGE).err

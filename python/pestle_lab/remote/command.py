@@ -9,7 +9,7 @@ import typer
 
 from ..errors import USAGE, LabError
 from ..options import console, out
-from . import jobs, target
+from . import jobs, modal, target
 
 COMMANDS = {"list", "env", "sol", "build", "check", "bench", "compare", "report", "history", "new",
             "seed", "sanitize", "profile", "export"}  # fmt: skip
@@ -48,6 +48,13 @@ def run(
     env: Annotated[
         list[str] | None, typer.Option("--env", help="NAME=VALUE there; may be repeated.")
     ] = None,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option("--sbatch", help="Of SLURM: --sbatch=--time=10; may be repeated. [--gpus=1]"),
+    ] = None,
+    wheel: Annotated[
+        Path | None, typer.Option(help="Of Modal: a wheel of pestle. [default: PyPI's]")
+    ] = None,
     patience: Annotated[
         float, typer.Option(min=0, help="Seconds that a lost connection is tried again.")
     ] = 60.0,
@@ -65,9 +72,10 @@ def run(
         raise LabError(f"run {words[0]}: expected one of {', '.join(sorted(COMMANDS))}")
     options = jobs.Options(
         python=python, key=key, ssh=list(ssh or []), gpu=_gpu(gpu), env=_environment(env),
-        patience=patience, keep=keep,
+        patience=patience, keep=keep, sbatch=list(sbatch or []), wheel=wheel,
     )  # fmt: skip
-    client = jobs.Client(
+    kind = modal.Client if where.kind == "modal" else jobs.Client
+    client = kind(
         where, Path.cwd(), options,
         lambda text: console.print(f"[run] {text}", markup=False, highlight=False),
     )  # fmt: skip

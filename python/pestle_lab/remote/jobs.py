@@ -32,6 +32,8 @@ class Options:
     sbatch: list[str] = field(default_factory=list)
     patience: float = 60.0  # seconds that a lost connection is tried again
     keep: bool = False  # leave the job's folder there
+    wheel: Path | None = None  # of pestle, for Modal's image
+    modal_timeout: int = 3600  # seconds
 
 
 class Client:
@@ -40,6 +42,7 @@ class Client:
     def __init__(self, target: Target, root: Path, options: Options, say: Callable[[str], None]):
         self.target, self.root, self.options, self.say = target, root, options, say
         self.offsets = dict.fromkeys(agent.STREAMS, 0)
+        self.name_here = lambda name: name  # of what a job wrote
         self.reached = False  # what never answered is no connection lost
 
     def _link(self) -> Link:
@@ -96,10 +99,16 @@ class Client:
             "started": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
             "launcher": "slurm" if self.target.kind == "slurm" else "process",
             "partition": self.target.name,
-            "sbatch": self.options.sbatch,
+            "sbatch": self._sbatch(),
             "gpu": self.options.gpu,
             "env": self.options.env,
         }
+
+    def _sbatch(self) -> list[str]:
+        """One GPU, unless something else is asked for."""
+        given = self.options.sbatch
+        asks = any(word.startswith(("--gpus", "--gres", "-G")) for word in given)
+        return given if asks or self.options.gpu is None else ["--gpus=1", *given]
 
     def _greet(self, link: Link) -> None:
         there = link.ask("hello")
@@ -184,9 +193,13 @@ class Client:
 
     def _bring(self, link: Link, job: str, files: list[dict]) -> None:
         for entry in files:
-            path, why = folder.place(self.root, entry["path"], entry["before"])
-            if why and agent.hash_of(self.root / entry["path"]) == entry["sha256"]:
+            name, before = self.name_here(entry["path"]), entry["before"]
+            known = self.root / name
+            if known.is_file() and (found := agent.hash_of(known)) == entry["sha256"]:
                 continue  # fetched by an earlier connection
+            if name != entry["path"] and known.is_file():
+                before = found  # a name of ours: what an earlier job brought
+            path, why = folder.place(self.root, name, before)
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_name(f".{path.name}.partial")
             with open(partial, "wb") as out:
