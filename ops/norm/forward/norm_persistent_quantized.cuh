@@ -1,8 +1,8 @@
-// What norm_resident.cu makes of a row that is normalised: numbers, or codes of any format. Rules:
-// docs/formats; contract: quantized_output.h.
+// What norm_persistent.cu makes of a row that is normalised: numbers, or codes of any format.
+// Rules: docs/formats; contract: quantized_output.h.
 #pragma once
 
-#include "ops/norm/forward/norm_resident.cuh"
+#include "ops/norm/forward/norm_persistent.cuh"
 
 namespace pestle::ops::norm_device {
 
@@ -24,9 +24,9 @@ __device__ inline void put_numbers(const Values& values, char* out) {
 }
 
 template <class T, class Code, class Values>
-__device__ inline void put_bytes_of(const ResidentNorm& p, ResidentTeam& team, ResidentJoins& joins,
-                                    const Values& values, char* out, int row_index,
-                                    const ByteRule& of_all) {
+__device__ inline void put_bytes_of(const PersistentNorm& p, PersistentSubgroup& subgroup,
+                                    PersistentReductions& joins, const Values& values, char* out,
+                                    int row_index, const ByteRule& of_all) {
   const RowQuantizer& o = p.codes;
   auto& row = values.row;
   MagnitudeOf<T> most;
@@ -39,9 +39,9 @@ __device__ inline void put_bytes_of(const ResidentNorm& p, ResidentTeam& team, R
   ByteRule rule;
   const bool bounded = o.given == nullptr;
   if (bounded) {
-    largest = team.largest(joins, largest);
+    largest = subgroup.largest(joins, largest);
     const float scale = Code::scale(largest);
-    if (team.leads()) o.scale_out[row_index] = scale;
+    if (subgroup.leads()) o.scale_out[row_index] = scale;
     rule = computed_rule<T, Code>(scale, largest);
   } else if (o.one_scale) {
     rule = of_all;
@@ -60,12 +60,12 @@ __device__ inline void put_bytes_of(const ResidentNorm& p, ResidentTeam& team, R
   using Raw = typename T::Raw;
   if (!is_short) {
     each([&](const Raw& raw) { return any_byte_codes<T, Code>(raw, rule.by.scale); });
-  } else if (!rule.is_product) {
+  } else if (!rule.by_reciprocal) {
     each([&](const Raw& raw) { return short_byte_codes<T, Code, false>(raw, rule.by); });
   } else if (bounded) {
-    each([&](const Raw& raw) { return product_bytes<T, Code, true>(raw, rule); });
+    each([&](const Raw& raw) { return bytes_by_reciprocal<T, Code, true>(raw, rule); });
   } else {
-    each([&](const Raw& raw) { return product_bytes<T, Code, false>(raw, rule); });
+    each([&](const Raw& raw) { return bytes_by_reciprocal<T, Code, false>(raw, rule); });
   }
 }
 
@@ -98,15 +98,16 @@ __device__ inline void put_mxfp8_blocks(const RowQuantizer& o, const BlockPlace&
   });
 }
 template <class T, class Values>
-__device__ inline void put_blocks_of(const ResidentNorm& p, const ResidentTeam& team,
+__device__ inline void put_blocks_of(const PersistentNorm& p, const PersistentSubgroup& subgroup,
                                      const Values& values, char* out, int row_index, int rows) {
   const RowQuantizer& o = p.codes;
   auto& row = values.row;
-  const BlockPlace place(o, row_index, row.at.first, 5, Mxfp8Codes::kRuns);
+  const BlockPlace place(o, row_index, row.at.first, 5, Mxfp8Output::kRuns);
   row.each([&](int s) { values.round(out, s); });
   put_mxfp8_blocks<T>(o, place, row);
-  o.clear_padding(row_index, rows, team.rank * team.warps * 32 + team.warp * 32 + team.lane,
-                  team.cluster * team.warps * 32);
+  o.clear_padding(row_index, rows,
+                  subgroup.rank * subgroup.warps * 32 + subgroup.warp * 32 + subgroup.lane,
+                  subgroup.cluster * subgroup.warps * 32);
 }
 
 // ---- nvfp4 ----
@@ -176,13 +177,13 @@ __device__ inline uint3 finite_nvfp4(const OddPairs& pairs, const TensorUnpack& 
 // A row's blocks one after another, out of shared memory, in a loop that is not unrolled; as soon
 // as a step has been read, the same of the next row is asked for (`next`, if there is one).
 template <class T, class Values>
-__device__ inline void put_nvfp4_of(const ResidentNorm& p, const ResidentTeam& team,
+__device__ inline void put_nvfp4_of(const PersistentNorm& p, const PersistentSubgroup& subgroup,
                                     const Values& values, char* out, const char* next,
                                     int row_index, int rows, const Nvfp4Scale& global,
                                     const TensorUnpack& unpack) {
   const RowQuantizer& o = p.codes;
   const auto& at = values.row.at;
-  const BlockPlace place(o, row_index, at.first, 5, Nvfp4Codes::kRuns);
+  const BlockPlace place(o, row_index, at.first, 5, Nvfp4Output::kRuns);
   char* q = place.q;
   uint8_t* scale = place.scales;
   uint32_t from = at.get, to = at.put;
@@ -227,8 +228,9 @@ __device__ inline void put_nvfp4_of(const ResidentNorm& p, const ResidentTeam& t
     scale += place.scale_step;
   }
   commit_copies();
-  o.clear_padding(row_index, rows, team.rank * team.warps * 32 + team.warp * 32 + team.lane,
-                  team.cluster * team.warps * 32);
+  o.clear_padding(row_index, rows,
+                  subgroup.rank * subgroup.warps * 32 + subgroup.warp * 32 + subgroup.lane,
+                  subgroup.cluster * subgroup.warps * 32);
 }
 
 // Codes of four units from where the lane put them, where they do not go by both neighbours of the
@@ -294,13 +296,13 @@ __device__ inline bool put_certain_codes(const float (&v)[kLongRun], const Divid
 }
 // A lane holds 64 neighbours.
 template <class T, class Values>
-__device__ inline void put_rotated_of(const ResidentNorm& p, ResidentTeam& team,
-                                      ResidentJoins& joins, const Values& values, char* out,
+__device__ inline void put_rotated_of(const PersistentNorm& p, PersistentSubgroup& subgroup,
+                                      PersistentReductions& joins, const Values& values, char* out,
                                       int row_index, float4* exchange) {
   const RowQuantizer& o = p.codes;
   auto& row = values.row;
   if (row.at.count == 0) {
-    if (o.given == nullptr) team.largest(joins, 0);
+    if (o.given == nullptr) subgroup.largest(joins, 0);
     return;
   }
   float v[kLongRun];
@@ -314,14 +316,14 @@ __device__ inline void put_rotated_of(const ResidentNorm& p, ResidentTeam& team,
   if (o.given != nullptr) {
     scale = __ldg(o.given + (o.one_scale ? 0 : row_index));
   } else {
-    largest = team.largest(joins, largest);
+    largest = subgroup.largest(joins, largest);
     scale = Int8Code::scale(largest);
-    if (team.leads()) o.scale_out[row_index] = scale;
+    if (subgroup.leads()) o.scale_out[row_index] = scale;
   }
   const auto by_norm = static_cast<float>(o.hadamard) * norm;  // 1 / norm
   const Divider by = Divider::by(scale * by_norm);
   const bool is_short = by.is_short(__uint_as_float(largest) * by_norm);
-  const int lane = team.lane;
+  const int lane = subgroup.lane;
   char* q =
       row_at(o.q, o.q_row_bytes, row_index) + static_cast<int64_t>(row.at.first - lane) * kLongRun;
   asm volatile("" : "+l"(q));

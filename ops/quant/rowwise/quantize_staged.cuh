@@ -17,13 +17,13 @@ namespace row_quantizer {
 
 // Neighbours of a thread: a block of nvfp4 is one thread's, of mxfp8 two lanes'.
 template <class T, class Kind>
-inline constexpr int kGranule = !Kind::kCodes  ? kPieceBytes / T::kBytes
-                                : Kind::kBytes ? kUnit
-                                               : kRun;
+inline constexpr int kGranule = !Kind::kQuantizes ? kPieceBytes / T::kBytes
+                                : Kind::kBytes    ? kUnit
+                                                  : kRun;
 
 // Bytes of shared memory of a granule beside the row itself: rotated values, in f32.
 template <class Kind>
-inline constexpr int kKeptBytes = std::is_same_v<Kind, RotatedCodes> ? kRun * 4 : 0;
+inline constexpr int kKeptBytes = std::is_same_v<Kind, RotatedOutput> ? kRun * 4 : 0;
 
 // To global memory, without a hint: faster than evict-first stores. Of hidden addresses the
 // compiler does not know which memory they are of.
@@ -39,25 +39,25 @@ __device__ inline void store_plain(void* p, uint8_t v) {
   asm volatile("st.global.u8 [%0], %1;" ::"l"(p), "r"(static_cast<uint32_t>(v)) : "memory");
 }
 
-// Rounded to T's 16 bytes; kCodes: NaN may have any code.
-template <class T, bool kCodes>
+// Rounded to T's 16 bytes; kQuantizes: NaN may have any code.
+template <class T, bool kQuantizes>
 __device__ inline uint4 rounded_piece(const float* v) {
   if constexpr (T::kBytes == 4) {
     uint32_t w[4];
     for (int j = 0; j < 4; ++j) {
-      w[j] = !kCodes && v[j] != v[j] ? formats::kF32Nan : __float_as_uint(v[j]);
+      w[j] = !kQuantizes && v[j] != v[j] ? formats::kF32Nan : __float_as_uint(v[j]);
     }
     return make_uint4(w[0], w[1], w[2], w[3]);
   } else {
     float y[kUnit];
     for (int j = 0; j < kUnit; ++j) y[j] = v[j];
-    return (kCodes ? round_loosely<T>(y) : round_unit<T>(y)).v;
+    return (kQuantizes ? round_loosely<T>(y) : round_unit<T>(y)).v;
   }
 }
-template <class T, bool kCodes, int kN, int kPieces>
+template <class T, bool kQuantizes, int kN, int kPieces>
 __device__ inline void round_granule(const float (&v)[kN], uint4 (&w)[kPieces]) {
 #pragma unroll
-  for (int q = 0; q < kPieces; ++q) w[q] = rounded_piece<T, kCodes>(v + q * (kN / kPieces));
+  for (int q = 0; q < kPieces; ++q) w[q] = rounded_piece<T, kQuantizes>(v + q * (kN / kPieces));
 }
 template <class T, int kN>
 __device__ inline void store_granule(char* row, int granule, const float (&v)[kN]) {
@@ -115,7 +115,7 @@ __device__ inline void put_block_run(const RowQuantizer& o, const BlockPlace& pl
   const auto low = unit_of<T>(w, 0), high = unit_of<T>(w, 1);
   uint32_t amax = largest_of<T>(low, high);
   uint8_t* scale = place.scales + step * place.scale_step;
-  if constexpr (std::is_same_v<Kind, Nvfp4Codes>) {
+  if constexpr (std::is_same_v<Kind, Nvfp4Output>) {
     if (!has) return;
     const uint3 done = nvfp4_block<T>(low, high, amax, global, o.high_first);
     store_plain(place.q + step * place.run_step * kUnit, make_uint2(done.x, done.y));
@@ -152,9 +152,9 @@ struct StagedBytes {
   ByteRule rule{};
   MagnitudeOf<T> most;
 
-  __device__ StagedBytes(const RowQuantizer& o, const Team& team) {
+  __device__ StagedBytes(const RowQuantizer& o, const ThreadGroup& thread_group) {
     if (o.given == nullptr) return;
-    rule = given_rule<T, Code>(__ldg(o.given + (o.one_scale ? 0 : team.row)));
+    rule = given_rule<T, Code>(__ldg(o.given + (o.one_scale ? 0 : thread_group.row)));
   }
   template <class Row, int kPieces>
   __device__ void put(const Row& row, int step, const uint4 (&w)[kPieces]) {
@@ -165,18 +165,18 @@ struct StagedBytes {
     }
   }
   template <class Row, int kSlots>
-  __device__ void finish(const RowQuantizer& o, const Team& team, TeamJoins<kSlots>& parts,
-                         const Row& row) {
+  __device__ void finish(const RowQuantizer& o, const ThreadGroup& thread_group,
+                         ReductionSlots<kSlots>& parts, const Row& row) {
     const bool bounded = o.given == nullptr;
     uint32_t largest = most.bits();
     if (bounded) {
-      largest = team.largest(parts, 2, largest);
+      largest = thread_group.largest(parts, 2, largest);
       const float scale = Code::scale(largest);
-      if (team.leads()) o.scale_out[team.row] = scale;
+      if (thread_group.leads()) o.scale_out[thread_group.row] = scale;
       rule = computed_rule<T, Code>(scale, largest);
     }
     const bool is_short = rule.by.is_short(__uint_as_float(largest));
-    char* q = row_at(o.q, o.q_row_bytes, team.row);
+    char* q = row_at(o.q, o.q_row_bytes, thread_group.row);
     asm volatile("" : "+l"(q));
     const auto each = [&](auto codes) {
       row.each([&](int step) {
@@ -190,12 +190,12 @@ struct StagedBytes {
     using Raw = typename T::Raw;
     if (!is_short) {
       each([&](const Raw& raw) { return any_byte_codes<T, Code>(raw, rule.by.scale); });
-    } else if (!rule.is_product) {
+    } else if (!rule.by_reciprocal) {
       each([&](const Raw& raw) { return short_byte_codes<T, Code, false>(raw, rule.by); });
     } else if (bounded) {
-      each([&](const Raw& raw) { return product_bytes<T, Code, true>(raw, rule); });
+      each([&](const Raw& raw) { return bytes_by_reciprocal<T, Code, true>(raw, rule); });
     } else {
-      each([&](const Raw& raw) { return product_bytes<T, Code, false>(raw, rule); });
+      each([&](const Raw& raw) { return bytes_by_reciprocal<T, Code, false>(raw, rule); });
     }
   }
 };
@@ -272,22 +272,22 @@ struct StagedRotation {
     }
   }
   template <class Row, int kSlots>
-  __device__ void finish(const RowQuantizer& o, const Team& team, TeamJoins<kSlots>& parts,
-                         const Row& row) {
+  __device__ void finish(const RowQuantizer& o, const ThreadGroup& thread_group,
+                         ReductionSlots<kSlots>& parts, const Row& row) {
     // The norm, a power of two, is part of the divisor.
     const float norm = formats::hadamard_norm(o.hadamard);
     uint32_t most = formats::abs_bits(largest * norm);
     float scale;
     if (o.given != nullptr) {
-      scale = __ldg(o.given + (o.one_scale ? 0 : team.row));
+      scale = __ldg(o.given + (o.one_scale ? 0 : thread_group.row));
     } else {
-      most = team.largest(parts, 2, most);
+      most = thread_group.largest(parts, 2, most);
       scale = Int8Code::scale(most);
-      if (team.leads()) o.scale_out[team.row] = scale;
+      if (thread_group.leads()) o.scale_out[thread_group.row] = scale;
     }
     const Divider by = Divider::by(scale / norm);
     const bool is_short = by.is_short(__uint_as_float(most) / norm);
-    char* q = row_at(o.q, o.q_row_bytes, team.row);
+    char* q = row_at(o.q, o.q_row_bytes, thread_group.row);
     row.each([&](int step) {
       if (!row.has(step)) return;
       uint2 codes[2];
@@ -317,9 +317,9 @@ inline int blocks_of_cluster(const Call& call) {
 template <class Kind, class Job>
 Status launch_staged(const Call& call, const char* name, void (*kernel)(Job),
                      const StagedShape& shape, int granule_bytes, const Job& job) {
-  const TeamShape& s = shape.team;
+  const ThreadGroupShape& s = shape.thread_group;
   const int bytes = shape.granules_bytes(granule_bytes) +
-                    (std::is_same_v<Kind, RotatedCodes> ? rotation_bytes(s.threads) : 0);
+                    (std::is_same_v<Kind, RotatedOutput> ? rotation_bytes(s.threads) : 0);
   // Static memory counts, too, and 48 KiB are allowed without asking.
   PESTLE_TRY(allow_shared(call, kernel, bytes > 40 << 10 ? std::max(bytes, 49 << 10) : bytes));
   return launch(call, name, {s.blocks(), s.threads, static_cast<size_t>(bytes), s.cluster}, kernel,

@@ -1,13 +1,13 @@
-// Long rows by teams of blocks that all run at the same time
+// Long rows by groups of CTAs that all run at the same time
 // (backends/cuda/host/launch_together.h), on any GPU; taken where no cluster holds a row. For
-// norm_backward.cu. Map      a team's blocks have stripes of its rows; a thread has one unit of 16
-// bytes of kRows
-//          rows at once (a batch; the warps that share a row may be fewer than a block's, which
-//          then has several slots of rows). Batches are dealt out to the teams. A batch's sums are
-//          told while the batch before it is finished: words that are never 0, in places that were
-//          cleared before the launch.
-// Traffic  x and d_out once, d_x once; 4 bytes of sums a column, array and team; words: 8 or 16
-//          bytes a row and block, read by each of the team's blocks.
+// norm_backward.cu.
+// Map      a group's CTAs have stripes of its rows; a thread has one unit of 16 bytes of
+//          kRows rows at once (a batch; the warps that share a row may be fewer than a block's,
+//          which then has several slots of rows). Batches are dealt out to the CTA groups. A
+//          batch's sums are told while the batch before it is finished: words that are never 0, in
+//          places that were cleared before the launch.
+// Traffic  x and d_out once, d_x once; 4 bytes of sums a column, array and CTA group; words: 8 or
+//          16 bytes a row and block, read by each of the CTA group's blocks.
 // Numerics as norm_backward_rows.cuh, around the mean of the row's first 8 elements.
 // Needs    sm_80 and a cooperative launch.
 // Measured H200, code of sm_80: 65 to 78 % of the copy (norm_backward.md)
@@ -20,14 +20,14 @@ namespace pestle::ops::norm_gradients {
 
 #ifdef __CUDACC__
 
-inline constexpr int kTeamThreads = 256;
-inline constexpr int kTeamRows = 4;  // of a batch
-inline constexpr int kTeamWarps = kTeamThreads / 32;
+inline constexpr int kCooperativeThreads = 256;
+inline constexpr int kCooperativeRows = 4;  // of a batch
+inline constexpr int kCooperativeWarps = kCooperativeThreads / 32;
 
-struct TeamJob {
+struct CooperativeJob {
   GradientJob job;  // of one group
-  int blocks;       // of a team
-  int teams;
+  int blocks;       // of a CTA group
+  int cta_groups;
   int warps;  // of a block that share a row
   int stages;
   int units;  // of a row
@@ -36,10 +36,10 @@ struct TeamJob {
   bool keeps_sums;  // of d_out
 };
 
-struct TeamShared {
-  float parts[kTeamWarps][16];  // of a batch's rows
-  float4 facts[kTeamWarps];     // of a batch's rows: rstd and what is made of it
-  float shifts[2][kTeamWarps];  // by parity of the batch
+struct CooperativeShared {
+  float parts[kCooperativeWarps][16];  // of a batch's rows
+  float4 facts[kCooperativeWarps];     // of a batch's rows: rstd and what is made of it
+  float shifts[2][kCooperativeWarps];  // by parity of the batch
 };
 
 // Lane l ends with the sum over the warp of v[l * kCount / 32].
@@ -65,32 +65,33 @@ __device__ inline float sum_across(float (&v)[kCount]) {
 }
 
 template <class T, int kKind, int kRows>
-struct TeamGradients {
+struct CooperativeGradients {
   static constexpr int kWide = 16 / T::kBytes;
   static constexpr bool kAll = kKind != kProducts;  // four numbers of a row, else two
   static constexpr int kNumbers = kAll ? 4 : 2;
   static constexpr int kWords = kNumbers / 2;
   static constexpr int kHeard = 4;  // words that a lane asks for at once
-  static constexpr int kStageBytes = kRows * 2 * kTeamThreads * 16;
+  static constexpr int kStageBytes = kRows * 2 * kCooperativeThreads * 16;
 
-  const TeamJob& t;
+  const CooperativeJob& t;
   const GradientJob& p;
-  TeamShared& shared;
+  CooperativeShared& shared;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int team, rank, slot, slots;
+  const int cta_group, rank, slot, slots;
   const int unit;
   const bool has;       // the unit exists
   const uint32_t ring;  // this thread's first 16 bytes
   float factor[kWide], products[kWide], sums[kAll ? kWide : 1];
 
-  __device__ TeamGradients(const TeamJob& of, TeamShared& parts, const uint4* stages)
+  __device__ CooperativeGradients(const CooperativeJob& of, CooperativeShared& parts,
+                                  const uint4* stages)
       : t(of),
         p(of.job),
         shared(parts),
-        team(static_cast<int>(blockIdx.x) / of.blocks),
+        cta_group(static_cast<int>(blockIdx.x) / of.blocks),
         rank(static_cast<int>(blockIdx.x) % of.blocks),
         slot(static_cast<int>(threadIdx.x) / 32 / of.warps),
-        slots(kTeamWarps / of.warps),
+        slots(kCooperativeWarps / of.warps),
         unit((rank * of.warps + static_cast<int>(threadIdx.x) / 32 % of.warps) * 32 +
              static_cast<int>(threadIdx.x) % 32),
         has(unit < of.units),
@@ -100,7 +101,7 @@ struct TeamGradients {
 
   __device__ int batch_rows() const { return slots * kRows; }
   __device__ uint32_t piece(uint32_t stage, int r, int operand) const {
-    return stage + (r * 2 + operand) * kTeamThreads * 16;
+    return stage + (r * 2 + operand) * kCooperativeThreads * 16;
   }
   __device__ static uint4 read(uint32_t from) {
     uint4 raw;
@@ -276,10 +277,10 @@ struct TeamGradients {
   }
 
   __device__ void walk() {
-    const int step = batch_rows() * t.teams;  // from batch to batch
+    const int step = batch_rows() * t.cta_groups;  // from batch to batch
     const int64_t words_step = int64_t{step} * t.blocks * kWords, x_step = step * p.x.row_bytes;
     const int64_t g_step = step * p.d_out.row_bytes, d_x_step = step * p.d_x.row_bytes;
-    const int first = team * batch_rows();
+    const int first = cta_group * batch_rows();
     int row = first + slot * kRows;  // of this slot
     // The row of this warp, of those that blocks tell one another of.
     int told_row = warp < batch_rows() ? first + warp : t.rows;
@@ -364,7 +365,7 @@ struct TeamGradients {
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
-      at[i * kTeamThreads + threadIdx.x] =
+      at[i * kCooperativeThreads + threadIdx.x] =
           make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
     }
     __syncthreads();
@@ -372,7 +373,7 @@ struct TeamGradients {
     for (int other = 1; other < slots; ++other) {
 #pragma unroll
       for (int i = 0; i < kFours; ++i) {
-        const float4 more = at[i * kTeamThreads + threadIdx.x + other * t.warps * 32];
+        const float4 more = at[i * kCooperativeThreads + threadIdx.x + other * t.warps * 32];
         v[4 * i] += more.x;
         v[4 * i + 1] += more.y;
         v[4 * i + 2] += more.z;
@@ -388,27 +389,27 @@ struct TeamGradients {
         load_columns(p.scale, p.scale.data, unit, more);
         for (int j = 0; j < kWide; ++j) v[j] = times_shared(v[j], 1.0f + more[j]);
       }
-      keep_sums(p, team, kWeightSum, unit, v, true);
+      keep_sums(p, cta_group, kWeightSum, unit, v, true);
     }
     if constexpr (kAll) {
-      if (t.keeps_sums) keep_sums(p, team, kBiasSum, unit, sums, true);
+      if (t.keeps_sums) keep_sums(p, cta_group, kBiasSum, unit, sums, true);
       if (p.d_scale.data == nullptr) return;
       for (int j = 0; j < kWide; ++j) v[j] = products[j];
       if (p.weight.data != nullptr) {
         load_columns(p.weight, p.weight.data, unit, more);
         for (int j = 0; j < kWide; ++j) v[j] = times_shared(v[j], more[j]);
       }
-      keep_sums(p, team, kScaleSum, unit, v, true);
+      keep_sums(p, cta_group, kScaleSum, unit, v, true);
     }
   }
 };
 
 template <class T, int kKind, int kRows>
-__global__ void __launch_bounds__(kTeamThreads, kRows == 4 ? 2 : 3)
-    teams_kernel(const __grid_constant__ TeamJob t) {
+__global__ void __launch_bounds__(kCooperativeThreads, kRows == 4 ? 2 : 3)
+    cooperative_kernel(const __grid_constant__ CooperativeJob t) {
   extern __shared__ uint4 ring[];
-  __shared__ TeamShared parts;
-  TeamGradients<T, kKind, kRows> own(t, parts, ring);
+  __shared__ CooperativeShared parts;
+  CooperativeGradients<T, kKind, kRows> own(t, parts, ring);
   own.begin();
   own.walk();
   wait_copies(0);

@@ -1,5 +1,5 @@
 // argmax and argmin on the CPU: the reference, and rows and columns by pieces.
-#include "ops/reduce/arg_extreme.h"
+#include "ops/reduce/arg_reduce.h"
 
 #include <cmath>
 #include <limits>
@@ -106,7 +106,7 @@ void run_columns(const ReducePlan& plan, int sign) {
 
 }  // namespace
 
-Status reference_arg_extreme(const Call& call, int sign) {
+Status reference_arg_reduce(const Call& call, int sign) {
   const TensorView& x = call.tensor(0);
   const TensorView& out = call.tensor(1);
   const int64_t dims = call.integer(2);
@@ -136,7 +136,7 @@ Status reference_arg_extreme(const Call& call, int sign) {
   return {};
 }
 
-Status cpu_arg_extreme(const Call& call, int sign) {
+Status cpu_arg_reduce(const Call& call, int sign) {
   const ReducePlan plan = plan_of(call);
   if (plan.is_rows())
     run_rows(call, plan, sign);
@@ -145,7 +145,7 @@ Status cpu_arg_extreme(const Call& call, int sign) {
   return {};
 }
 
-std::string refuse_cpu_arg_extreme(const Call& call, const Machine&) {
+std::string refuse_cpu_arg_reduce(const Call& call, const Machine&) {
   const ReducePlan plan = plan_of(call);
   if (plan.outs == 0 || plan.count == 0) return "x is empty";
   return plan.is_rows() || plan.is_columns()

@@ -1,7 +1,6 @@
 // argmax and argmin on CUDA.
 // Map      as reduce (ops/reduce/reduce_layout.cuh): rows by 1 to 32 threads, which take two rows
-// of
-//          16-bit elements at a time, or a block; columns 8 a thread, 32 threads side by side;
+//          of 16-bit elements at a time, or a block; columns 8 a thread, 32 threads side by side;
 //          parts of few results by several blocks, combined by a second kernel, or, where x is
 //          small, by the cluster that they are
 // Traffic  x once; parts in the workspace, at most 8 MiB
@@ -12,7 +11,7 @@
 //          searches the batch that won.
 // Measured H200, 256 MiB, share of a copy that writes as little: rows of 256k 96 %,
 //          bf16 rows of 1k 92 %, columns 89 %
-#include "ops/reduce/arg_extreme.h"
+#include "ops/reduce/arg_reduce.h"
 
 #include "backends/cuda/device/ptx/cluster.cuh"
 #include "core/machine.h"
@@ -611,13 +610,13 @@ Status start(const Call& call, const char* name, const ReducePlan& plan, int sig
 
 }  // namespace
 
-std::string refuse_cuda_arg_extreme(const Call& call, const Machine&) {
+std::string refuse_cuda_arg_reduce(const Call& call, const Machine&) {
   const ReducePlan plan = plan_of(call);
   if (plan.count >= int64_t{1} << 33) return "more than 2^33 elements stand behind a result";
   return refuse_fast_reduction(plan);
 }
 
-Status cuda_arg_extreme(const Call& call, const char* name, int sign) {
+Status cuda_arg_reduce(const Call& call, const char* name, int sign) {
   const ReducePlan plan = plan_of(call);
   switch (plan.x_dtype) {
     case DType::kBF16: return start<Bf16>(call, name, plan, sign);
@@ -626,7 +625,7 @@ Status cuda_arg_extreme(const Call& call, const char* name, int sign) {
   }
 }
 
-Status cuda_arg_extreme_any(const Call& call, const char* name, int sign) {
+Status cuda_arg_reduce_any(const Call& call, const char* name, int sign) {
   const ReducePlan plan = plan_of(call);
   Reduction r(plan);
   r.mode = sign;

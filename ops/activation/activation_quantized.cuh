@@ -1,4 +1,4 @@
-// Codes of activations on CUDA: what the kernels of activation_rows.cu and activation_codes.cu
+// Codes of activations on CUDA: what the kernels of activation_rows.cu and activation_quantized.cu
 // share.
 #pragma once
 
@@ -7,9 +7,10 @@
 
 namespace pestle::ops {
 
-// Codes without a gate and without the output itself, straight from registers: activation_codes.cu.
-bool takes_direct_codes(const ActivationRows& a);
-Status activation_direct_codes(const Call& call, const char* name, const ActivationRows& a);
+// Codes without a gate and without the output itself, straight from registers:
+// activation_quantized.cu.
+bool takes_direct_quantized(const ActivationRows& a);
+Status quantized_activation_direct(const Call& call, const char* name, const ActivationRows& a);
 
 #ifdef __CUDACC__
 namespace activation_codes {

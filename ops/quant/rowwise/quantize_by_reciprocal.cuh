@@ -4,9 +4,8 @@
 //   given scale     a product of scale and tie within 4 ulps of a 16-bit number is looked for, once
 //                   a row (a warp shares the ties out), or once a tensor for nvfp4
 //   computed scale  |x| / scale = M u / v for the largest code M, where u / v = |x| / amax has
-//   short
-//                   terms: a tie is met exactly, or missed by more than 2^-19 of itself. int8:
-//                   127 u / v is an odd half for u / v = 1/2 only, unless 127 divides amax's
+//                   short terms: a tie is met exactly, or missed by more than 2^-19 of itself.
+//                   int8: 127 u / v is an odd half for u / v = 1/2 only, unless 127 divides amax's
 //                   significand. E4M3: 448 u / v is a tie 21 * 2^e or 7 * 2^-10 only, unless 7
 //                   divides it. The quotients at those ties are found once a row, and the
 //                   reciprocal is chosen, or moved by less than that distance, so that its products
@@ -18,7 +17,7 @@
 #include "backends/cuda/device/numeric/divide.cuh"
 #include "backends/cuda/device/numeric/fp8.cuh"
 #include "backends/cuda/device/tensor/elements.cuh"
-#include "ops/quant/rowwise/row_codes.cuh"
+#include "ops/quant/rowwise/quantize_unit.cuh"
 
 namespace pestle::ops {
 
@@ -34,8 +33,8 @@ __device__ inline bool is_far_from(float v) {
 // How a row's bytes are made.
 struct ByteRule {
   cuda::Divider by;
-  float factor;     // what values are multiplied by
-  bool is_product;  // that alone decides
+  float factor;        // what values are multiplied by
+  bool by_reciprocal;  // that alone decides
 };
 
 // Numbers whose significand `divisor` divides; a 16-bit number's as an f32 is it times 2^n.
@@ -77,17 +76,17 @@ __device__ inline ByteRule computed_rule(float scale, uint32_t amax) {
       // 63.5 itself goes to 64.
       const bool up = rule.by.shortly(largest) >= 127.0f;
       rule.factor = r * (up ? 1.0f + 0x1p-21f : 1.0f - 0x1p-21f);
-      rule.is_product = !is_multiple(amax, 127);
+      rule.by_reciprocal = !is_multiple(amax, 127);
     } else if constexpr (std::is_same_v<Code, Fp8Code<formats::E4m3>>) {
       const Fp8Ties ties(rule.by, largest, is_multiple(amax, 7));
-      rule.is_product = true;
+      rule.by_reciprocal = true;
       if (!ties.allow(rule.factor)) {
         // One ulp more or less may do, or a move to the one side that all ties fall to.
         rule.factor = __uint_as_float(__float_as_uint(r) + 1);
         if (!ties.allow(rule.factor)) rule.factor = __uint_as_float(__float_as_uint(r) - 1);
         if (!ties.allow(rule.factor)) {
           rule.factor = r * (ties.up7 ? 1.0f + 0x1p-18f : 1.0f - 0x1p-18f);
-          rule.is_product = !ties.sevenths && ties.up7 == ties.up21;
+          rule.by_reciprocal = !ties.sevenths && ties.up7 == ties.up21;
         }
       }
     }
@@ -109,14 +108,14 @@ __device__ inline ByteRule given_rule(float scale) {
       is_far = is_far && is_far_from<T>(scale * tie);
     }
     const bool exact = (__float_as_uint(scale) & 0x7FFFFFu) == 0;
-    rule.is_product = __all_sync(~0u, is_far || exact);
+    rule.by_reciprocal = __all_sync(~0u, is_far || exact);
   }
   return rule;
 }
 
 // A unit's bytes; no value is beyond what the rule's divider is short for.
 template <class T, class Code, bool kBounded>
-__device__ inline uint2 product_bytes(const typename T::Raw& raw, const ByteRule& rule) {
+__device__ inline uint2 bytes_by_reciprocal(const typename T::Raw& raw, const ByteRule& rule) {
   return Code::template products<T, kBounded>(raw, rule.factor);
 }
 // ---- E2M1 ----

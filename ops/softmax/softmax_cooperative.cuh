@@ -1,23 +1,23 @@
 // Softmax and log_softmax of x as it is (no mask, no scale), rows that are too long for a cluster,
-// or for a block where there are no clusters: by teams of blocks (row_teams.cuh). A block holds 32
-// KiB of a row in registers, f32 as exponentials from bases of the threads' own, as held_kernel
-// does.
+// or for a block where there are no clusters: by groups of CTAs (cta_groups.cuh). A block
+// holds 32 KiB of a row in registers, f32 as exponentials from bases of the threads' own, as
+// register_kernel does.
 #pragma once
 
-#include "ops/shared/row_teams.cuh"
-#include "ops/softmax/softmax_held.cuh"
+#include "ops/shared/cta_groups.cuh"
+#include "ops/softmax/softmax_registers.cuh"
 
 namespace pestle::ops {
 
-struct TeamJob {
+struct CooperativeJob {
   SoftmaxJob softmax;
-  Team team;
+  CtaGroups cta_groups;
 };
 
 #ifdef __CUDACC__
 namespace softmax_device {
 
-using namespace team_device;
+using namespace cta_group_device;
 
 struct JoinSoftmax {
   __device__ static float2 none() { return make_float2(-kInfinity, 0); }
@@ -33,8 +33,8 @@ struct JoinSoftmax {
 
 // The row once more, from memory: it has infinities or NaN, or its exponents leave f32.
 template <class T, SoftmaxKind kKind>
-__device__ __noinline__ void general_team_row(const TeamJob& job, RowPlace place, uint64_t* words,
-                                              TeamParts& parts) {
+__device__ __noinline__ void general_group_row(const CooperativeJob& job, RowPlace place,
+                                               uint64_t* words, CtaGroupParts& parts) {
   const StagedRow<T> row(job.softmax, place);
   const auto* x = reinterpret_cast<const uint4*>(row.x);
   const auto piece = [&](int chunk) {
@@ -43,7 +43,7 @@ __device__ __noinline__ void general_team_row(const TeamJob& job, RowPlace place
   SoftmaxPart part = SoftmaxPart::none();
   add_general(row, piece, 0, row.chunks, part);
   const float2 own = JoinSoftmax::over_lanes(make_float2(part.largest, part.sum), 32);
-  const float2 all = exchange<JoinSoftmax>(parts, job.team, place.rank, own, words, words);
+  const float2 all = exchange<JoinSoftmax>(parts, job.cta_groups, place.rank, own, words, words);
   if (place.units == 0) return;
   const StagedResult<T, kKind> result(SoftmaxPart{all.x, all.y, 0}, false);
   char* out = job.softmax.out.any.data + place.row * job.softmax.out.distance +
@@ -52,33 +52,35 @@ __device__ __noinline__ void general_team_row(const TeamJob& job, RowPlace place
 }
 
 template <class T, SoftmaxKind kKind>
-__global__ void __launch_bounds__(kTeamThreads, 3)
-    team_kernel(const __grid_constant__ TeamJob job) {
-  constexpr int kCount = Piece<T>::kCount, kPieces = kTeamPieces;
+__global__ void __launch_bounds__(kGroupThreads, 3)
+    cooperative_kernel(const __grid_constant__ CooperativeJob job) {
+  constexpr int kCount = Piece<T>::kCount, kPieces = kGroupPieces;
   constexpr bool kKept = kKeeps<T, kKind, kPieces>;
   extern __shared__ uint4 staged[];
-  __shared__ TeamParts parts;
-  RowPlace place = team_place(job.team, job.softmax.groups);
-  const int64_t rows = job.softmax.groups.rows, step = job.team.teams;
+  __shared__ CtaGroupParts parts;
+  RowPlace place = group_place(job.cta_groups, job.softmax.groups);
+  const int64_t rows = job.softmax.groups.rows, step = job.cta_groups.group_count;
   const int left = place.units * (kUnit / kCount) - place.lane;  // pieces, from this thread's first
   const int64_t first = place.first * (kUnit * T::kBytes) + place.lane * 16;
   const auto buffer = [&](int turn, int piece) {
-    return staged + ((turn % kTeamBuffers) * kPieces + piece) * kTeamThreads + threadIdx.x;
+    return staged + ((turn % kGroupBuffers) * kPieces + piece) * kGroupThreads + threadIdx.x;
   };
   const auto fetch = [&](int64_t row, int turn) {
     if (row < rows) {
       const char* x = job.softmax.x.any.data + row * job.softmax.x.distance + first;
 #pragma unroll
       for (int c = 0; c < kPieces; ++c) {
-        if (c * kTeamThreads < left) copy_async(buffer(turn, c), x + c * kTeamThreads * 16);
+        if (c * kGroupThreads < left) copy_async(buffer(turn, c), x + c * kGroupThreads * 16);
       }
     }
     commit_copies();
   };
   const auto read = [&](int turn, int c) {
-    return c * kTeamThreads < left ? *buffer(turn, c) : all_lowest<T>();
+    return c * kGroupThreads < left ? *buffer(turn, c) : all_lowest<T>();
   };
-  const auto words_of = [&](int64_t row) { return job.team.words + 2 * row * job.team.blocks; };
+  const auto words_of = [&](int64_t row) {
+    return job.cta_groups.words + 2 * row * job.cta_groups.blocks;
+  };
   // This thread's base, and its warp's pair, of a row that is there.
   float base;
   const auto pair_of = [&](int turn) {
@@ -95,9 +97,9 @@ __global__ void __launch_bounds__(kTeamThreads, 3)
     return JoinSoftmax::over_lanes(make_float2(own.largest, own.sum), 32);
   };
   uint4 raw[kPieces];
-  float kept[kKept ? kPieces : 1][kCount], held_base;
+  float kept[kKept ? kPieces : 1][kCount], register_base;
   const auto hold = [&](int turn) {
-    held_base = base;
+    register_base = base;
 #pragma unroll
     for (int c = 0; c < kPieces; ++c) {
       raw[c] = read(turn, c);
@@ -110,7 +112,8 @@ __global__ void __launch_bounds__(kTeamThreads, 3)
   fetch(place.row, 0);
   fetch(place.row + step, 1);
   wait_for_copies<1>();
-  exchange<JoinSoftmax>(parts, job.team, place.rank, pair_of(0), words_of(place.row), nullptr);
+  exchange<JoinSoftmax>(parts, job.cta_groups, place.rank, pair_of(0), words_of(place.row),
+                        nullptr);
   hold(0);
   for (int turn = 0; place.row < rows; ++turn, place.row += step) {
     const int64_t next = place.row + step;
@@ -121,17 +124,17 @@ __global__ void __launch_bounds__(kTeamThreads, 3)
       own = pair_of(turn + 1);
     }
     const float2 pair =
-        exchange<JoinSoftmax>(parts, job.team, place.rank, own,
+        exchange<JoinSoftmax>(parts, job.cta_groups, place.rank, own,
                               next < rows ? words_of(next) : nullptr, words_of(place.row));
     const SoftmaxPart all{pair.x, pair.y, 0};
     if (is_regular(all)) {
       char* out = job.softmax.out.any.data + place.row * job.softmax.out.distance + first;
       if constexpr (kKept) {
-        const HeldFactor factor(all, held_base);
+        const RegisterFactor factor(all, register_base);
 #pragma unroll
         for (int c = 0; c < kPieces; ++c) {
           for (float& e : kept[c]) e = e * factor.far * factor.by;
-          if (c * kTeamThreads < left) store_plain<T>(out + c * kTeamThreads * 16, kept[c]);
+          if (c * kGroupThreads < left) store_plain<T>(out + c * kGroupThreads * 16, kept[c]);
         }
       } else {
         const StagedResult<T, kKind> result(all, true);
@@ -140,11 +143,11 @@ __global__ void __launch_bounds__(kTeamThreads, 3)
           float v[kCount];
           Piece<T>::values(raw[c], v);
           for (float& t : v) t = result.plain_of(t);
-          if (c * kTeamThreads < left) store_plain<T>(out + c * kTeamThreads * 16, v);
+          if (c * kGroupThreads < left) store_plain<T>(out + c * kGroupThreads * 16, v);
         }
       }
     } else {  // the same in all of the row's threads
-      general_team_row<T, kKind>(job, place, words_of(place.row) + job.team.blocks, parts);
+      general_group_row<T, kKind>(job, place, words_of(place.row) + job.cta_groups.blocks, parts);
     }
     if (next < rows) hold(turn + 1);
   }
@@ -154,24 +157,24 @@ __global__ void __launch_bounds__(kTeamThreads, 3)
 
 // A word for each block of each row, twice; f32's parts are the shorter ones, and there may be
 // twice as many blocks as needed.
-inline constexpr const char* kTeamWorkspace =
+inline constexpr const char* kCooperativeWorkspace =
     "32 * (numel(x) / size(x, dim)) * cdiv(size(x, dim), 8192)";
 
 // Starts the kernel, if the device runs as many blocks at once as a row needs; false: it does not.
 template <class T, SoftmaxKind kKind>
-Result<bool> start_teams(const Call& call, const char* name, const SoftmaxJob& softmax) {
+Result<bool> start_cooperative(const Call& call, const char* name, const SoftmaxJob& softmax) {
   using namespace softmax_device;
   static cuda::BlocksAtOnce at_once;
-  auto* kernel = team_kernel<T, kKind>;
-  TeamJob job{softmax, {}};
+  auto* kernel = cooperative_kernel<T, kKind>;
+  CooperativeJob job{softmax, {}};
   RowGroups& g = job.softmax.groups;
   g.units = ceil_div(softmax.x.count, kUnit);
-  auto fits = make_team(call, reinterpret_cast<const void*>(kernel), at_once,
-                        g.units * kUnit * T::kBytes, kTeamRowBytes, g, job.team, 2);
+  auto fits = make_cta_groups(call, reinterpret_cast<const void*>(kernel), at_once,
+                              g.units * kUnit * T::kBytes, kGroupRowBytes, g, job.cta_groups, 2);
   PESTLE_TRY(fits.status());
   if (!fits.value()) return false;
-  PESTLE_TRY(clear(call, job.team.words, g.rows * job.team.blocks * 16));
-  PESTLE_TRY(launch_together(call, name, job.team.grid(), kernel, job));
+  PESTLE_TRY(clear(call, job.cta_groups.words, g.rows * job.cta_groups.blocks * 16));
+  PESTLE_TRY(launch_together(call, name, job.cta_groups.grid(), kernel, job));
   return true;
 }
 #endif

@@ -1,5 +1,5 @@
-// Codes and their transpose by squares of 128 x 128, on CUDA, where rows of q_t begin inside
-// sectors of 32 bytes.
+// Codes and their transpose by overlapping tiles, squares of 128 x 128 and the 24 rows above, on
+// CUDA, where rows of q_t begin inside sectors of 32 bytes.
 // Map      a thread block a square, a thread 8 rows of a unit, and 48 threads the 24 rows above it
 //          once more: a column's stretch of q_t goes from whole sector to whole sector, so that it
 //          may begin with the end of the square above, and its own end is left to the one below.
@@ -7,18 +7,18 @@
 //          that is never 0, in memory cleared before the launch. Squares go down 32 at a time, 4
 //          under one given scale
 // Traffic  x, q and q_t once; 24 of 128 rows of x twice, the second time from the L2
-// Numerics as ops/quant/rowwise/transposed_codes.cuh
+// Numerics as ops/quant/rowwise/quantize_transposed.cuh
 // Measured 32760 x 5120 bf16 on an H200, share of a copy of the same bytes: one given scale, int8
 //          90.0 % (tall tiles 86.6 %), fp8 90.0 % (89.3 %); computed scales of squares 82.8 %
 //          (74.3 % with sectors in parts; 75.6, 77.8 % with 4, 8 down at a time). Two blocks a
 //          multiprocessor instead of three: 81.9, 86.0 and 68.9 %
 #pragma once
 
-#include "ops/quant/rowwise/transposed_codes.cuh"
+#include "ops/quant/rowwise/quantize_transposed.cuh"
 
 namespace pestle::ops {
 
-struct JoinedSquare {
+struct OverlappingTile {
   static constexpr int kUnits = 16;
   static constexpr int kColumns = kUnits * cuda::kUnit;
   static constexpr int kGroups = 16;  // of 8 rows
@@ -51,8 +51,8 @@ __device__ inline float hear_scale(const uint32_t* word) {
 
 // The scale of this thread's rows. `told`: a word a square.
 template <class T, class Code>
-__device__ float joined_scale(const TileCodes& t, const TileAt& tile, bool above,
-                              const typename T::Raw (&raw)[8], uint32_t* told) {
+__device__ float overlapping_scale(const QuantizeTiles& t, const TileAt& tile, bool above,
+                                   const typename T::Raw (&raw)[8], uint32_t* told) {
   const RowMatrix& m = t.m;
   if (t.whole) return __ldg(m.scale);
   const int64_t own = tile.down * m.map.grid_columns + tile.across;
@@ -91,9 +91,9 @@ __device__ inline void encode_rows(const typename T::Raw (&raw)[8], const cuda::
 
 // Columns of q_t from whole sector to whole sector, half a warp each; by the threads that have the
 // square's own rows. `to`: row 0 of the square.
-__device__ inline void store_joined(const uint2* turned, uint8_t* to, int64_t row_bytes,
-                                    int columns, int groups, bool is_first, bool is_last) {
-  using Shape = JoinedSquare;
+__device__ inline void store_overlapping(const uint2* turned, uint8_t* to, int64_t row_bytes,
+                                         int columns, int groups, bool is_first, bool is_last) {
+  using Shape = OverlappingTile;
   const int half = threadIdx.x / 16, lane = threadIdx.x % 16;
   to += half * row_bytes;
   // The same for columns 16 apart: rows lie at distances of a multiple of 8 bytes.
@@ -117,8 +117,8 @@ __device__ inline void store_joined(const uint2* turned, uint8_t* to, int64_t ro
 // Registers are given to warps in fours, so that 10 warps cost what 12 do.
 template <class T, class Code>
 __global__ void __launch_bounds__(384, T::kBytes < 4 ? 3 : 2)
-    quantize_joined(const __grid_constant__ TileCodes t, uint32_t* told) {
-  using Shape = JoinedSquare;
+    quantize_overlapping(const __grid_constant__ QuantizeTiles t, uint32_t* told) {
+  using Shape = OverlappingTile;
   __shared__ __align__(16) uint2 turned[Shape::kColumns * Shape::kPlaces];
   const RowMatrix& m = t.m;
   const TileAt tile = tile_at(t, blockIdx.x);
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(384, T::kBytes < 4 ? 3 : 2)
     raw[i] = i < left ? T::load(x) : T::zero();
     x += m.x_row_bytes;
   }
-  const cuda::Divider by = cuda::Divider::by(joined_scale<T, Code>(t, tile, above, raw, told));
+  const cuda::Divider by = cuda::Divider::by(overlapping_scale<T, Code>(t, tile, above, raw, told));
   uint2 codes[8];
   encode_rows<T, Code>(raw, by, m, row, unit, codes);
   uint8_t* q = m.q + row * m.q_row_bytes + unit * cuda::kUnit;
@@ -156,16 +156,16 @@ __global__ void __launch_bounds__(384, T::kBytes < 4 ? 3 : 2)
   if (above) return;
   const int first_column = static_cast<int>(tile.across) * Shape::kColumns;
   const int columns = min(Shape::kColumns, m.units * cuda::kUnit - first_column);
-  store_joined(turned, t.q_t + first_column * t.q_t_row_bytes + first_row, t.q_t_row_bytes, columns,
-               cuda::rows_left(m.rows, first_row, 128) / 8, tile.down == 0,
-               tile.down + 1 == t.tiles_down);
+  store_overlapping(turned, t.q_t + first_column * t.q_t_row_bytes + first_row, t.q_t_row_bytes,
+                    columns, cuda::rows_left(m.rows, first_row, 128) / 8, tile.down == 0,
+                    tile.down + 1 == t.tiles_down);
 }
 
 // ---- host ----
 
 template <class T, class Code>
-Status start_joined(const Call& call, const char* name, TileCodes t) {
-  using Shape = JoinedSquare;
+Status start_overlapping(const Call& call, const char* name, QuantizeTiles t) {
+  using Shape = OverlappingTile;
   t.tiles_down = static_cast<unsigned>(cuda::ceil_div(t.m.rows, 128));
   t.tiles_across = static_cast<unsigned>(cuda::ceil_div(t.m.units, Shape::kUnits));
   t.down_each = t.whole ? 4 : 32;
@@ -173,29 +173,29 @@ Status start_joined(const Call& call, const char* name, TileCodes t) {
   const int64_t tiles = static_cast<int64_t>(t.tiles_down) * t.tiles_across;
   auto* told = static_cast<uint32_t*>(call.workspace);
   if (!t.whole && t.m.scale == nullptr) PESTLE_TRY(cuda::clear(call, told, 4 * tiles));
-  return cuda::launch(call, name, {tiles, Shape::kThreads}, quantize_joined<T, Code>, t, told);
+  return cuda::launch(call, name, {tiles, Shape::kThreads}, quantize_overlapping<T, Code>, t, told);
 }
 
 template <class Code>
-Status run_quantize_joined(const Call& call, const char* name, const QuantizeRows& b) {
-  const TileCodes t{row_matrix(b, nullptr),
-                    b.q_t->as<uint8_t>(),
-                    b.q_t->strides[0],
-                    aligned_bytes(*b.q_t),
-                    whole_tensor(b),
-                    true,
-                    0,
-                    0,
-                    0,
-                    {}};
+Status run_quantize_overlapping(const Call& call, const char* name, const QuantizeRows& b) {
+  const QuantizeTiles t{row_matrix(b, nullptr),
+                        b.q_t->as<uint8_t>(),
+                        b.q_t->strides[0],
+                        aligned_bytes(*b.q_t),
+                        whole_tensor(b),
+                        true,
+                        0,
+                        0,
+                        0,
+                        {}};
   switch (b.x.dtype) {
-    case DType::kBF16: return start_joined<cuda::Bf16, Code>(call, name, t);
-    case DType::kF16: return start_joined<cuda::F16, Code>(call, name, t);
-    default: return start_joined<cuda::F32, Code>(call, name, t);
+    case DType::kBF16: return start_overlapping<cuda::Bf16, Code>(call, name, t);
+    case DType::kF16: return start_overlapping<cuda::F16, Code>(call, name, t);
+    default: return start_overlapping<cuda::F32, Code>(call, name, t);
   }
 }
 
-inline std::string refuse_quantize_joined(const QuantizeRows& b) {
+inline std::string refuse_quantize_overlapping(const QuantizeRows& b) {
   if (std::string why = refuse_quantize_tiles(b); !why.empty()) return why;
   if (b.q_t == nullptr) return "no transposed codes are asked for";
   if (!square_tiles(b) && (!whole_tensor(b) || b.computes)) {

@@ -1,4 +1,4 @@
-// The norms' rows without a sum before the norm and without codes, in registers.
+// Register-resident norms: no sum before the norm, no quantised output.
 // Map      A row lies as it came, packed, in the registers of a warp, a block, or a cluster of up
 //          to 16 blocks; a thread has 64 bytes, of rows of more than 16 KiB 128, so that four or
 //          more blocks share a multiprocessor and what one loses at its beginning and end the
@@ -15,9 +15,9 @@
 #include "backends/cuda/device/tensor/tensor_sums.cuh"
 #include "backends/cuda/host/early_launch.h"
 #include "core/machine.h"
-#include "ops/norm/forward/norm_held.h"
 #include "ops/norm/forward/norm_job.cuh"
-#include "ops/quant/rowwise/staged_codes.cuh"
+#include "ops/norm/forward/norm_registers.h"
+#include "ops/quant/rowwise/quantize_staged.cuh"
 
 namespace pestle::ops {
 namespace norm_device {
@@ -25,10 +25,10 @@ namespace {
 
 using namespace row_quantizer;
 
-constexpr int kHeldThreads = 256;  // of a block, at most
-constexpr int kWarpRows = 4;       // of a block, where a warp has a row
+constexpr int kRegisterThreads = 256;  // of a block, at most
+constexpr int kWarpRows = 4;           // of a block, where a warp has a row
 
-struct HeldNorm {
+struct RegisterNorm {
   const char* x = nullptr;
   int64_t x_row_bytes = 0;
   char* out = nullptr;
@@ -47,17 +47,17 @@ struct HeldNorm {
 };
 
 // What each warp of the row's blocks has, for up to two joins.
-struct HeldJoins {
-  float2 parts[2][16 * (kHeldThreads / 32)];
+struct RegisterReductions {
+  float2 parts[2][16 * (kRegisterThreads / 32)];
   uint64_t arrived[2];
 };
 
-struct HeldPlace {
+struct RegisterPlace {
   int row, rank, lane;
   int left;  // pieces from this thread's first on
   uint32_t first;
 
-  __device__ explicit HeldPlace(const HeldNorm& p) {
+  __device__ explicit RegisterPlace(const RegisterNorm& p) {
     const int in_block = p.rows_of_block == 1 ? 0 : static_cast<int>(threadIdx.x) / p.lanes;
     lane = static_cast<int>(threadIdx.x) - in_block * p.lanes;
     rank = p.cluster == 1 ? 0 : static_cast<int>(blockIdx.x) % p.cluster;
@@ -72,8 +72,8 @@ struct HeldPlace {
 };
 
 // Both numbers of all warps of the row; v: the first in lane 0, the second in lane 1.
-__device__ inline float2 join_row(const HeldNorm& p, const HeldPlace& at, HeldJoins& joins,
-                                  int turn, float v) {
+__device__ inline float2 join_row(const RegisterNorm& p, const RegisterPlace& at,
+                                  RegisterReductions& joins, int turn, float v) {
   const float2 own = make_float2(__shfl_sync(~0u, v, 0), __shfl_sync(~0u, v, 1));
   if (p.lanes == 32) return own;
   const int warps = p.lanes / 32, warp = at.lane / 32, lane = threadIdx.x % 32;
@@ -104,11 +104,11 @@ __device__ inline float2 join_row(const HeldNorm& p, const HeldPlace& at, HeldJo
 }
 
 template <class T, int kPieces>
-struct HeldRow {
+struct RegisterRow {
   static constexpr int kCount = kPieceBytes / T::kBytes;
   uint4 raw[kPieces];
 
-  __device__ void load(const HeldNorm& p, const HeldPlace& at) {
+  __device__ void load(const RegisterNorm& p, const RegisterPlace& at) {
     const char* x = p.x + at.row * p.x_row_bytes + int64_t{at.first} * kPieceBytes;
     const uint32_t step = static_cast<uint32_t>(p.lanes) * kPieceBytes;
 #pragma unroll
@@ -137,7 +137,7 @@ struct HeldRow {
     return all;
   }
   template <class F>
-  __device__ float sum_of(const HeldNorm& p, const HeldPlace& at, F f) const {
+  __device__ float sum_of(const RegisterNorm& p, const RegisterPlace& at, F f) const {
     float sums[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int c = 0; c < kPieces; ++c) {
@@ -154,18 +154,19 @@ struct HeldRow {
     }
     return all;
   }
-  __device__ float squares_about(const HeldNorm& p, const HeldPlace& at, float mean) const {
+  __device__ float squares_about(const RegisterNorm& p, const RegisterPlace& at, float mean) const {
     return sum_of(p, at, [&](float v, float sum) { return __fmaf_rn(v - mean, v - mean, sum); });
   }
 };
 
-struct HeldStatistics {
+struct RegisterStatistics {
   float mean = 0, rstd = 0;
 };
 template <class T, int kPieces>
-__device__ inline HeldStatistics statistics(const HeldNorm& p, const HeldPlace& at,
-                                            HeldJoins& joins, const HeldRow<T, kPieces>& row) {
-  HeldStatistics s;
+__device__ inline RegisterStatistics statistics(const RegisterNorm& p, const RegisterPlace& at,
+                                                RegisterReductions& joins,
+                                                const RegisterRow<T, kPieces>& row) {
+  RegisterStatistics s;
   float squares;
   if constexpr (T::kBytes == 2) {
     const float own = row.sums_16();
@@ -195,10 +196,10 @@ __device__ inline HeldStatistics statistics(const HeldNorm& p, const HeldPlace& 
 }
 
 template <class T, class E, bool kAdds, int kPieces>
-__device__ inline void put_row(const HeldNorm& p, const HeldPlace& at,
-                               const HeldRow<T, kPieces>& row, const HeldStatistics& s,
+__device__ inline void put_row(const RegisterNorm& p, const RegisterPlace& at,
+                               const RegisterRow<T, kPieces>& row, const RegisterStatistics& s,
                                const char* w, const char* b) {
-  constexpr int kCount = HeldRow<T, kPieces>::kCount;
+  constexpr int kCount = RegisterRow<T, kPieces>::kCount;
   char* out = p.out + at.row * p.out_row_bytes + int64_t{at.first} * kPieceBytes;
   const uint32_t step = static_cast<uint32_t>(p.lanes) * kPieceBytes;
   const uint32_t parameter_step = static_cast<uint32_t>(p.lanes) * kCount * E::kBytes;
@@ -226,21 +227,21 @@ __device__ inline void put_row(const HeldNorm& p, const HeldPlace& at,
 
 // Four pieces: five blocks of 256 threads, or six where no sums by the tensor cores are needed.
 template <class T, int kPieces>
-constexpr int kHeldRegisters = kPieces == 8 ? 64 : (T::kBytes == 4 ? 40 : 48);
+constexpr int kRowRegisters = kPieces == 8 ? 64 : (T::kBytes == 4 ? 40 : 48);
 template <class T, int kPieces>
-__global__ void __launch_bounds__(kHeldThreads) __maxnreg__((kHeldRegisters<T, kPieces>))
-    held_kernel(const __grid_constant__ HeldNorm p) {
+__global__ void __launch_bounds__(kRegisterThreads) __maxnreg__((kRowRegisters<T, kPieces>))
+    register_kernel(const __grid_constant__ RegisterNorm p) {
   wait_previous_kernel();
-  __shared__ HeldJoins joins;
-  const HeldPlace at(p);
+  __shared__ RegisterReductions joins;
+  const RegisterPlace at(p);
   if (p.cluster > 1) {
     if (threadIdx.x < 2) begin_barrier(&joins.arrived[threadIdx.x]);
     __syncwarp();
     cluster_begin();
   }
-  HeldRow<T, kPieces> row;
+  RegisterRow<T, kPieces> row;
   row.load(p, at);
-  const HeldStatistics s = statistics<T, kPieces>(p, at, joins, row);
+  const RegisterStatistics s = statistics<T, kPieces>(p, at, joins, row);
   if (at.left <= 0) return;
   const int group = static_cast<int>(p.rows_of_group.divide(static_cast<uint32_t>(at.row)));
   const char* w = row_at(p.factor.data, p.factor.row_bytes, group);
@@ -274,7 +275,7 @@ bool has_parameters(const NormRows& n) {
 // Many rows of up to 32 KiB. Of longer ones, f32 with a weight: more parameters than elements would
 // come out of the L2, since blocks of a cluster that starts anew find other parts of them in the
 // L1.
-bool is_served(const NormRows& n) {
+bool suits_registers(const NormRows& n) {
   constexpr int64_t kLeastTensor = 64 << 20, kLeastRow = 2048, kLongestOfBlock = 32 << 10;
   const int64_t bytes = n.columns() * dtype_bytes(n.x.dtype);
   if (n.quant.format != OutFormat::kNone || n.residual.data != nullptr || n.gate.data != nullptr) {
@@ -287,10 +288,10 @@ bool is_served(const NormRows& n) {
 }
 
 // Rows of up to 16 KiB: four pieces a thread. Longer ones, and what a cluster shares, eight.
-int pieces_of_thread(const HeldNorm& job) { return job.pieces <= 4 * kHeldThreads ? 4 : 8; }
+int pieces_of_thread(const RegisterNorm& job) { return job.pieces <= 4 * kRegisterThreads ? 4 : 8; }
 
 // False: no cluster holds the row.
-bool plan(const Call& call, HeldNorm& job) {
+bool plan(const Call& call, RegisterNorm& job) {
   const Machine machine = machine_for({DeviceType::kCuda, device_index(call)});
   const int each = pieces_of_thread(job);
   job.block_pieces = job.pieces;
@@ -298,7 +299,7 @@ bool plan(const Call& call, HeldNorm& job) {
     job.rows_of_block = kWarpRows;
     return true;
   }
-  while (job.pieces > each * kHeldThreads * job.cluster) job.cluster *= 2;
+  while (job.pieces > each * kRegisterThreads * job.cluster) job.cluster *= 2;
   if (job.cluster > largest_cluster(machine.compute_capability)) return false;
   if (job.cluster > 1) {
     job.block_pieces = static_cast<int>(ceil_div(ceil_div(job.pieces, job.cluster), 8) * 8);
@@ -308,20 +309,20 @@ bool plan(const Call& call, HeldNorm& job) {
 }
 
 template <class T>
-Status start(const Call& call, const char* name, const HeldNorm& job) {
+Status start(const Call& call, const char* name, const RegisterNorm& job) {
   const Grid grid{ceil_div(job.rows, job.rows_of_block) * job.cluster,
                   job.lanes * job.rows_of_block, 0, job.cluster};
-  return pieces_of_thread(job) == 4 ? launch_early(call, name, grid, held_kernel<T, 4>, job)
-                                    : launch_early(call, name, grid, held_kernel<T, 8>, job);
+  return pieces_of_thread(job) == 4 ? launch_early(call, name, grid, register_kernel<T, 4>, job)
+                                    : launch_early(call, name, grid, register_kernel<T, 8>, job);
 }
 
 }  // namespace
 
-Status start_held_norm(const Call& call, const char* name, const NormRows& n, bool& taken) {
+Status start_register_norm(const Call& call, const char* name, const NormRows& n, bool& taken) {
   taken = false;
-  if (!is_served(n)) return {};
+  if (!suits_registers(n)) return {};
   const bool modulates = n.scale.data != nullptr;
-  HeldNorm job;
+  RegisterNorm job;
   job.x = n.x.as<const char>();
   job.x_row_bytes = row_distance(n.x);
   job.out = n.out.as<char>();

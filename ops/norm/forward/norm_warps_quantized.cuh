@@ -13,14 +13,14 @@ __device__ inline void store_byte(void* to, uint32_t v) {
 }
 // Where a lane's blocks of a row's next step go. Addresses are hidden from the compiler, which
 // would make them anew each step.
-struct BlockCodes {
+struct QuantizedBlocks {
   char* q;
   uint8_t* scales;
   char* out;  // if it is asked for
   uint32_t scale_step;
   uint32_t turned;  // ones if this lane's second piece comes first
 
-  __device__ BlockCodes(const WarpRows& p, int row, int lane)
+  __device__ QuantizedBlocks(const WarpRows& p, int row, int lane)
       : q(row_at(p.codes.q, p.codes.q_row_bytes, row) + lane * kUnit),
         scales(p.codes.scale_row(row) + p.codes.scale_place(lane)),
         out(nullptr),
@@ -57,7 +57,7 @@ __device__ inline bool has_run(const WarpRows& p, int step, int lane) {
 // Codes of a row that is not finite, or whose parameters are not.
 template <bool kMean, bool kAdds>
 __device__ inline void put_any_nvfp4(const WarpRows& p, const RowValues<kMean, kAdds>& row,
-                                     BlockCodes& to, float g) {
+                                     QuantizedBlocks& to, float g) {
   const int lane = threadIdx.x % 32;
 #pragma unroll 1
   for (int s = 0; s < p.steps && has_run(p, s, lane); ++s) {
@@ -81,7 +81,7 @@ template <bool kMean, bool kAdds>
 __device__ inline void put_nvfp4(const WarpRows& p, const RowValues<kMean, kAdds>& row,
                                  NextRow& next, int index, const QuickNvfp4& global, float g) {
   const int lane = threadIdx.x % 32;
-  BlockCodes to(p, index, lane);
+  QuantizedBlocks to(p, index, lane);
   if (!row.plain) {
     put_any_nvfp4(p, row, to, g);
     for (int s = 0; s < p.steps; s += kTurnSteps) next.bring_turn();

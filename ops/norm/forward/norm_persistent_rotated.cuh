@@ -1,9 +1,9 @@
-// int8 codes of rows that are rotated by groups of 256, for norm_resident.cu: 16 neighbours a lane
-// twice, of which the stages of distances 1 and 4 are made; then two columns of a group's 16 runs a
-// lane, for those of 16 and 64. Five warps hold 5120 elements, at 96 registers.
+// int8 codes of rows that are rotated by groups of 256, for norm_persistent.cu: 16 neighbours a
+// lane twice, of which the stages of distances 1 and 4 are made; then two columns of a group's 16
+// runs a lane, for those of 16 and 64. Five warps hold 5120 elements, at 96 registers.
 #pragma once
 
-#include "ops/norm/forward/norm_resident_codes.cuh"
+#include "ops/norm/forward/norm_persistent_quantized.cuh"
 
 namespace pestle::ops::norm_device {
 
@@ -115,14 +115,14 @@ __device__ __noinline__ inline void slow_column_codes(RunExchange exchange, floa
 }
 
 template <class T, class Values>
-__device__ inline void put_rotated_runs_of(const ResidentNorm& p, ResidentTeam& team,
-                                           ResidentJoins& joins, const Values& values, char* out,
-                                           int row_index, const TensorUnpack& unpack,
+__device__ inline void put_rotated_runs_of(const PersistentNorm& p, PersistentSubgroup& subgroup,
+                                           PersistentReductions& joins, const Values& values,
+                                           char* out, int row_index, const TensorUnpack& unpack,
                                            uint32_t memory) {
   const RowQuantizer& o = p.codes;
   const auto& at = values.row.at;
   if (at.count == 0) {
-    if (o.given == nullptr) team.largest(joins, 0);
+    if (o.given == nullptr) subgroup.largest(joins, 0);
     return;
   }
   const RunExchange exchange(memory);
@@ -141,9 +141,9 @@ __device__ inline void put_rotated_runs_of(const ResidentNorm& p, ResidentTeam& 
   if (o.given != nullptr) {
     scale = __ldg(o.given + (o.one_scale ? 0 : row_index));
   } else {
-    largest = team.largest(joins, largest);
+    largest = subgroup.largest(joins, largest);
     scale = Int8Code::scale(largest);
-    if (team.leads()) o.scale_out[row_index] = scale;
+    if (subgroup.leads()) o.scale_out[row_index] = scale;
   }
   const Divider by = Divider::by(scale * (1 / kNorm));
   const bool is_short = by.is_short(__uint_as_float(largest) * (1 / kNorm));
@@ -164,8 +164,8 @@ __device__ inline void put_rotated_runs_of(const ResidentNorm& p, ResidentTeam& 
     slow_column_codes(exchange, kNorm, scale, is_short);
   }
   __syncwarp();
-  const int lane = team.lane, first = at.first - lane;  // the warp's first run
-  if (lane / 8 >= (at.left + lane) / kRun) return;      // groups of the warp's
+  const int lane = subgroup.lane, first = at.first - lane;  // the warp's first run
+  if (lane / 8 >= (at.left + lane) / kRun) return;          // groups of the warp's
   char* q = row_at(o.q, o.q_row_bytes, row_index) + static_cast<int64_t>(first) * kRun +
             lane / 8 * 256 + lane % 8 * 16;
 #pragma unroll

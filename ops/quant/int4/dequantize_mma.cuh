@@ -23,18 +23,18 @@
 namespace pestle::ops {
 
 // What a Format has for this, beside what dequantize_nibbles.cuh asks for:
-//   bool by_products() const: its codes' numbers are integers up to 128 in magnitude, and a row has
+//   bool by_mma() const: its codes' numbers are integers up to 128 in magnitude, and a row has
 //     one scale besides
 //   float row_factor(row): that scale
 //   BlockAhead block_ahead(row, block): what a block of 16 columns shares, as a load gives it
 //   void pairs(words, aheads, state, b): f16 of the four codes of each of two 16-bit words: numbers
 //     0 and 2, then 1 and 3; by whole warps
 
-inline constexpr int kProductGroups = 4;  // of a piece
-inline constexpr int kProductPiece = 256 * kProductGroups;
-inline constexpr int kProductWarps = 4;  // of a thread block
+inline constexpr int kMmaGroups = 4;  // of a piece
+inline constexpr int kMmaPiece = 256 * kMmaGroups;
+inline constexpr int kMmaWarps = 4;  // of a thread block
 
-struct ProductMatrix {
+struct MmaMatrix {
   const char* q;
   int64_t q_row_bytes;
   char* out;
@@ -130,17 +130,17 @@ __device__ inline void put_four(char* to, const float (&v)[4], float by) {
 }
 
 template <class Format>
-struct ProductPiece {
-  uint32_t words[kProductGroups][2];
-  typename Format::BlockAhead aheads[kProductGroups][2];
+struct MmaPiece {
+  uint32_t words[kMmaGroups][2];
+  typename Format::BlockAhead aheads[kMmaGroups][2];
   float factor;
 
   // Starts its loads.
-  __device__ void load(const ProductMatrix& m, const Format& format, int64_t row, int first) {
+  __device__ void load(const MmaMatrix& m, const Format& format, int64_t row, int first) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const char* q = m.q + row * m.q_row_bytes + first / 2 + 2 * lane;
 #pragma unroll
-    for (int g = 0; g < kProductGroups; ++g) {
+    for (int g = 0; g < kMmaGroups; ++g) {
       if (first + 256 * g >= m.columns) break;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -154,12 +154,12 @@ struct ProductPiece {
 
 // A piece by the scalar rule.
 template <class T, class Format>
-__device__ __noinline__ void decode_piece_slowly(const ProductMatrix& m, const Format& format,
+__device__ __noinline__ void decode_piece_slowly(const MmaMatrix& m, const Format& format,
                                                  int64_t row, int first, float* shared) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const float norm = formats::hadamard_norm(256);
 #pragma unroll 1
-  for (int at = first; at < min(first + kProductPiece, m.columns); at += kChunk) {
+  for (int at = first; at < min(first + kMmaPiece, m.columns); at += kChunk) {
     const int column = at + lane * kLaneRun;
     const bool inside = column < m.columns;
     float v[1][kLaneRun];
@@ -193,28 +193,27 @@ __device__ __noinline__ void decode_piece_slowly(const ProductMatrix& m, const F
 }
 
 template <class T, class Format>
-__global__ void __launch_bounds__(32 * kProductWarps, 5)
-    decode_products(const __grid_constant__ ProductMatrix m,
-                    const __grid_constant__ Format format) {
+__global__ void __launch_bounds__(32 * kMmaWarps, 5)
+    decode_mma(const __grid_constant__ MmaMatrix m, const __grid_constant__ Format format) {
   cuda::wait_previous_kernel();
-  __shared__ __align__(16) float shared[kProductWarps][kRotateFloats];
+  __shared__ __align__(16) float shared[kMmaWarps][kRotateFloats];
   format.start_any();
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  uint32_t task = (blockIdx.x * kProductWarps + warp) * m.tasks_each;
+  uint32_t task = (blockIdx.x * kMmaWarps + warp) * m.tasks_each;
   const auto end = static_cast<uint32_t>(min(static_cast<int64_t>(task) + m.tasks_each, m.tasks));
   if (task >= end) return;
   const typename Format::State state = format.start();
   const HadamardSides h = HadamardSides::of_lane();
   uint32_t row = m.pieces.divide(task);
-  int first = static_cast<int>(task - row * m.pieces.divisor) * kProductPiece;
-  ProductPiece<Format> piece, next;
+  int first = static_cast<int>(task - row * m.pieces.divisor) * kMmaPiece;
+  MmaPiece<Format> piece, next;
   piece.load(m, format, row, first);
   for (; task < end; ++task) {
     const int64_t this_row = row;
     const int this_first = first;
     if (task + 1 < end) {
       row = m.pieces.divide(task + 1);
-      first = static_cast<int>(task + 1 - row * m.pieces.divisor) * kProductPiece;
+      first = static_cast<int>(task + 1 - row * m.pieces.divisor) * kMmaPiece;
       next.load(m, format, row, first);
     }
     constexpr uint32_t kLeast = (127u - 100u) << 23, kMost = (127u + 100u) << 23;
@@ -224,7 +223,7 @@ __global__ void __launch_bounds__(32 * kProductWarps, 5)
       char* out = m.out + this_row * m.out_row_bytes +
                   static_cast<int64_t>(this_first + 4 * lane) * T::kBytes;
 #pragma unroll
-      for (int g = 0; g < kProductGroups; ++g) {
+      for (int g = 0; g < kMmaGroups; ++g) {
         if (this_first + 256 * g >= m.columns) break;
         uint32_t b[2][2];
         format.pairs(piece.words[g], piece.aheads[g], state, b);
@@ -241,23 +240,22 @@ __global__ void __launch_bounds__(32 * kProductWarps, 5)
 }
 
 template <class T, class Format>
-Status run_products(const Call& call, const char* name, const TensorView& q, const TensorView& out,
-                    const Format& format) {
+Status run_mma(const Call& call, const char* name, const TensorView& q, const TensorView& out,
+               const Format& format) {
   const int64_t rows = out.shape[0], columns = out.shape[1];
-  const int64_t pieces = cuda::ceil_div(columns, kProductPiece);
+  const int64_t pieces = cuda::ceil_div(columns, kMmaPiece);
   const int64_t tasks = rows * pieces;
   const int64_t at_once = 20 * int64_t{cuda::multiprocessors(cuda::device_index(call))};
-  const ProductMatrix m{q.as<const char>(),
-                        cuda::row_distance(q),
-                        out.as<char>(),
-                        cuda::row_distance(out),
-                        static_cast<int>(columns),
-                        cuda::FastDivisor(static_cast<uint32_t>(pieces)),
-                        tasks,
-                        static_cast<uint32_t>(std::clamp<int64_t>(tasks / at_once / 12, 1, 8))};
-  const cuda::Grid grid{cuda::ceil_div(tasks, kProductWarps * int64_t{m.tasks_each}),
-                        32 * kProductWarps};
-  return cuda::launch_early(call, name, grid, decode_products<T, Format>, m, format);
+  const MmaMatrix m{q.as<const char>(),
+                    cuda::row_distance(q),
+                    out.as<char>(),
+                    cuda::row_distance(out),
+                    static_cast<int>(columns),
+                    cuda::FastDivisor(static_cast<uint32_t>(pieces)),
+                    tasks,
+                    static_cast<uint32_t>(std::clamp<int64_t>(tasks / at_once / 12, 1, 8))};
+  const cuda::Grid grid{cuda::ceil_div(tasks, kMmaWarps * int64_t{m.tasks_each}), 32 * kMmaWarps};
+  return cuda::launch_early(call, name, grid, decode_mma<T, Format>, m, format);
 }
 
 #endif  // __CUDACC__

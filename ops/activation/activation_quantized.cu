@@ -1,21 +1,20 @@
 // Codes of an activation on CUDA, straight from registers: a row in shared memory
 // (activation_rows.cu) costs 7 instructions an element besides, since a thread has 48 elements of
-// it. Map      tiles  scales of blocks, or one given for the tensor: a thread 16 neighbours in each
-// of
+// it.
+// Map      tiles  scales of blocks, or one given for the tensor: a thread 16 neighbours in each of
 //                 kRows rows
 //          rows   a scale computed for each row: a thread block a row, 64 (f32: 32) elements a
 //                 thread, which stay in registers between the row's largest and its codes
 // Traffic  x once, codes and scales once.
 // Numerics values are rounded to x's dtype first; codes: ops/quant/output/quantized_output.h.
 // Measured bf16 12288 x 12288 on an H200, share of the copy: fp8 of the tensor 99 %, by row 96 %,
-// int8
-//          by row 96 %, mxfp8 92 %, nvfp4 75 % (in shared memory: 86, 81, 83, 87, 68 %).
-#include "ops/activation/activation_codes.cuh"
+//          int8 by row 96 %, mxfp8 92 %, nvfp4 75 % (in shared memory: 86, 81, 83, 87, 68 %).
+#include "ops/activation/activation_quantized.cuh"
 
 #include "backends/cuda/device/row/tiles.h"
 #include "backends/cuda/host/launch.h"
 #include "backends/cuda/host/tensor_amax.h"
-#include "ops/quant/rowwise/staged_codes.cuh"
+#include "ops/quant/rowwise/quantize_staged.cuh"
 
 namespace pestle::ops {
 namespace {
@@ -73,9 +72,9 @@ __device__ inline void put_given_run(const RowQuantizer& o, const ByteRule& rule
   if (!rule.by.is_short(__uint_as_float(largest))) {
     store_run(o, q, any_byte_codes<T, Code>(low, rule.by.scale),
               any_byte_codes<T, Code>(high, rule.by.scale));
-  } else if (rule.is_product) {
-    store_run(o, q, product_bytes<T, Code, false>(low, rule),
-              product_bytes<T, Code, false>(high, rule));
+  } else if (rule.by_reciprocal) {
+    store_run(o, q, bytes_by_reciprocal<T, Code, false>(low, rule),
+              bytes_by_reciprocal<T, Code, false>(high, rule));
   } else {
     store_run(o, q, short_byte_codes<T, Code, false>(low, rule.by),
               short_byte_codes<T, Code, false>(high, rule.by));
@@ -107,15 +106,15 @@ __global__ void __launch_bounds__(kThreads, 3) tiles_kernel(const __grid_constan
     }
   } else {
     Nvfp4Scale global{};
-    if constexpr (std::is_same_v<Kind, Nvfp4Codes>) global = Nvfp4Scale::from<T>(o.global_scale);
-    constexpr int kBytes = kRun / (std::is_same_v<Kind, Nvfp4Codes> ? 2 : 1);  // of a run's codes
+    if constexpr (std::is_same_v<Kind, Nvfp4Output>) global = Nvfp4Scale::from<T>(o.global_scale);
+    constexpr int kBytes = kRun / (std::is_same_v<Kind, Nvfp4Output> ? 2 : 1);  // of a run's codes
     char* q = o.q + place.row * o.q_row_bytes + place.unit * kBytes;
 #pragma unroll
     for (int r = 0; r < kRows; ++r, q += o.q_row_bytes) {
       const auto &low = raw[2 * r], &high = raw[2 * r + 1];
       uint32_t amax = largest_of<T>(low, high);
       uint8_t* scale = o.scale_row(first_row + r) + o.scale_place(place.unit / Kind::kRuns);
-      if constexpr (std::is_same_v<Kind, Nvfp4Codes>) {
+      if constexpr (std::is_same_v<Kind, Nvfp4Output>) {
         if (r >= rows) continue;
         const uint3 done = nvfp4_block<T>(low, high, amax, global, o.high_first);
         store_plain(q, make_uint2(done.x, done.y));
@@ -186,8 +185,8 @@ __global__ void __launch_bounds__(kThreads, 3) rows_kernel(const __grid_constant
   using Raw = typename T::Raw;
   if (!rule.by.is_short(__uint_as_float(largest))) {
     each([&](const Raw& one) { return any_byte_codes<T, Code>(one, scale); });
-  } else if (rule.is_product) {
-    each([&](const Raw& one) { return product_bytes<T, Code, true>(one, rule); });
+  } else if (rule.by_reciprocal) {
+    each([&](const Raw& one) { return bytes_by_reciprocal<T, Code, true>(one, rule); });
   } else {
     each([&](const Raw& one) { return short_byte_codes<T, Code, true>(one, rule.by); });
   }
@@ -217,10 +216,10 @@ Status start_tiles(const Call& call, const char* name, DirectJob& job, const Act
   job.column_blocks = FastDivisor(static_cast<uint32_t>(across));
   const Grid grid{across * ceil_div(a.rows(), kRowsOf<T>), threads};
   switch (a.quant.format) {
-    case OutFormat::kNvfp4: return launch(call, name, grid, tiles_kernel<T, Nvfp4Codes>, job);
-    case OutFormat::kMxfp8: return launch(call, name, grid, tiles_kernel<T, Mxfp8Codes>, job);
+    case OutFormat::kNvfp4: return launch(call, name, grid, tiles_kernel<T, Nvfp4Output>, job);
+    case OutFormat::kMxfp8: return launch(call, name, grid, tiles_kernel<T, Mxfp8Output>, job);
     default:
-      return launch(call, name, grid, tiles_kernel<T, ByteCodes<Fp8Code<formats::E4m3>>>, job);
+      return launch(call, name, grid, tiles_kernel<T, ByteOutput<Fp8Code<formats::E4m3>>>, job);
   }
 }
 
@@ -238,7 +237,7 @@ Status start(const Call& call, const char* name, DirectJob& job, const Activatio
 
 }  // namespace
 
-bool takes_direct_codes(const ActivationRows& a) {
+bool takes_direct_quantized(const ActivationRows& a) {
   if (a.quant.format == OutFormat::kNone || a.gate.data != nullptr || a.out.data != nullptr) {
     return false;
   }
@@ -249,7 +248,7 @@ bool takes_direct_codes(const ActivationRows& a) {
   return a.quant.computes_row_scale() && a.quant.hadamard == 0 && fits;
 }
 
-Status activation_direct_codes(const Call& call, const char* name, const ActivationRows& a) {
+Status quantized_activation_direct(const Call& call, const char* name, const ActivationRows& a) {
   DirectJob job{a.x.as<const char>(), row_distance(a.x), static_cast<int>(a.rows()), 0, {}, a.act,
                 RowQuantizer(a.quant)};
   switch (a.x.dtype) {

@@ -1,4 +1,4 @@
-// Norms by blocks that stay, for norm_rows.cu.
+// Norms by persistent kernels (norm_persistent.cu), for norm_rows.cu.
 #pragma once
 
 #include "ops/norm/forward/norm_rows.h"
@@ -9,6 +9,6 @@ namespace pestle::ops::norm_device {
 bool is_simple(const NormRows& n);
 
 // taken: it has started one.
-Status start_resident_norm(const Call& call, const char* name, const NormRows& n, bool& taken);
+Status start_persistent_norm(const Call& call, const char* name, const NormRows& n, bool& taken);
 
 }  // namespace pestle::ops::norm_device

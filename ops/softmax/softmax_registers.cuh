@@ -1,4 +1,4 @@
-// Softmax and log_softmax of x as it is (no mask, no scale), rows in registers by pieces of 16
+// Register-resident softmax and log_softmax of x as it is (no mask, no scale), by pieces of 16
 // bytes: some lanes of a warp, a block or a cluster a row. A thread has 64, 128 or 256 bytes, and
 // no more than 64 registers for up to 128, so that four blocks of 256 threads share a
 // multiprocessor: that, and nothing that waits for memory but the loads, is what keeps it busy.
@@ -15,17 +15,17 @@ namespace pestle::ops {
 #ifdef __CUDACC__
 namespace softmax_device {
 
-constexpr int kHeldThreads = 512;  // of a block, at most
-constexpr int kHeldWarps = kHeldThreads / 32;
+constexpr int kRegisterThreads = 512;  // of a block, at most
+constexpr int kRegisterWarps = kRegisterThreads / 32;
 
 // (largest, sum) of all warps of a row, a second time for rows that go the general way.
-struct HeldParts {
-  float2 parts[2][16 * kHeldWarps];
+struct RegisterParts {
+  float2 parts[2][16 * kRegisterWarps];
   uint64_t arrived[2];
 };
 
 // Before the loads; others are waited for after them.
-__device__ inline void announce_block(const RowPlace& p, HeldParts& parts) {
+__device__ inline void announce_block(const RowPlace& p, RegisterParts& parts) {
   if (p.cluster == 1) return;
   if (threadIdx.x < 2) begin_barrier(&parts.arrived[threadIdx.x]);
   __syncwarp();
@@ -34,7 +34,7 @@ __device__ inline void announce_block(const RowPlace& p, HeldParts& parts) {
 
 // What each warp has of its row becomes what all of the row's threads have.
 __device__ inline SoftmaxPart join_warps(const RowPlace& p, const SoftmaxPart& own,
-                                         HeldParts& parts, int turn) {
+                                         RegisterParts& parts, int turn) {
   if (p.lanes <= 32) return own;
   const int warps = p.lanes / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float2 packed = make_float2(own.largest, own.sum);
@@ -62,7 +62,8 @@ __device__ inline SoftmaxPart join_warps(const RowPlace& p, const SoftmaxPart& o
 
 // The row once more, from memory: it has infinities or NaN, or its exponents leave f32.
 template <class T, SoftmaxKind kKind>
-__device__ __noinline__ void general_row(const SoftmaxJob& job, RowPlace place, HeldParts& parts) {
+__device__ __noinline__ void general_row(const SoftmaxJob& job, RowPlace place,
+                                         RegisterParts& parts) {
   const StagedRow<T> row(job, place);
   const auto* x = reinterpret_cast<const uint4*>(row.x);
   const auto piece = [&](int chunk) {
@@ -112,9 +113,9 @@ __device__ inline float sum_of_pieces(const uint4 (&raw)[kPieces], float base,
 
 // What a warp's exponentials are multiplied by: 2^(base - the row's base) / sum in one number; what
 // would leave f32 goes into the exponentials before (`far`), which few warps need.
-struct HeldFactor {
+struct RegisterFactor {
   float by, far;
-  __device__ HeldFactor(const SoftmaxPart& all, float base) {
+  __device__ RegisterFactor(const SoftmaxPart& all, float base) {
     const float now = __fmaf_rn(all.largest, kLog2E, -24.0f);
     const float exponent = base - now;
     const float near = fmaxf(exponent, -60.0f);
@@ -128,12 +129,12 @@ template <class T, SoftmaxKind kKind, int kPieces>
 inline constexpr bool kKeeps = kKind == SoftmaxKind::kSoftmax && (T::kBytes == 4 || kPieces == 4);
 
 template <class T, SoftmaxKind kKind, int kPieces>
-__global__ void __launch_bounds__(kHeldThreads, kPieces <= 8 ? 2 : 1)
-    held_kernel(const __grid_constant__ SoftmaxJob job) {
+__global__ void __launch_bounds__(kRegisterThreads, kPieces <= 8 ? 2 : 1)
+    register_kernel(const __grid_constant__ SoftmaxJob job) {
   constexpr int kCount = Piece<T>::kCount;
   constexpr bool kKept = kKeeps<T, kKind, kPieces>;
   cuda::wait_previous_kernel();
-  __shared__ HeldParts parts;
+  __shared__ RegisterParts parts;
   const RowPlace place = row_place(job.groups);
   announce_block(place, parts);
   const StagedRow<T> row(job, place);
@@ -162,7 +163,7 @@ __global__ void __launch_bounds__(kHeldThreads, kPieces <= 8 ? 2 : 1)
   char* out = job.out.any.data + place.row * job.out.distance + place.first * (kUnit * T::kBytes) +
               row.lane * 16;
   if constexpr (kKept) {
-    const HeldFactor factor(all, base);
+    const RegisterFactor factor(all, base);
     if (factor.far != 1) {
 #pragma unroll
       for (int c = 0; c < kPieces; ++c) {
@@ -191,59 +192,63 @@ __global__ void __launch_bounds__(kHeldThreads, kPieces <= 8 ? 2 : 1)
 // ---- the host's side ----
 
 // How rows are held; 0 pieces: they are too long.
-struct HeldRows {
+struct RegisterRows {
   cuda::RowGroups groups;
   int pieces = 0;  // of 16 bytes, of a thread
 };
 
 // `most`: pieces of a thread, at most: 4 or 16.
-inline HeldRows held_rows(const Call& call, int64_t rows, int64_t units, int bytes, int most) {
-  constexpr int kThreads = softmax_device::kHeldThreads;
+inline RegisterRows register_rows(const Call& call, int64_t rows, int64_t units, int bytes,
+                                  int most) {
+  constexpr int kThreads = softmax_device::kRegisterThreads;
   constexpr int64_t kAligned = 8;  // units: parts begin at multiples of 128 bytes
   const int64_t of_row = units * cuda::kUnit * bytes / 16;
-  HeldRows held;
-  cuda::RowGroups& g = held.groups;
+  RegisterRows in_registers;
+  cuda::RowGroups& g = in_registers.groups;
   g.rows = rows;
   g.units = g.block_units = units;
   // Blocks of 256 threads leave a multiprocessor least often without loads under way.
   const bool one_block = of_row <= (most == 4 ? 4 * kThreads : 4 * 256);
-  held.pieces = one_block || most == 4 ? 4 : 8;
+  in_registers.pieces = one_block || most == 4 ? 4 : 8;
   if (of_row <= 4 * 32) {
     g.lanes = 1;
     while (g.lanes * 4 < of_row) g.lanes *= 2;
     g.rows_of_block = 64 / g.lanes;
-    return held;
+    return in_registers;
   }
   if (!one_block) {
     const int blocks = cluster_blocks(call);
-    while (g.cluster < blocks && of_row > int64_t{held.pieces} * 256 * g.cluster) g.cluster *= 2;
-    if (most == 16 && of_row > int64_t{8} * 256 * g.cluster) held.pieces = 16;
-    if (of_row > int64_t{held.pieces} * kThreads * g.cluster) held.pieces = 0;
-    if (held.pieces == 0) return held;
+    while (g.cluster < blocks && of_row > int64_t{in_registers.pieces} * 256 * g.cluster)
+      g.cluster *= 2;
+    if (most == 16 && of_row > int64_t{8} * 256 * g.cluster) in_registers.pieces = 16;
+    if (of_row > int64_t{in_registers.pieces} * kThreads * g.cluster) in_registers.pieces = 0;
+    if (in_registers.pieces == 0) return in_registers;
     g.block_units = cuda::ceil_div(cuda::ceil_div(units, g.cluster), kAligned) * kAligned;
   }
   const int64_t block_pieces = g.block_units * cuda::kUnit * bytes / 16;
-  g.lanes = static_cast<int>(cuda::ceil_div(cuda::ceil_div(block_pieces, held.pieces), 32) * 32);
-  return held;
+  g.lanes =
+      static_cast<int>(cuda::ceil_div(cuda::ceil_div(block_pieces, in_registers.pieces), 32) * 32);
+  return in_registers;
 }
 
 // Starts the kernel, if it takes the row; false: it does not.
 template <class T, SoftmaxKind kKind>
-Result<bool> start_held(const Call& call, const char* name, SoftmaxJob& job) {
+Result<bool> start_registers(const Call& call, const char* name, SoftmaxJob& job) {
   using namespace softmax_device;
   if (job.mask.is_present || job.scale != 1) return false;
-  const HeldRows held = held_rows(call, job.groups.rows, job.x.count / cuda::kUnit, T::kBytes, 16);
-  if (held.pieces == 0) return false;
-  job.groups = held.groups;
+  const RegisterRows in_registers =
+      register_rows(call, job.groups.rows, job.x.count / cuda::kUnit, T::kBytes, 16);
+  if (in_registers.pieces == 0) return false;
+  job.groups = in_registers.groups;
   const auto start = [&](auto* kernel) {
     return launch_early(call, name,
                         {job.groups.blocks(), job.groups.threads(), 0, job.groups.cluster}, kernel,
                         job);
   };
-  switch (held.pieces) {
-    case 4: PESTLE_TRY(start(held_kernel<T, kKind, 4>)); break;
-    case 8: PESTLE_TRY(start(held_kernel<T, kKind, 8>)); break;
-    default: PESTLE_TRY(start(held_kernel<T, kKind, 16>));
+  switch (in_registers.pieces) {
+    case 4: PESTLE_TRY(start(register_kernel<T, kKind, 4>)); break;
+    case 8: PESTLE_TRY(start(register_kernel<T, kKind, 8>)); break;
+    default: PESTLE_TRY(start(register_kernel<T, kKind, 16>));
   }
   return true;
 }

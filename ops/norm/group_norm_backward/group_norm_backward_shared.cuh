@@ -1,4 +1,5 @@
-// Groups in the shared memory of a block or a cluster, x and d_out; a warp takes several pieces.
+// group_norm_backward's kernel for groups in the shared memory of a CTA or a cluster, x and d_out;
+// a warp takes several pieces.
 #pragma once
 
 #include "backends/cuda/device/numeric/exponential.cuh"
@@ -25,17 +26,17 @@ struct Piece {
 };
 
 template <class T>
-struct Held {
+struct SharedGroup {
   static constexpr int kBytes = kUnit * T::kBytes;
   static constexpr int kWords = kBytes / 16;
 
-  const HeldJob& p;
+  const PieceJob& p;
   Parts& parts;
   uint32_t shared;
   int64_t sample;
   int group, rank, lane, warp, warps;
 
-  __device__ Held(const HeldJob& job, Parts& own, uint4* memory) : p(job), parts(own) {
+  __device__ SharedGroup(const PieceJob& job, Parts& own, uint4* memory) : p(job), parts(own) {
     const int which = blockIdx.x / p.cluster;
     rank = blockIdx.x - which * p.cluster;
     sample = which / p.groups;
@@ -234,10 +235,10 @@ struct Held {
 
 template <class T>
 __global__ void __launch_bounds__(kMostWarps * 32, 2)
-    held_kernel(const __grid_constant__ HeldJob p) {
+    shared_kernel(const __grid_constant__ PieceJob p) {
   extern __shared__ uint4 memory[];
   __shared__ Parts parts;
-  const Held<T> own(p, parts, memory);
+  const SharedGroup<T> own(p, parts, memory);
   own.copy(p.x, p.x_stride, 0);
   own.copy(p.d_out, p.d_out_stride, 1);
   if (p.cluster > 1) {  // others' shared memory is theirs only once they have begun

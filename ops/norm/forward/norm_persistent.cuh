@@ -1,12 +1,12 @@
-// The pieces of norm_resident.cu: teams of warps that take rows in turns, their joins, a thread's
-// part of a row in its registers, parameters in shared memory.
+// The pieces of norm_persistent.cu: subgroups of warps that take rows in turns, their joins, a
+// thread's part of a row in its registers, parameters in shared memory.
 #pragma once
 
 #include "backends/cuda/device/tensor/tensor_sums.cuh"
 #include "backends/cuda/device/tensor/tensor_unpack.cuh"
 #include "ops/norm/forward/norm_job.cuh"
 #include "ops/quant/hadamard/hadamard_lanes.cuh"
-#include "ops/quant/rowwise/staged_codes.cuh"
+#include "ops/quant/rowwise/quantize_staged.cuh"
 
 namespace pestle::ops::norm_device {
 
@@ -16,39 +16,40 @@ using namespace row_quantizer;
 
 // int8 after rotation by groups of 256.
 struct RotatedRuns {
-  static constexpr bool kCodes = true, kBytes = false;
+  static constexpr bool kQuantizes = true, kBytes = false;
 };
 
 // What a thread holds: granules of kN neighbours, those of a warp side by side.
 template <class T, class Kind>
-struct ResidentMap {
-  static constexpr bool kRotates = std::is_same_v<Kind, RotatedCodes>;
+struct PersistentMap {
+  static constexpr bool kRotates = std::is_same_v<Kind, RotatedOutput>;
   static constexpr bool kRuns = std::is_same_v<Kind, RotatedRuns>;
   // Rows that are finished step by step stay in shared memory until then: a loop that is not
   // unrolled, and registers for more warps.
-  static constexpr bool kStays = std::is_same_v<Kind, Nvfp4Codes>;
-  static constexpr int kN = kRotates ? kLongRun : (Kind::kCodes ? kRun : kPieceBytes / T::kBytes);
+  static constexpr bool kStays = std::is_same_v<Kind, Nvfp4Output>;
+  static constexpr int kN =
+      kRotates ? kLongRun : (Kind::kQuantizes ? kRun : kPieceBytes / T::kBytes);
   static constexpr int kPieces = kN * T::kBytes / kPieceBytes;
   static constexpr int kQuads = kN / 4;  // of parameters
   // So many that a multiprocessor's registers hold them all.
-  static constexpr int kSteps = (T::kBytes == 4           ? 64
-                                 : kRotates               ? 64
-                                 : kRuns                  ? 32
-                                 : Kind::kCodes || kStays ? 80
-                                                          : 48) /
+  static constexpr int kSteps = (T::kBytes == 4               ? 64
+                                 : kRotates                   ? 64
+                                 : kRuns                      ? 32
+                                 : Kind::kQuantizes || kStays ? 80
+                                                              : 48) /
                                 kN;
   static constexpr int kWarps = T::kBytes == 4 || kRotates ? 16
                                 : kStays                   ? 32
-                                : Kind::kCodes             ? 20
+                                : Kind::kQuantizes         ? 20
                                                            : 24;
   static constexpr int kExchangeBytes =  // of a warp
       kRotates ? kLongQuads * 16 : (kRuns ? 4 * (1024 + 64 + 256 + 16) : 0);
   static constexpr int kStepBytes = 32 * kPieces * kPieceBytes;  // of a warp
   static constexpr int kStepQuads = 32 * kQuads;
 };
-constexpr int kMostWarps = 32, kWarpsOfTeam = 12, kTeamsOfCluster = 4;
+constexpr int kMostWarps = 32, kWarpsOfSubgroup = 12, kSubgroupsOfCluster = 4;
 
-struct ResidentNorm {
+struct PersistentNorm {
   const char* x = nullptr;
   int64_t x_row_bytes = 0;
   char* out = nullptr;
@@ -58,20 +59,20 @@ struct ResidentNorm {
   float eps = 0, share = 1;
   bool subtract_mean = false;
   int granules = 0;  // of a row
-  int warps = 1, steps = 1, teams = 1, cluster = 1;
+  int warps = 1, steps = 1, subgroups = 1, cluster = 1;
   int groups = 1, rows_of_group = 1, clusters_of_group = 1;
   float zeros[4] = {0, 0, 0, 0};  // which the compiler does not know
   RowQuantizer codes;
 };
 
-// ---- joins over a team ----
+// ---- joins over a subgroup ----
 
 // Numbers of a join, by turn: one row's are read while the next one's are written.
 enum JoinKind : int { kSumsJoin, kSquaresJoin, kLargestJoin, kJoins };
-struct ResidentJoins {
+struct PersistentReductions {
   uint2 warps[2 * kJoins][kMostWarps];
-  uint2 blocks[2 * kJoins][kTeamsOfCluster][kMostBlocksOfTeam];
-  uint64_t arrived[2 * kJoins][kTeamsOfCluster];
+  uint2 blocks[2 * kJoins][kSubgroupsOfCluster][kMostGroupBlocks];
+  uint64_t arrived[2 * kJoins][kSubgroupsOfCluster];
 };
 
 __device__ inline void send_pair(const uint2* own, const uint64_t* barrier, unsigned rank,
@@ -93,14 +94,14 @@ __device__ inline uint2 load_pair(uint32_t from) {
   return v;
 }
 
-struct ResidentTeam {
+struct PersistentSubgroup {
   int index, warp, lane, warps, cluster;
   unsigned rank;
   int turn = 0;         // of the joins' numbers
   uint32_t phases = 0;  // of their barriers
-  uint32_t joined;      // where ResidentJoins lies
+  uint32_t joined;      // where PersistentReductions lies
 
-  __device__ ResidentTeam(const ResidentNorm& p, ResidentJoins& joins)
+  __device__ PersistentSubgroup(const PersistentNorm& p, PersistentReductions& joins)
       : lane(threadIdx.x % 32), warps(p.warps), cluster(p.cluster) {
     index = static_cast<int>(threadIdx.x / 32) / warps;
     warp = static_cast<int>(threadIdx.x / 32) - index * warps;
@@ -126,7 +127,7 @@ struct ResidentTeam {
   }
   // v: the warp's first number in lane 0, its second in lane 1.
   template <class Join>
-  __device__ uint2 join(ResidentJoins& joins, JoinKind kind, uint32_t v, Join f) {
+  __device__ uint2 join(PersistentReductions& joins, JoinKind kind, uint32_t v, Join f) {
     if (warps == 1 && cluster == 1) {
       return make_uint2(__shfl_sync(~0u, v, 0), __shfl_sync(~0u, v, 1));
     }
@@ -137,7 +138,7 @@ struct ResidentTeam {
     const uint2 all = join_numbers(numbers, warps, f);
     return cluster == 1 ? all : join_blocks(joins, slot, all, f);
   }
-  __device__ float2 sums(ResidentJoins& joins, JoinKind kind, float v) {
+  __device__ float2 sums(PersistentReductions& joins, JoinKind kind, float v) {
     const uint2 all = join(joins, kind, __float_as_uint(v), [](uint2 a, uint2 b) {
       return make_uint2(__float_as_uint(__uint_as_float(a.x) + __uint_as_float(b.x)),
                         __float_as_uint(__uint_as_float(a.y) + __uint_as_float(b.y)));
@@ -145,12 +146,12 @@ struct ResidentTeam {
     return make_float2(__uint_as_float(all.x), __uint_as_float(all.y));
   }
   // Of all threads' own.
-  __device__ float sum_of_own(ResidentJoins& joins, JoinKind kind, float v) {
+  __device__ float sum_of_own(PersistentReductions& joins, JoinKind kind, float v) {
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) v += __shfl_xor_sync(~0u, v, distance);
     return sums(joins, kind, v).x;
   }
-  __device__ uint32_t largest(ResidentJoins& joins, uint32_t v) {
+  __device__ uint32_t largest(PersistentReductions& joins, uint32_t v) {
     return join(joins, kLargestJoin, __reduce_max_sync(~0u, v),
                 [](uint2 a, uint2 b) { return make_uint2(max(a.x, b.x), 0); })
         .x;
@@ -158,7 +159,7 @@ struct ResidentTeam {
 
  private:
   template <class Join>
-  __device__ uint2 join_blocks(ResidentJoins& joins, int slot, uint2 v, Join f) {
+  __device__ uint2 join_blocks(PersistentReductions& joins, int slot, uint2 v, Join f) {
     uint64_t* arrived = &joins.arrived[slot][index];
     if (warp == 0) {
       if (lane == 0) expect_arrivals(arrived, cluster * static_cast<int>(sizeof(uint2)));
@@ -172,7 +173,7 @@ struct ResidentTeam {
   // for the one before. What changes nothing is zeros.
   template <class Join>
   __device__ uint2 join_numbers(uint32_t numbers, int count, Join f) const {
-    static_assert(kWarpsOfTeam <= 16 && kMostBlocksOfTeam <= 16);
+    static_assert(kWarpsOfSubgroup <= 16 && kMostGroupBlocks <= 16);
     if (count <= 4) {
       uint2 few = load_pair(numbers);
 #pragma unroll 1
@@ -209,8 +210,8 @@ struct ResidentTeam {
 // ---- a thread's part of rows ----
 
 template <class T, class Kind>
-struct ResidentPlace {
-  using Map = ResidentMap<T, Kind>;
+struct PersistentPlace {
+  using Map = PersistentMap<T, Kind>;
   int first;     // granule of the row; the others 32 further each
   int left;      // granules from it on
   int count;     // steps that this warp has
@@ -219,13 +220,15 @@ struct ResidentPlace {
   uint32_t put;  // where this lane's copies go
   uint32_t get;  // its own pieces; the second by exclusive or
 
-  __device__ ResidentPlace(const ResidentNorm& p, const ResidentTeam& team, uint32_t shared) {
-    const int of_row = static_cast<int>(team.rank) * p.warps + team.warp;
-    const int lane = team.lane;
+  __device__ PersistentPlace(const PersistentNorm& p, const PersistentSubgroup& subgroup,
+                             uint32_t shared) {
+    const int of_row = static_cast<int>(subgroup.rank) * p.warps + subgroup.warp;
+    const int lane = subgroup.lane;
     first = of_row * p.steps * 32 + lane;
     left = p.granules - first;
     count = min(max((left + lane + 31) / 32, 0), p.steps);
-    const uint32_t own = shared + (team.index * p.warps + team.warp) * (p.steps * Map::kStepBytes);
+    const uint32_t own =
+        shared + (subgroup.index * p.warps + subgroup.warp) * (p.steps * Map::kStepBytes);
     get = own + swizzled(lane * Map::kPieces) * kPieceBytes;
     put = own + swizzled(lane) * kPieceBytes;
     offset = ((first - lane) * Map::kPieces + lane) * kPieceBytes;
@@ -284,25 +287,26 @@ struct ResidentPlace {
 // As each lane reads them: quad i of step s of a warp's lanes side by side. Zeros past the row's
 // end.
 template <class T, class Kind>
-struct ResidentParameters {
-  using Map = ResidentMap<T, Kind>;
+struct PersistentParameters {
+  using Map = PersistentMap<T, Kind>;
   uint32_t factor, addend;
   bool adds;
 
-  __device__ ResidentParameters(const ResidentNorm& p, const ResidentTeam& team, uint32_t shared)
+  __device__ PersistentParameters(const PersistentNorm& p, const PersistentSubgroup& subgroup,
+                                  uint32_t shared)
       : adds(p.addend.data != nullptr) {
     const uint32_t of_warp = p.steps * Map::kStepQuads * 16;
-    factor = shared + team.warp * of_warp + team.lane * 16;
+    factor = shared + subgroup.warp * of_warp + subgroup.lane * 16;
     addend = factor + p.warps * of_warp;
     asm volatile("" : "+r"(factor));
     asm volatile("" : "+r"(addend));
   }
   // Parameters are asked for before rows, or they would come after them, and four quads at once: 1
   // % for codes; numbers lose by it.
-  static constexpr bool kAhead = Kind::kCodes;
+  static constexpr bool kAhead = Kind::kQuantizes;
 
   // Asks for what fill() reads, by the whole block.
-  __device__ static void announce(const ResidentNorm& p, unsigned rank, int group) {
+  __device__ static void announce(const PersistentNorm& p, unsigned rank, int group) {
     if constexpr (!kAhead) return;
     const int first = static_cast<int>(rank) * p.warps * p.steps * 32 * Map::kN;
     const int last = min(first + p.warps * p.steps * 32 * Map::kN, p.granules * Map::kN);
@@ -310,7 +314,7 @@ struct ResidentParameters {
     announce_operand(p.addend, group, first, last);
   }
   // By the whole block; are all of them ordinary numbers? Only this thread's are known.
-  __device__ static bool fill(const ResidentNorm& p, unsigned rank, int group, float4* to) {
+  __device__ static bool fill(const PersistentNorm& p, unsigned rank, int group, float4* to) {
     constexpr int kBatch = kAhead ? 4 : 1;
     const int quads = p.warps * p.steps * Map::kStepQuads;
     const int all = p.addend.data == nullptr ? quads : 2 * quads;
@@ -381,7 +385,7 @@ struct ResidentParameters {
            in_step / 32 * 4;
   }
   // As it lies in memory: loads do not wait for one another's conversion.
-  __device__ static uint4 load_quad(const ResidentNorm& p, int group, int first, int quads,
+  __device__ static uint4 load_quad(const PersistentNorm& p, int group, int first, int quads,
                                     int at) {
     const Operand& o = at >= quads ? p.addend : p.factor;
     uint4 raw = make_uint4(0, 0, 0, 0);
@@ -397,7 +401,8 @@ struct ResidentParameters {
     }
     return raw;
   }
-  __device__ static float4 quad_of(const ResidentNorm& p, int first, int quads, int at, uint4 raw) {
+  __device__ static float4 quad_of(const PersistentNorm& p, int first, int quads, int at,
+                                   uint4 raw) {
     const bool is_addend = at >= quads;
     const Operand& o = is_addend ? p.addend : p.factor;
     if (column_of(first, quads, at) >= p.granules * Map::kN) return make_float4(0, 0, 0, 0);
@@ -423,13 +428,13 @@ struct RowStatistics {
 };
 
 template <class T, class Kind>
-struct ResidentRow {
-  using Map = ResidentMap<T, Kind>;
-  using Place = ResidentPlace<T, Kind>;
+struct PersistentRow {
+  using Map = PersistentMap<T, Kind>;
+  using Place = PersistentPlace<T, Kind>;
   const Place& at;
   uint4 x[Map::kStays ? 1 : Map::kSteps][Map::kPieces];
 
-  __device__ explicit ResidentRow(const Place& place) : at(place) {}
+  __device__ explicit PersistentRow(const Place& place) : at(place) {}
 
   template <class F>
   __device__ void each(F&& f) {
@@ -490,27 +495,28 @@ struct ResidentRow {
     }
     return (sums[0] + sums[1]) + (sums[2] + sums[3]);
   }
-  __device__ float squares_about(ResidentTeam& team, ResidentJoins& joins, float mean) {
+  __device__ float squares_about(PersistentSubgroup& subgroup, PersistentReductions& joins,
+                                 float mean) {
     const float own = sum_over([&](float v, float sum) {
       const float d = v - mean;
       return __fmaf_rn(d, d, sum);
     });
-    return team.sum_of_own(joins, kSquaresJoin, own);
+    return subgroup.sum_of_own(joins, kSquaresJoin, own);
   }
-  __device__ RowStatistics statistics(const ResidentNorm& p, ResidentTeam& team,
-                                      ResidentJoins& joins, float own) {
+  __device__ RowStatistics statistics(const PersistentNorm& p, PersistentSubgroup& subgroup,
+                                      PersistentReductions& joins, float own) {
     RowStatistics s;
     if constexpr (T::kBytes == 2) {
-      const float2 sums = team.sums(joins, kSumsJoin, own);
+      const float2 sums = subgroup.sums(joins, kSumsJoin, own);
       s.squares = sums.y;
       if (p.subtract_mean) {
         s.mean = sums.x * p.share;
         s.squares = __fmaf_rn(-sums.x, s.mean, sums.y);
-        if (!(s.squares > sums.y * 0x1p-5f)) s.squares = squares_about(team, joins, s.mean);
+        if (!(s.squares > sums.y * 0x1p-5f)) s.squares = squares_about(subgroup, joins, s.mean);
       }
     } else {
-      if (p.subtract_mean) s.mean = team.sum_of_own(joins, kSumsJoin, own) * p.share;
-      s.squares = squares_about(team, joins, s.mean);
+      if (p.subtract_mean) s.mean = subgroup.sum_of_own(joins, kSumsJoin, own) * p.share;
+      s.squares = squares_about(subgroup, joins, s.mean);
     }
     s.rstd = rsqrtf(__fmaf_rn(s.squares, p.share, p.eps));
     return s;
@@ -531,18 +537,18 @@ __device__ __noinline__ void store_canonical(char* to, uint4 v) {
 }
 
 template <class T, class Kind>
-struct ResidentValues {
-  using Map = ResidentMap<T, Kind>;
+struct PersistentValues {
+  using Map = PersistentMap<T, Kind>;
   static constexpr bool kByTensor = std::is_same_v<T, Bf16> && (Map::kStays || Map::kRuns);
-  ResidentRow<T, Kind>& row;
-  const ResidentParameters<T, Kind>& given;
+  PersistentRow<T, Kind>& row;
+  const PersistentParameters<T, Kind>& given;
   RowStatistics s;
   bool plain;  // finite, all of the row and what becomes of it
   TensorScale by;
 
-  __device__ ResidentValues(const ResidentNorm& p, ResidentRow<T, Kind>& of,
-                            const ResidentParameters<T, Kind>& parameters,
-                            const RowStatistics& statistics, bool are_plain)
+  __device__ PersistentValues(const PersistentNorm& p, PersistentRow<T, Kind>& of,
+                              const PersistentParameters<T, Kind>& parameters,
+                              const RowStatistics& statistics, bool are_plain)
       : row(of),
         given(parameters),
         s(statistics),

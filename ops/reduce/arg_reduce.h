@@ -9,12 +9,12 @@
 namespace pestle::ops {
 
 // The order of arguments in both contracts: x, out, dims, keepdim.
-inline constexpr Arg kArgExtremeDims = int_attr(
+inline constexpr Arg kArgReduceDims = int_attr(
     "dims", -1, "the dimensions to reduce, a bit for each: bit 0 is x's first; -1 is all of them");
-inline constexpr Arg kArgExtremeKeepdim =
+inline constexpr Arg kArgReduceKeepdim =
     bool_attr("keepdim", false, "reduced dimensions stay, with size 1");
 
-inline constexpr Case kArgExtremeCases[] = {
+inline constexpr Case kArgReduceCases[] = {
     {"M=64x256 dims=2"},
     {"M=64x256 dims=1 x=f32"},
     {"M=3x40x65 dims=2 keepdim=true"},
@@ -40,12 +40,12 @@ inline constexpr Case kArgExtremeCases[] = {
     {"M=65537x65536 dims=2", kHuge},
 };
 
-Status reference_arg_extreme(const Call& call, int sign);
-Status cpu_arg_extreme(const Call& call, int sign);
-std::string refuse_cpu_arg_extreme(const Call& call, const Machine& machine);
+Status reference_arg_reduce(const Call& call, int sign);
+Status cpu_arg_reduce(const Call& call, int sign);
+std::string refuse_cpu_arg_reduce(const Call& call, const Machine& machine);
 
-Status cuda_arg_extreme(const Call& call, const char* name, int sign);
-Status cuda_arg_extreme_any(const Call& call, const char* name, int sign);
-std::string refuse_cuda_arg_extreme(const Call& call, const Machine& machine);
+Status cuda_arg_reduce(const Call& call, const char* name, int sign);
+Status cuda_arg_reduce_any(const Call& call, const char* name, int sign);
+std::string refuse_cuda_arg_reduce(const Call& call, const Machine& machine);
 
 }  // namespace pestle::ops

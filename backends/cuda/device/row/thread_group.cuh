@@ -1,6 +1,6 @@
 // Threads that share a row: 4 to 32 neighbouring lanes of a warp, a block, or the blocks of a
-// cluster; each holds a few units of 8 elements in registers. Joins of one number over a team
-// have a fixed order, so results do not depend on timing.
+// cluster; each holds a few units of 8 elements in registers. Joins of one number over a thread
+// group have a fixed order, so results do not depend on timing.
 #pragma once
 
 #include <algorithm>
@@ -11,25 +11,25 @@
 
 namespace pestle::cuda {
 
-inline constexpr int kTeamUnits = 4;      // of kernels that hold one tensor
-inline constexpr int kTeamThreads = 512;  // of a block, at most
-inline constexpr int kMostBlocksOfTeam = 16;
-inline constexpr int kTeamWalk = 4;  // rows a team walks over where there are many
+inline constexpr int kGroupUnits = 4;          // of kernels that hold one tensor
+inline constexpr int kMostGroupThreads = 512;  // of a block, at most
+inline constexpr int kMostGroupBlocks = 16;
+inline constexpr int kGroupWalk = 4;  // rows a thread group walks over where there are many
 
 // How rows are covered; made on the host.
-struct TeamShape {
+struct ThreadGroupShape {
   int64_t rows = 0;
   int units = 0;   // of 8 elements, in a row
   int lanes = 32;  // of a block that share a row: 4, 8, 16, 32, or all its threads
   int threads = 128;
   int cluster = 1;     // blocks that share a row
   bool whole = false;  // every thread's every unit exists
-  int walk = 1;        // rows that a team takes, one after another (row_ring.cuh)
+  int walk = 1;        // rows that a thread group takes, one after another (row_ring.cuh)
 
   // For rows that at most `most_blocks` blocks can hold, kUnits units a thread.
-  static TeamShape over(int64_t row_count, int64_t row_units, int most_blocks, int units_of_thread,
-                        int most_threads) {
-    TeamShape s;
+  static ThreadGroupShape over(int64_t row_count, int64_t row_units, int most_blocks,
+                               int units_of_thread, int most_threads) {
+    ThreadGroupShape s;
     s.rows = row_count;
     s.units = static_cast<int>(row_units);
     if (row_units <= 32 * units_of_thread) {
@@ -44,9 +44,9 @@ struct TeamShape {
     s.whole = row_units == int64_t{s.lanes} * s.cluster * units_of_thread;
     return s;
   }
-  // The same, a block or more for a team: what it keeps from row to row is its own.
-  static TeamShape looping(int64_t row_units, int most_blocks, int units_of_thread) {
-    TeamShape s = over(1, row_units, most_blocks, units_of_thread, kTeamThreads);
+  // The same, a block or more for a thread group: what it keeps from row to row is its own.
+  static ThreadGroupShape looping(int64_t row_units, int most_blocks, int units_of_thread) {
+    ThreadGroupShape s = over(1, row_units, most_blocks, units_of_thread, kMostGroupThreads);
     if (s.lanes > 32) return s;
     s.threads = s.lanes = 32;
     s.whole = row_units == int64_t{32} * units_of_thread;
@@ -57,13 +57,13 @@ struct TeamShape {
     const int64_t each = int64_t{rows_of_block()} * walk;
     return (rows + each - 1) / each * cluster;
   }
-  // Rows for each team of a walk, where `resident` blocks run at a time: one wave of blocks that
-  // are as long as one another while that gives few rows to each, else several waves, since blocks
-  // that end early make room.
+  // Rows for each thread group of a walk, where `resident` blocks run at a time: one wave of blocks
+  // that are as long as one another while that gives few rows to each, else several waves, since
+  // blocks that end early make room.
   void choose_walk(int64_t resident) {
-    const int64_t teams = std::max<int64_t>(resident / cluster * rows_of_block(), 1);
-    const int64_t each = (rows + teams - 1) / teams;
-    walk = static_cast<int>(each <= 2 * kTeamWalk ? std::max<int64_t>(each, 1) : kTeamWalk);
+    const int64_t thread_groups = std::max<int64_t>(resident / cluster * rows_of_block(), 1);
+    const int64_t each = (rows + thread_groups - 1) / thread_groups;
+    walk = static_cast<int>(each <= 2 * kGroupWalk ? std::max<int64_t>(each, 1) : kGroupWalk);
   }
 };
 
@@ -81,17 +81,18 @@ __device__ inline void store_to_rank(uint32_t* own, unsigned rank, uint32_t v) {
 
 // Each number of a join needs a slot of its own; a slot may be used again after another join.
 template <int kSlots>
-struct TeamParts {
-  uint32_t warps[kSlots][kTeamThreads / 32];
-  uint32_t blocks[kSlots][kMostBlocksOfTeam];
+struct ReductionParts {
+  uint32_t warps[kSlots][kMostGroupThreads / 32];
+  uint32_t blocks[kSlots][kMostGroupBlocks];
 };
-// The same for Team::begin(): blocks of a cluster send one another their numbers, which arrive at a
-// barrier of the receiver. A cluster's own barrier would wait for all stores to global memory.
+// The same for ThreadGroup::begin(): blocks of a cluster send one another their numbers, which
+// arrive at a barrier of the receiver. A cluster's own barrier would wait for all stores to global
+// memory.
 template <int kSlots>
-struct TeamJoins {
+struct ReductionSlots {
   static constexpr int kCount = kSlots;
-  uint32_t warps[kSlots][kTeamThreads / 32];
-  uint32_t blocks[kSlots][kMostBlocksOfTeam];
+  uint32_t warps[kSlots][kMostGroupThreads / 32];
+  uint32_t blocks[kSlots][kMostGroupBlocks];
   uint64_t arrived[kSlots];
 };
 
@@ -150,7 +151,7 @@ __device__ inline void wait_arrivals(const uint64_t* barrier, uint32_t parity) {
 }
 
 // One thread's place. Rows are fewer than 2^31.
-struct Team {
+struct ThreadGroup {
   int row;      // clamped to the last
   bool inside;  // there is such a row
   int first;    // the thread's first unit; the others are `step` further each
@@ -160,15 +161,15 @@ struct Team {
   int cluster;
   unsigned rank;
   bool whole;
-  int in_block = 0;             // which of the block's teams
-  int of_block = 1;             // its teams
-  int rows;                     // of all teams
-  int next;                     // row of the block's first team
+  int in_block = 0;             // which of the block's thread groups
+  int of_block = 1;             // its thread groups
+  int rows;                     // of all thread groups
+  int next;                     // row of the block's first thread group
   int end;                      // where the block's walk ends
   mutable uint32_t phases = 0;  // of a join's barriers, a bit a slot
-  uint32_t joined = 0;          // where TeamJoins lies in shared memory
+  uint32_t joined = 0;          // where ReductionSlots lies in shared memory
 
-  __device__ explicit Team(const TeamShape& s)
+  __device__ explicit ThreadGroup(const ThreadGroupShape& s)
       : units(s.units),
         lanes(s.lanes),
         cluster(s.cluster),
@@ -196,7 +197,7 @@ struct Team {
   }
   // Teams of whole warps that take one row each (staged_rows.cuh), in few instructions: a warp, or
   // a block, or 2^cluster_shift blocks.
-  __device__ Team(const TeamShape& s, int cluster_shift)
+  __device__ ThreadGroup(const ThreadGroupShape& s, int cluster_shift)
       : units(s.units),
         lanes(s.lanes),
         cluster(s.cluster),
@@ -219,7 +220,7 @@ struct Team {
   __device__ int row_after(int steps) const {
     return min(next + steps * of_block + in_block, rows - 1);
   }
-  // Is that one of any of the block's teams? The same in all the block's threads.
+  // Is that one of any of the block's thread groups? The same in all the block's threads.
   __device__ bool walks_on(int steps) const { return next + steps * of_block < end; }
   __device__ void go_on() {
     next += of_block;
@@ -241,7 +242,7 @@ struct Team {
   }
   // The same for joins through barriers: by all threads.
   template <int kSlots>
-  __device__ void begin(TeamJoins<kSlots>& joins) {
+  __device__ void begin(ReductionSlots<kSlots>& joins) {
     joined = shared_place(joins.warps);
     if (cluster == 1) return;
     if (threadIdx.x == 0) {
@@ -254,7 +255,7 @@ struct Team {
   // The same in two halves, with time for loads between them; instead of what the constructor
   // above lets others know.
   template <int kSlots>
-  __device__ void announce(TeamJoins<kSlots>& joins) {
+  __device__ void announce(ReductionSlots<kSlots>& joins) {
     joined = shared_place(joins.warps);
     if (cluster == 1) return;
 #if __CUDA_ARCH__ >= 900
@@ -271,7 +272,7 @@ struct Team {
   }
   // The join of all threads' v in a slot; `none` changes nothing.
   template <int kSlots, class Join>
-  __device__ uint32_t join(TeamJoins<kSlots>& joins, int slot, uint32_t v, uint32_t none,
+  __device__ uint32_t join(ReductionSlots<kSlots>& joins, int slot, uint32_t v, uint32_t none,
                            Join f) const {
     if (lanes < 32) {
       for (int distance = lanes / 2; distance > 0; distance /= 2) {
@@ -294,19 +295,19 @@ struct Team {
     return cluster == 1 ? v : join_blocks(joins, slot, v, none, f);
   }
   template <int kSlots>
-  __device__ float sum(TeamJoins<kSlots>& joins, int slot, float v) const {
+  __device__ float sum(ReductionSlots<kSlots>& joins, int slot, float v) const {
     return __uint_as_float(join(joins, slot, __float_as_uint(v), 0u, [](uint32_t a, uint32_t b) {
       return __float_as_uint(__uint_as_float(a) + __uint_as_float(b));
     }));
   }
   template <int kSlots>
-  __device__ uint32_t largest(TeamJoins<kSlots>& joins, int slot, uint32_t v) const {
+  __device__ uint32_t largest(ReductionSlots<kSlots>& joins, int slot, uint32_t v) const {
     return join(joins, slot, v, 0u, [](uint32_t a, uint32_t b) { return max(a, b); });
   }
   // The joins of all threads' v; `none` changes nothing. Slots slot to slot + kCount - 1.
   template <int kCount, int kSlots, class Join>
-  __device__ void join(TeamParts<kSlots>& parts, int slot, uint32_t (&v)[kCount], uint32_t none,
-                       Join f) const {
+  __device__ void join(ReductionParts<kSlots>& parts, int slot, uint32_t (&v)[kCount],
+                       uint32_t none, Join f) const {
     for (int distance = min(lanes, 32) / 2; distance > 0; distance /= 2) {
 #pragma unroll
       for (int n = 0; n < kCount; ++n) v[n] = f(v[n], __shfl_xor_sync(~0u, v[n], distance));
@@ -335,7 +336,7 @@ struct Team {
     }
   }
   template <int kCount, int kSlots>
-  __device__ void sums(TeamParts<kSlots>& parts, int slot, float (&v)[kCount]) const {
+  __device__ void sums(ReductionParts<kSlots>& parts, int slot, float (&v)[kCount]) const {
     uint32_t bits[kCount];
 #pragma unroll
     for (int n = 0; n < kCount; ++n) bits[n] = __float_as_uint(v[n]);
@@ -346,13 +347,13 @@ struct Team {
     for (int n = 0; n < kCount; ++n) v[n] = __uint_as_float(bits[n]);
   }
   template <int kSlots>
-  __device__ float sum(TeamParts<kSlots>& parts, int slot, float v) const {
+  __device__ float sum(ReductionParts<kSlots>& parts, int slot, float v) const {
     float one[1] = {v};
     sums(parts, slot, one);
     return one[0];
   }
   template <int kSlots>
-  __device__ uint32_t largest(TeamParts<kSlots>& parts, int slot, uint32_t v) const {
+  __device__ uint32_t largest(ReductionParts<kSlots>& parts, int slot, uint32_t v) const {
     uint32_t one[1] = {v};
     join(parts, slot, one, 0u, [](uint32_t a, uint32_t b) { return max(a, b); });
     return one[0];
@@ -361,8 +362,8 @@ struct Team {
  private:
   // Of a cluster's blocks.
   template <int kSlots, class Join>
-  __device__ uint32_t join_blocks(TeamJoins<kSlots>& joins, int slot, uint32_t v, uint32_t none,
-                                  Join f) const {
+  __device__ uint32_t join_blocks(ReductionSlots<kSlots>& joins, int slot, uint32_t v,
+                                  uint32_t none, Join f) const {
     if (threadIdx.x == 0) expect_arrivals(&joins.arrived[slot], cluster * 4);
     if (static_cast<int>(threadIdx.x) < cluster) {
       send_to_rank(&joins.blocks[slot][rank], &joins.arrived[slot], threadIdx.x, v);

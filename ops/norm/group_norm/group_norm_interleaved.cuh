@@ -1,12 +1,11 @@
 // group_norm's kernel for groups of 128 to 256 KiB that fill the threads of two blocks, where
 // nothing but x is read and a channel is whole pairs of pieces of all threads.
 // Map      as group_norm_staged.cuh: a cluster of two blocks of 1,024 threads stays and goes
-// through
-//          groups, which lie in a ring of pairs of pieces that a thread asked for itself. One loop
-//          adds up a pair of the next group, then writes a pair of this one: a warp's statistics
-//          are on their way to the other warps while its last pair is written. No barrier: a warp
-//          waits for the statistics of all, and the channels' parameters come with the first
-//          warp's.
+//          through groups, which lie in a ring of pairs of pieces that a thread asked for itself.
+//          One loop adds up a pair of the next group, then writes a pair of this one: a warp's
+//          statistics are on their way to the other warps while its last pair is written. No
+//          barrier: a warp waits for the statistics of all, and the channels' parameters come with
+//          the first warp's.
 // Traffic  x and out (or codes) once.
 // Numerics each warp: sums around the mean of its first piece; warps are joined as means and
 //          squared differences, in a fixed order. 16-bit numbers less their mean by the tensor
@@ -19,32 +18,34 @@
 
 namespace pestle::ops::group_norm {
 
-constexpr int kWovenThreads = 1024;
-constexpr int kWovenWarps = kWovenThreads / 32;
-constexpr int kWovenBlocks = 2;
-constexpr int kWovenRing = 7;   // pairs of a thread
-constexpr int kWovenTurns = 4;  // pairs of a group, at most
-constexpr int kWovenBytes = kWovenRing * kWovenThreads * 32;
-constexpr int kWovenSlots = 3;  // groups whose channels' parameters are kept
-constexpr int kWovenChannels = 16;
+constexpr int kInterleavedThreads = 1024;
+constexpr int kInterleavedWarps = kInterleavedThreads / 32;
+constexpr int kInterleavedBlocks = 2;
+constexpr int kInterleavedRing = 7;   // pairs of a thread
+constexpr int kInterleavedTurns = 4;  // pairs of a group, at most
+constexpr int kInterleavedBytes = kInterleavedRing * kInterleavedThreads * 32;
+constexpr int kInterleavedSlots = 3;  // groups whose channels' parameters are kept
+constexpr int kInterleavedChannels = 16;
 
-struct WovenPlan {
+struct InterleavedPlan {
   int turns = 0;         // pairs of pieces of a thread; 0: groups do not fit
   int block_pieces = 0;  // of 16 bytes
 
-  WovenPlan() = default;
-  WovenPlan(int64_t group_bytes, int64_t plane_bytes, int64_t channels) {
-    constexpr int64_t kPair = kWovenThreads * 32;
-    const int64_t pairs = group_bytes / (kPair * kWovenBlocks);
-    if (group_bytes % (kPair * kWovenBlocks) != 0 || plane_bytes % kPair != 0) return;
-    if (pairs <= kWovenTurns / 2 || pairs > kWovenTurns || channels > kWovenChannels) return;
+  InterleavedPlan() = default;
+  InterleavedPlan(int64_t group_bytes, int64_t plane_bytes, int64_t channels) {
+    constexpr int64_t kPair = kInterleavedThreads * 32;
+    const int64_t pairs = group_bytes / (kPair * kInterleavedBlocks);
+    if (group_bytes % (kPair * kInterleavedBlocks) != 0 || plane_bytes % kPair != 0) return;
+    if (pairs <= kInterleavedTurns / 2 || pairs > kInterleavedTurns ||
+        channels > kInterleavedChannels)
+      return;
     turns = static_cast<int>(pairs);
-    block_pieces = turns * 2 * kWovenThreads;
+    block_pieces = turns * 2 * kInterleavedThreads;
   }
 };
 
-struct WovenJob {
-  WovenPlan plan;
+struct InterleavedJob {
+  InterleavedPlan plan;
   Job job;
   FastDivisor plane;     // pieces of a channel
   uint32_t count, step;  // groups; from a cluster's group to its next one
@@ -55,10 +56,10 @@ struct WovenJob {
 
 #ifdef __CUDACC__
 
-struct WovenParts {
-  float2 of_warps[2][kWovenWarps * kWovenBlocks];  // by parity of the group
-  float2 affine[kWovenSlots][kWovenChannels];
-  bool is_wild[kWovenSlots];  // an affine is large enough for infinities to come out
+struct InterleavedParts {
+  float2 of_warps[2][kInterleavedWarps * kInterleavedBlocks];  // by parity of the group
+  float2 affine[kInterleavedSlots][kInterleavedChannels];
+  bool is_wild[kInterleavedSlots];  // an affine is large enough for infinities to come out
   uint64_t arrived[2];
   float factor;  // of codes
 };
@@ -110,12 +111,13 @@ struct PiecePlus {
 };
 
 template <class T>
-struct Woven {
+struct Interleaved {
   static constexpr int kElements = 16 / T::kBytes;
-  static constexpr int kStep = kWovenThreads * 16;  // from one piece of a thread to the next, bytes
+  static constexpr int kStep =
+      kInterleavedThreads * 16;  // from one piece of a thread to the next, bytes
 
-  const WovenJob& p;
-  WovenParts& parts;
+  const InterleavedJob& p;
+  InterleavedParts& parts;
   int rank;
   uint32_t get, end;   // place of what is written next; behind the last one
   uint32_t put_group;  // what is asked for next: it takes the place of what was read last
@@ -127,12 +129,12 @@ struct Woven {
   PiecePlus<T> around{0};  // what sums go around, negative
   float sums[2] = {0, 0}, squares[2] = {0, 0};
 
-  __device__ Woven(const WovenJob& job, WovenParts& own_parts, uint4* memory)
+  __device__ Interleaved(const InterleavedJob& job, InterleavedParts& own_parts, uint4* memory)
       : p(job), parts(own_parts) {
-    rank = static_cast<int>(blockIdx.x % kWovenBlocks);
+    rank = static_cast<int>(blockIdx.x % kInterleavedBlocks);
     get = shared_at(memory + threadIdx.x);
-    end = get + kWovenBytes;
-    put_group = blockIdx.x / kWovenBlocks;
+    end = get + kInterleavedBytes;
+    put_group = blockIdx.x / kInterleavedBlocks;
     from = p.job.x + start_of(put_group);
   }
   // Of this thread's first piece of a group, in x and out.
@@ -158,7 +160,7 @@ struct Woven {
   }
   __device__ uint32_t after(uint32_t place, int pairs) const {
     place += pairs * (2 * kStep);
-    return place >= end ? place - kWovenBytes : place;
+    return place >= end ? place - kInterleavedBytes : place;
   }
 
   // ---- statistics ----
@@ -207,17 +209,17 @@ struct Woven {
       ask(group + p.step);
       if (lane == 0) {
         expect_bytes(&parts.arrived[parity],
-                     kWovenBlocks * kWovenWarps * static_cast<int>(sizeof(own)));
+                     kInterleavedBlocks * kInterleavedWarps * static_cast<int>(sizeof(own)));
       }
     }
-    if (lane < kWovenBlocks) {
-      tell_block(&parts.of_warps[parity][rank * kWovenWarps + warp], &parts.arrived[parity],
+    if (lane < kInterleavedBlocks) {
+      tell_block(&parts.of_warps[parity][rank * kInterleavedWarps + warp], &parts.arrived[parity],
                  static_cast<unsigned>(lane), own);
     }
   }
   // Mean and 1 / deviation of the group whose sums were made last.
   __device__ float2 statistics() const {
-    static_assert(kWovenBlocks * kWovenWarps == 64);
+    static_assert(kInterleavedBlocks * kInterleavedWarps == 64);
     wait_bytes_here(&parts.arrived[index & 1], index >> 1 & 1);
     const float2* all = parts.of_warps[index & 1] + threadIdx.x % 32;
     const float2 a = all[0], b = all[32];
@@ -235,7 +237,7 @@ struct Woven {
     const Place of(p.job, group);
     asked = p.job.affine.quick_load(of.sample, of.channel + threadIdx.x);
   }
-  template <bool kSilu, bool kCodes>
+  template <bool kSilu, bool kQuantizes>
   __device__ void put(int64_t to, const uint4& raw, const PiecePlus<T>& mean, float w,
                       float b) const {
     float v[kElements];
@@ -243,7 +245,7 @@ struct Woven {
     for (int j = 0; j < kElements; ++j) v[j] = __fmaf_rn(v[j], w, b);
     if constexpr (kSilu) silu_pairs<kElements>(v);
     const uint4 rounded = round_numbers<T>(v);
-    if constexpr (kCodes)
+    if constexpr (kQuantizes)
       store_result<T>(p.job, to, rounded, parts.factor);
     else
       store16(p.job.out + to, rounded);
@@ -259,15 +261,15 @@ struct Woven {
     store_result<T>(p.job, to, round_piece<T>(v), 0);
   }
   // Writes a group, its parameters in `of`, and adds up the next one, if there is one.
-  template <bool kSilu, bool kCodes, bool kSound>
+  template <bool kSilu, bool kQuantizes, bool kSound>
   __device__ void turn(uint32_t group, const float2& stats, int of, bool goes_on) {
     int64_t to = start_of(group);
     const PiecePlus<T> mean(-stats.x);
     int piece = rank * p.plan.block_pieces;
 #pragma unroll 1
-    for (int k = 0; k < p.plan.turns; ++k, piece += 2 * kWovenThreads, to += 2 * kStep) {
+    for (int k = 0; k < p.plan.turns; ++k, piece += 2 * kInterleavedThreads, to += 2 * kStep) {
       if (goes_on) {
-        wait_for_copies<kWovenRing - 1 - kWovenTurns>();
+        wait_for_copies<kInterleavedRing - 1 - kInterleavedTurns>();
         add_pair(after(get, p.plan.turns), k == 0);
         if (k + 1 == p.plan.turns) post(group + p.step);
       }
@@ -277,8 +279,8 @@ struct Woven {
       fetch(get);
       get = after(get, 1);
       if constexpr (kSound) {
-        put<kSilu, kCodes>(to, raw[0], mean, w, wb.y);
-        put<kSilu, kCodes>(to + kStep, raw[1], mean, w, wb.y);
+        put<kSilu, kQuantizes>(to, raw[0], mean, w, wb.y);
+        put<kSilu, kQuantizes>(to + kStep, raw[1], mean, w, wb.y);
       } else {
         put_carefully(to, raw[0], stats.x, w, wb.y);
         put_carefully(to + kStep, raw[1], stats.x, w, wb.y);
@@ -297,13 +299,13 @@ struct Woven {
   }
   __device__ void run(uint32_t group) {
     ask(group);
-    wait_for_copies<kWovenRing - kWovenTurns>();
+    wait_for_copies<kInterleavedRing - kInterleavedTurns>();
     for (int k = 0; k < p.plan.turns; ++k) add_pair(after(get, k), k == 0);
     post(group);
     for (; group < p.count; group += p.step) {
       const float2 stats = statistics();
       const int of = slot;
-      slot = slot + 1 == kWovenSlots ? 0 : slot + 1;
+      slot = slot + 1 == kInterleavedSlots ? 0 : slot + 1;
       ++index;
       turn(group, stats, of, group + p.step < p.count);
     }
@@ -311,13 +313,13 @@ struct Woven {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kWovenThreads, 1)
-    woven_kernel(const __grid_constant__ WovenJob p) {
+__global__ void __launch_bounds__(kInterleavedThreads, 1)
+    interleaved_kernel(const __grid_constant__ InterleavedJob p) {
   extern __shared__ uint4 memory[];
-  __shared__ WovenParts parts;
-  static_assert(kWovenBytes + sizeof(parts) <= 227 << 10);
-  begin_late(blockIdx.x / kWovenBlocks * p.delay);
-  Woven<T> own(p, parts, memory);
+  __shared__ InterleavedParts parts;
+  static_assert(kInterleavedBytes + sizeof(parts) <= 227 << 10);
+  begin_late(blockIdx.x / kInterleavedBlocks * p.delay);
+  Interleaved<T> own(p, parts, memory);
 #pragma unroll 1
   for (uint32_t place = own.get; place < own.end; place += 2 * own.kStep) own.fetch(place);
   if (p.job.q != nullptr && threadIdx.x < 32) {
@@ -329,7 +331,7 @@ __global__ void __launch_bounds__(kWovenThreads, 1)
   }
   cluster_arrive();
   cluster_wait();
-  own.run(blockIdx.x / kWovenBlocks);
+  own.run(blockIdx.x / kInterleavedBlocks);
 }
 
 #endif

@@ -1,5 +1,5 @@
-// Groups in the registers of the threads of a block or a cluster, which stays and goes through
-// groups; a piece a warp, the next group's on its way to shared memory.
+// group_norm_backward's persistent kernel: a CTA or a cluster goes through groups, each in its
+// registers; a piece a warp, the next group's on its way to shared memory.
 #pragma once
 
 #include "backends/cuda/device/numeric/exponential.cuh"
@@ -15,26 +15,27 @@ using namespace pestle::cuda;
 
 // Units of 8 elements that a lane has of its warp's piece.
 template <class T>
-constexpr int kWalkUnits = 8 / T::kBytes;
+constexpr int kPersistentUnits = 8 / T::kBytes;
 
-constexpr int kWalkWarps = 20;  // of a block
-constexpr int kWalkStages = 2;  // groups of d_out in shared memory; of x one more where it fits
+constexpr int kPersistentWarps = 20;  // of a block
+constexpr int kPersistentStages =
+    2;  // groups of d_out in shared memory; of x one more where it fits
 
 // Numbers on their way, by parity of the group: a block's warps leave theirs, one warp adds them up
 // and tells all blocks of the cluster. Statistics are count, mean and squares around it.
-struct WalkParts {
-  float4 statistics[2][kWalkWarps], sums[2][kWalkWarps];                // of warps
+struct PersistentParts {
+  float4 statistics[2][kPersistentWarps], sums[2][kPersistentWarps];    // of warps
   float4 block_statistics[2][kMostBlocks], block_sums[2][kMostBlocks];  // of the cluster's blocks
-  int64_t offsets[kWalkWarps][3];  // of each warp's piece in a group's x, d_out and d_x
-  uint64_t arrived[4];             // of statistics, by parity, and of sums
+  int64_t offsets[kPersistentWarps][3];  // of each warp's piece in a group's x, d_out and d_x
+  uint64_t arrived[4];                   // of statistics, by parity, and of sums
 };
 
 // A warp has the same piece of every group that its cluster goes through. While one group's sums
 // are on their way between the blocks, the next one's statistics are made; the group after that
 // comes into shared memory where this one was read.
 template <class T>
-struct Walk {
-  static constexpr int kUnits = kWalkUnits<T>;
+struct PersistentGroups {
+  static constexpr int kUnits = kPersistentUnits<T>;
   static constexpr int kWords = kUnit * T::kBytes / 16;
   static constexpr int kThreadBytes = kUnits * kWords * 16;  // of a stage of x or d_out
   using Raw = typename T::Raw;
@@ -44,8 +45,8 @@ struct Walk {
     uint32_t number, sample, group;
   };
 
-  const HeldJob& p;
-  WalkParts& parts;
+  const PieceJob& p;
+  PersistentParts& parts;
   uint32_t shared, stage_bytes;  // stages of x, then those of d_out
   int rank, lane, warp, warps;
   bool works;  // the warp has a piece
@@ -54,7 +55,8 @@ struct Walk {
   int parity = 0;      // of the group
   uint32_t phase = 0;  // of its barriers
 
-  __device__ Walk(const HeldJob& job, WalkParts& own, uint4* memory) : p(job), parts(own) {
+  __device__ PersistentGroups(const PieceJob& job, PersistentParts& own, uint4* memory)
+      : p(job), parts(own) {
     rank = blockIdx.x % p.cluster;
     lane = threadIdx.x % 32;
     warp = threadIdx.x / 32;
@@ -313,7 +315,7 @@ struct Walk {
       const Group g = group_of(number + n * step);
       for (int i = 0; i < kUnits && g.number < end; ++i) {
         copy(shared + n * stage_bytes, i, x_of(g));
-        if (n < kWalkStages) copy(d_first + n * stage_bytes, i, d_out_of(g));
+        if (n < kPersistentStages) copy(d_first + n * stage_bytes, i, d_out_of(g));
       }
       commit_copies();
     }
@@ -324,7 +326,7 @@ struct Walk {
     post_statistics(stage, 0);
     while (true) {
       const bool more = number + step < end;
-      if (stages > kWalkStages) wait_for_copies<1>();  // d_out
+      if (stages > kPersistentStages) wait_for_copies<1>();  // d_out
       const float2 wb = parameters(asked);
       if (more) asked = ask_for_parameters(group_of(number + step));
       const float2 of = statistics();
@@ -332,7 +334,7 @@ struct Walk {
       gradients(stage, d_stage, of, wb, number, number + 2 * step, number + 2 * step < end, d);
       const uint32_t other = stage + stage_bytes == d_first ? shared : stage + stage_bytes;
       if (more) {
-        if (stages == kWalkStages) wait_for_copies<0>();
+        if (stages == kPersistentStages) wait_for_copies<0>();
         post_statistics(other, parity ^ 1);
       }
       const uint32_t coming = number + stages * step;
@@ -349,12 +351,12 @@ struct Walk {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kWalkWarps * 32, 1)
-    walk_kernel(const __grid_constant__ HeldJob p, uint32_t groups) {
+__global__ void __launch_bounds__(kPersistentWarps * 32, 1)
+    persistent_kernel(const __grid_constant__ PieceJob p, uint32_t groups) {
   extern __shared__ uint4 memory[];
-  __shared__ WalkParts parts;
+  __shared__ PersistentParts parts;
   begin_late(blockIdx.x / p.cluster * p.delay);
-  Walk<T> own(p, parts, memory);
+  PersistentGroups<T> own(p, parts, memory);
   if (p.cluster > 1) {  // others' shared memory is theirs only once they have begun
     if (threadIdx.x == 0) {
       for (int i = 0; i < 4; ++i) begin_barrier(&parts.arrived[i]);

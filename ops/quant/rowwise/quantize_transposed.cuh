@@ -14,7 +14,7 @@
 //          (86 % by two blocks a multiprocessor, not three, which spill 100 bytes), computed and
 //          without q_t 93 % (85 %); 32760 x 5120, where
 //          q_t's rows begin inside sectors: fp8 89 %, int8 87 % (87 and 86 % by 16 down, 84 % by
-//          64; 82 % with sectors in parts), squares 74 %: joined_squares.cuh is faster.
+//          64; 82 % with sectors in parts), squares 74 %: overlapping_tiles.cuh is faster.
 // Tried    squares down a strip of 8 or 16, what fills no sector kept for the next: 72 and 73 %;
 //          four blocks a multiprocessor: squares 73 %; q by plain stores: the same.
 #pragma once
@@ -46,7 +46,7 @@ struct TileShape {
   }
 };
 
-struct TileCodes {
+struct QuantizeTiles {
   RowMatrix m;
   uint8_t* q_t;  // or null
   int64_t q_t_row_bytes;
@@ -62,7 +62,7 @@ struct TileCodes {
 struct TileAt {
   unsigned down, across;
 };
-__device__ inline TileAt tile_at(const TileCodes& t, unsigned block) {
+__device__ inline TileAt tile_at(const QuantizeTiles& t, unsigned block) {
   const unsigned group = t.group_tiles.divide(block);
   const unsigned in_group = block - group * t.group_tiles.divisor;
   const unsigned down = min(t.down_each, t.tiles_down - group * t.down_each);
@@ -193,7 +193,7 @@ __device__ inline void store_whole_sectors(const uint2* turned, uint8_t* to, int
 
 // The scale of a tile, in all threads.
 template <class T, class Code>
-__device__ float tile_scale(const TileCodes& t, const TileAt& tile,
+__device__ float tile_scale(const QuantizeTiles& t, const TileAt& tile,
                             const typename T::Raw (&raw)[8]) {
   const RowMatrix& m = t.m;
   const int64_t index = t.whole ? 0 : tile.down * m.map.grid_columns + tile.across;
@@ -213,8 +213,8 @@ __device__ float tile_scale(const TileCodes& t, const TileAt& tile,
 }
 
 template <class T, class Code, bool kColumns>
-__device__ void encode_tile(const TileCodes& t, const TileAt& tile, int unit, int64_t row, int left,
-                            uint2 (&codes)[8]) {
+__device__ void encode_tile(const QuantizeTiles& t, const TileAt& tile, int unit, int64_t row,
+                            int left, uint2 (&codes)[8]) {
   const RowMatrix& m = t.m;
   typename T::Raw raw[8];
   const char* x = x_at<T>(m, row, unit);
@@ -246,7 +246,7 @@ template <class T, class Code, bool kColumns, bool kTall>
 __global__ void __launch_bounds__(TileShape<kTall>::kThreads, kColumns&& kTall           ? 1
                                                               : kColumns&& T::kBytes < 4 ? 3
                                                                                          : 2)
-    quantize_tiles(const __grid_constant__ TileCodes t) {
+    quantize_tiles(const __grid_constant__ QuantizeTiles t) {
   using Shape = TileShape<kTall>;
   __shared__ __align__(16) uint2 turned[Shape::kColumns * Shape::kPlaces];
   const RowMatrix& m = t.m;
@@ -349,7 +349,7 @@ inline int aligned_bytes(const TensorView& q_t) {
 }
 
 template <class T, class Code, bool kColumns, bool kTall>
-Status start_shape(const Call& call, const char* name, TileCodes t) {
+Status start_shape(const Call& call, const char* name, QuantizeTiles t) {
   using Shape = TileShape<kTall>;
   t.tiles_down = static_cast<unsigned>(cuda::ceil_div(t.m.rows, Shape::kRows));
   t.tiles_across = static_cast<unsigned>(cuda::ceil_div(t.m.units, Shape::kUnits));
@@ -367,7 +367,7 @@ inline bool wants_tall(const QuantizeRows& b) {
 }
 
 template <class T, class Code, bool kHasColumns>
-Status start_tiles(const Call& call, const char* name, const QuantizeRows& b, TileCodes t) {
+Status start_tiles(const Call& call, const char* name, const QuantizeRows& b, QuantizeTiles t) {
   const bool tall = wants_tall(b);
   if constexpr (kHasColumns) {
     if (column_scales(b)) {
@@ -388,16 +388,16 @@ Status run_quantize_tiles(const Call& call, const char* name, const QuantizeRows
   const bool pre_pass = b.computes && whole_tensor(b);
   auto* amax = static_cast<uint32_t*>(call.workspace);
   if (pre_pass) PESTLE_TRY(cuda::tensor_amax(call, b.x, amax));
-  const TileCodes t{row_matrix(b, pre_pass ? amax : nullptr),
-                    b.q_t == nullptr ? nullptr : b.q_t->as<uint8_t>(),
-                    b.q_t == nullptr ? 0 : b.q_t->strides[0],
-                    b.q_t == nullptr ? 1 : aligned_bytes(*b.q_t),
-                    whole_tensor(b),
-                    false,
-                    0,
-                    0,
-                    0,
-                    {}};
+  const QuantizeTiles t{row_matrix(b, pre_pass ? amax : nullptr),
+                        b.q_t == nullptr ? nullptr : b.q_t->as<uint8_t>(),
+                        b.q_t == nullptr ? 0 : b.q_t->strides[0],
+                        b.q_t == nullptr ? 1 : aligned_bytes(*b.q_t),
+                        whole_tensor(b),
+                        false,
+                        0,
+                        0,
+                        0,
+                        {}};
   switch (b.x.dtype) {
     case DType::kBF16: return start_tiles<cuda::Bf16, Code, kHasColumns>(call, name, b, t);
     case DType::kF16: return start_tiles<cuda::F16, Code, kHasColumns>(call, name, b, t);

@@ -1,8 +1,8 @@
-// group_norm's kernel for groups in registers: short ones, and longer ones where shared memory is
+// group_norm's register-resident kernel: short groups, and longer ones where shared memory is
 // too small for group_norm_staged.cuh.
 // Map      a group of up to 262,144 elements in the registers of lanes, a block or a cluster
-//          (row_team.cuh), 32 elements a thread; teams walk over groups, the next ones on their way
-//          through shared memory (row_ring.cuh).
+//          (thread_group.cuh), 32 elements a thread; thread groups walk over groups, the next ones
+//          on their way through shared memory (row_ring.cuh).
 // Traffic  x, residual, out and residual_out once.
 // Numerics mean, then squared differences from it.
 #pragma once
@@ -11,12 +11,12 @@
 
 namespace pestle::ops::group_norm {
 
-constexpr int kHeldThreads = 512;
-constexpr int kHeldBlocks = 2;
-constexpr int64_t kLongestHeld = int64_t{kHeldThreads} * kRowElements * kMostBlocksOfTeam;
+constexpr int kRegisterThreads = 512;
+constexpr int kRegisterBlocks = 2;
+constexpr int64_t kLongestInRegisters = int64_t{kRegisterThreads} * kRowElements * kMostGroupBlocks;
 
 template <class T>
-using HeldMap = RowMap<T, kPieceBytes / T::kBytes>;
+using RegisterMap = RowMap<T, kPieceBytes / T::kBytes>;
 
 #ifdef __CUDACC__
 
@@ -54,25 +54,26 @@ __device__ inline void put_row_codes(const Job& p, uint8_t* row, const RowElemen
 }
 
 template <class T, bool kSum>
-__global__ void __launch_bounds__(kHeldThreads, kHeldBlocks)
-    held_kernel(const __grid_constant__ Job p) {
-  using Map = HeldMap<T>;
+__global__ void __launch_bounds__(kRegisterThreads, kRegisterBlocks)
+    register_kernel(const __grid_constant__ Job p) {
+  using Map = RegisterMap<T>;
   extern __shared__ uint4 shared[];
-  __shared__ TeamJoins<4> parts;  // of groups in turn: one is read while the next is written
-  Team team(p.shape);
+  __shared__ ReductionSlots<4> parts;  // of groups in turn: one is read while the next is written
+  ThreadGroup thread_group(p.shape);
   const int64_t row_bytes = p.units * (kUnit * T::kBytes);
   const int columns = static_cast<int>(p.units) * kUnit;
-  RowElements<Map> at(team, columns);
-  const RowRing<Map> ring(team, columns, shared, p.stages);
+  RowElements<Map> at(thread_group, columns);
+  const RowRing<Map> ring(thread_group, columns, shared, p.stages);
   const auto fetch = [&](int k, int stage) {
-    if (team.walks_on(k)) ring.fetch(row_at(p.x, row_bytes, team.row_after(k)), stage);
+    if (thread_group.walks_on(k))
+      ring.fetch(row_at(p.x, row_bytes, thread_group.row_after(k)), stage);
     commit_copies();
   };
   for (int k = 0; k < p.stages; ++k) fetch(k, k * ring.kStride);
-  team.begin(parts);
+  thread_group.begin(parts);
   int stage = 0, slot = 0;
-  for (; team.walks_on(0); team.go_on(), slot ^= 2) {
-    at.begin_row(team);
+  for (; thread_group.walks_on(0); thread_group.go_on(), slot ^= 2) {
+    at.begin_row(thread_group);
     if (p.stages == 2)
       wait_for_copies<1>();
     else
@@ -81,15 +82,15 @@ __global__ void __launch_bounds__(kHeldThreads, kHeldBlocks)
     read_row(ring, stage, v);
     fetch(p.stages, stage);
     stage = p.stages == 2 ? ring.kStride - stage : 0;
-    const Place place(p, static_cast<uint32_t>(team.row));
+    const Place place(p, static_cast<uint32_t>(thread_group.row));
     if constexpr (kSum) {
-      add_residual<Map>(p, place, row_at(p.residual, row_bytes, team.row), at, v);
+      add_residual<Map>(p, place, row_at(p.residual, row_bytes, thread_group.row), at, v);
       if (p.residual_out != nullptr) {
-        store_row<Map>(row_at(p.residual_out, row_bytes, team.row), at, v);
+        store_row<Map>(row_at(p.residual_out, row_bytes, thread_group.row), at, v);
       }
     }
     const float sum = sum_of(v, [](float a, float s) { return s + a; });
-    const float mean = team.sum(parts, slot, sum) * p.share;
+    const float mean = thread_group.sum(parts, slot, sum) * p.share;
     float squares = 0;
 #pragma unroll
     for (int c = 0; c < Map::kChunks; ++c) {
@@ -100,15 +101,16 @@ __global__ void __launch_bounds__(kHeldThreads, kHeldBlocks)
       }
       if (at.has(c)) squares += own;
     }
-    squares = team.sum(parts, slot + 1, squares);
+    squares = thread_group.sum(parts, slot + 1, squares);
     const float rstd = rsqrtf(__fmaf_rn(squares, p.share, p.eps));
 #pragma unroll
     for (int c = 0; c < Map::kChunks; ++c) {
       finish<Map::kChunk>(p, place, at.near(c) / kUnit, mean, rstd, v + c * Map::kChunk);
     }
-    if (p.out != nullptr) store_row<Map>(row_at(p.out, row_bytes, team.row), at, v);
+    if (p.out != nullptr) store_row<Map>(row_at(p.out, row_bytes, thread_group.row), at, v);
     if (p.q != nullptr) {
-      put_row_codes<Map>(p, p.q + static_cast<uint64_t>(team.row) * (p.units * kUnit), at, v);
+      put_row_codes<Map>(p, p.q + static_cast<uint64_t>(thread_group.row) * (p.units * kUnit), at,
+                         v);
     }
   }
 }
