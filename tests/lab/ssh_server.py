@@ -37,6 +37,7 @@ class Server:
         )
         self.base = folder / "cache/remote"
         there = {"PESTLE_LAB_CACHE": str(folder / "cache"),
+                 "PESTLE_LAB_LOCKS": str(folder / "locks"),
                  "PYTHONPATH": os.environ.get("PYTHONPATH", "")}  # fmt: skip
         (folder / "config").write_text(
             f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {host}\nUsePAM no\n"

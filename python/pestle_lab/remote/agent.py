@@ -7,7 +7,8 @@ follow it. Below its folder:
 
     store/SHA256     files as they came, shared by jobs
     jobs/ID/         spec.json, manifest.json, tree/, stdout, stderr, state.json, exit.json
-    locks/           held by runners: `host`, `gpu-N`
+
+Locks, `host` and `gpu-N`, are every user's of the machine: /tmp/pestle-lab-locks.
 """
 
 import contextlib
@@ -29,8 +30,9 @@ POLL = 0.1  # seconds between looks at a log, a lock or a request to end
 LOOK = 2.0  # seconds between looks for the process of a job
 SHARED = 6.0  # seconds that a shared file system may take to show a file of another machine
 BEAT = 2.0  # seconds after which a silent job is known to be there
+STARTING = 30.0  # seconds that a runner whose process is not known may take to begin
 GRACE = 10.0  # seconds that a job has to end itself
-KEPT_DAYS = 30  # of files that no job has asked for since
+KEPT_DAYS = 30  # of files that no job has asked for since, and of jobs that nobody fetched
 PIECE = 1 << 20
 STREAMS = ("stdout", "stderr")
 # What programs leave behind that nobody asked for.
@@ -116,7 +118,7 @@ class Runner:
     def __init__(self, folder):
         self.folder = folder
         self.spec = read_json(folder / "spec.json")
-        self.locks = folder.parent.parent / "locks"
+        self.locks = Path(os.environ.get("PESTLE_LAB_LOCKS", "/tmp/pestle-lab-locks"))
         self.held = []
 
     def state(self, word, **more):
@@ -125,10 +127,22 @@ class Runner:
     def _asked_to_end(self):
         return (self.folder / "cancel").exists()
 
+    def _open(self, name):
+        """A lock's file, which another user may have made; never what a link points to."""
+        with contextlib.suppress(FileExistsError):
+            self.locks.mkdir(parents=True)
+            self.locks.chmod(0o1777)
+        path, how = self.locks / name, os.O_RDWR | os.O_NOFOLLOW
+        try:
+            return os.open(path, how)
+        except FileNotFoundError:
+            file = os.open(path, how | os.O_CREAT, 0o666)
+            with contextlib.suppress(PermissionError):  # of another user, made a moment ago
+                os.fchmod(file, 0o666)
+            return file
+
     def _lock(self, name, shared=False):
-        self.locks.mkdir(parents=True, exist_ok=True)
-        path = self.locks / name
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        file = self._open(name)
         kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         waiting = False
         while True:
@@ -267,6 +281,10 @@ class Agent:
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime < oldest:
                     path.unlink()
+        for path in (self.base / "jobs").glob("*/exit.json"):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < oldest:
+                    shutil.rmtree(path.parent)
 
     def put(self, request, payload):
         digest = hashlib.sha256(payload).hexdigest()
@@ -302,11 +320,12 @@ class Agent:
         write_json(folder / "state.json", {"state": "starting", "since": time.time()})
         # No pipe of this connection's may stay open in it, or the connection would not end.
         with open(folder / "runner.log", "wb") as log:
-            subprocess.Popen(
+            runner = subprocess.Popen(
                 [sys.executable, str(folder / "agent.py"), "run", str(folder)], cwd="/",
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
+        write_json(folder / "runner.json", runner.pid)
         return {}
 
     @staticmethod
@@ -342,8 +361,16 @@ class Agent:
             # squeue forgets what has ended; a scheduler that does not answer says nothing of a job.
             gone = "Invalid job id" in done.stderr or (done.returncode == 0 and not done.stdout)
             return not gone
-        if time.time() - (folder / "state.json").stat().st_mtime < 3:
-            return True  # its runner may not be there yet
+        runner = read_json(folder / "runner.json")
+        if runner is None:  # the connection went before it could be written
+            return time.time() - (folder / "state.json").stat().st_mtime < STARTING
+        # Before it holds the lock, by its process; later by the lock, since numbers are used again.
+        with contextlib.suppress(OSError):
+            process = Path(f"/proc/{runner}")
+            ended = process.joinpath("stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+            command = process.joinpath("cmdline").read_bytes()
+            if not ended and (not command or str(folder).encode() in command):
+                return True  # none yet: between its fork and its first step
         file = os.open(folder / "alive", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
