@@ -6,6 +6,7 @@ CHAINS: op -> function(case) -> (chain, arguments), or None where the case is no
 
 import torch
 import torch.nn.functional as F
+import torch_attention
 import torch_linear
 import torch_rows
 from block_chains import (
@@ -342,6 +343,8 @@ def calls(case):
         made = {"torch_bf16_linear": torch_linear.bf16(case)}
         run = torch_linear.fp8_rows(case)
         return made if run is None else made | {"torch_fp8_linear": (run, None)}
+    if case.op.startswith("attention"):
+        return {name: (run, None) for name, run in torch_attention.runs(case).items()}
     made = CHAINS[case.op](case) if case.op in CHAINS else None
     if made is None:
         return {}

@@ -33,7 +33,7 @@ PAIRS = [
     for library, table in TABLES.items()
     for op in sorted(table.keys() & set(pestle.list_ops()))
     if not op.startswith("linear_")
-]
+] + [(torch_eager, "attention")]
 
 
 def rows(op):

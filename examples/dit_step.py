@@ -1,0 +1,285 @@
+"""A step of a diffusion transformer, timed: bf16 PyTorch, its compiler, peers, and Pestle.
+
+python examples/dit_step.py                      # FLUX's and Wan's shapes, on a GPU
+python examples/dit_step.py --shape tiny-flux    # anywhere
+python examples/dit_step.py --json step.json --plot step.svg
+
+Two blocks of each kind run with random weights, attention by PyTorch everywhere; a step is reckoned
+from the blocks' times and how many of them the model has. Errors are of the last block's output
+against bf16's. What is not installed is named and left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import torch
+from dit_blocks import (
+    SHAPES,
+    Fp8Kit,
+    Int8Kit,
+    Linear,
+    Nvfp4Kit,
+    Shape,
+    TorchKit,
+    linears,
+    make_blocks,
+    make_input,
+)
+from torch import nn
+
+BLOCKS = 2  # of each kind that run
+
+
+@dataclass
+class Row:
+    shape: str
+    variant: str
+    step_ms: float
+    block_ms: dict[str, float]
+    weights_mb: float  # of the linear layers of the blocks that ran
+    peak_mb: float  # while they ran; 0 without a GPU
+    error: float  # relative, against bf16
+
+
+class Missing(Exception):
+    """A peer that is not here, and why."""
+
+
+def compiled(blocks: nn.ModuleList) -> nn.ModuleList:
+    for block in blocks:
+        block.compile(dynamic=False)
+    return blocks
+
+
+def torchao_blocks(name: str) -> Callable:
+    """The peer's own way: nn.Linear modules, quantize_, torch.compile."""
+
+    def make(shape, kind, device):
+        try:
+            from torchao import quantization as ao
+        except ImportError as error:
+            raise Missing(f"torchao: {error}") from None
+        config = {
+            "int8": lambda: ao.Int8DynamicActivationInt8WeightConfig(),
+            "fp8": lambda: ao.Float8DynamicActivationFloat8WeightConfig(granularity=ao.PerRow()),
+        }[name]()
+        blocks = with_linear_modules(make_blocks(shape, kind, BLOCKS, TorchKit(), device))
+        wanted = {id(layer.module) for layer in linears(blocks)}
+        ao.quantize_(blocks, config, filter_fn=lambda module, _: id(module) in wanted)
+        return compiled(blocks)
+
+    return make
+
+
+def kitchen_blocks(layout: str) -> Callable:
+    """comfy-kitchen's QuantizedTensor as the weight, as ComfyUI has it."""
+
+    def make(shape, kind, device):
+        try:
+            from comfy_kitchen.tensor import QuantizedTensor
+        except ImportError as error:
+            raise Missing(f"comfy-kitchen: {error}") from None
+        blocks = make_blocks(shape, kind, BLOCKS, TorchKit(), device)
+        for layer in linears(blocks):
+            weight = QuantizedTensor.from_float(layer.weight.data, layout)
+            layer.weight = nn.Parameter(weight, requires_grad=False)
+        return blocks
+
+    return make
+
+
+class _ByModule(TorchKit):
+    def linear(self, x, layer):
+        return layer.module(x)
+
+
+def with_linear_modules(blocks: nn.ModuleList) -> nn.ModuleList:
+    for layer in linears(blocks):
+        rows, columns = layer.weight.shape
+        with torch.device("meta"):
+            layer.module = nn.Linear(columns, rows)
+        layer.module.weight, layer.module.bias = layer.weight, layer.bias
+        layer.weight = None
+    for module in blocks.modules():
+        if hasattr(module, "kit"):
+            module.kit = _ByModule()
+    return blocks
+
+
+def ours(kit: TorchKit, compile: bool = False) -> Callable:
+    def make(shape, kind, device):
+        blocks = make_blocks(shape, kind, BLOCKS, kit, device)
+        return compiled(blocks) if compile else blocks
+
+    return make
+
+
+VARIANTS: dict[str, Callable] = {
+    "bf16, eager": ours(TorchKit()),
+    "bf16, torch.compile": ours(TorchKit(), compile=True),
+    "comfy-kitchen fp8": kitchen_blocks("TensorCoreFP8Layout"),
+    "torchao int8, compiled": torchao_blocks("int8"),
+    "torchao fp8, compiled": torchao_blocks("fp8"),
+    "pestle int8": ours(Int8Kit()),
+    "pestle int8, compiled": ours(Int8Kit(), compile=True),
+    "pestle fp8": ours(Fp8Kit()),
+    "pestle fp8, compiled": ours(Fp8Kit(), compile=True),
+    "pestle nvfp4 weights": ours(Nvfp4Kit()),
+}
+
+
+def time_ms(run: Callable, device: str, seconds: float) -> float:
+    """Median of single runs after warming up, until the time is spent and at least five times."""
+    run()
+    run()
+    times, until = [], time.perf_counter() + seconds
+    while len(times) < 5 or time.perf_counter() < until:
+        if device == "cuda":
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            run()
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end))
+        else:
+            begin = time.perf_counter()
+            run()
+            times.append(1e3 * (time.perf_counter() - begin))
+    return statistics.median(times)
+
+
+def weight_bytes(layer: Linear) -> int:
+    if getattr(layer, "module", None) is None:
+        return layer.nbytes()
+    weight = layer.module.weight
+    names = getattr(weight, "tensor_data_names", None) or ()
+    parts = [getattr(weight, name) for name in names] or [weight]
+    return sum(part.nbytes for part in parts)
+
+
+@torch.inference_mode()
+def measure(shape: Shape, variant: str, device: str, seconds: float, exact: dict) -> Row:
+    x, state = make_input(shape, device)
+    block_ms, weights, peak, error = {}, 0, 0.0, 0.0
+    for kind in shape.blocks:
+        blocks = VARIANTS[variant](shape, kind, device)
+        weights += sum(weight_bytes(layer) for layer in linears(blocks))
+
+        def run(blocks=blocks):
+            y = x
+            for block in blocks:
+                y = block(y, state)
+            return y
+
+        made = run().float()
+        reference = exact.setdefault(kind, made.cpu()).to(made)
+        error = max(error, float((made - reference).norm() / reference.norm()))
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        block_ms[kind] = time_ms(run, device, seconds) / BLOCKS
+        if device == "cuda":
+            peak = max(peak, torch.cuda.max_memory_allocated() / 2**20)
+        del blocks
+    step = sum(block_ms[kind] * count for kind, count in shape.blocks.items())
+    return Row(shape.name, variant, step, block_ms, weights / 2**20, peak, error)
+
+
+def print_table(rows: list[Row]) -> None:
+    base = next((r.step_ms for r in rows if r.variant == "bf16, torch.compile"), None)
+    kinds = list(rows[0].block_ms)
+    head = [rows[0].shape, "ms a step", "x compiled bf16", *(f"ms {k}" for k in kinds)]
+    head += ["weights MB", "peak MB", "error"]
+    lines = [
+        [
+            row.variant, f"{row.step_ms:.2f}", f"{base / row.step_ms:.2f}" if base else "",
+            *(f"{row.block_ms[k]:.3f}" for k in kinds),
+            f"{row.weights_mb:.0f}", f"{row.peak_mb:.0f}", f"{row.error:.4f}",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
+    for line in [head, *lines]:
+        first, *rest = zip(line, widths, strict=True)
+        print(first[0].ljust(first[1]), *(text.rjust(width) for text, width in rest), sep="  ")
+    print()
+
+
+def plot(rows: list[Row], path: str) -> None:
+    try:
+        import matplotlib
+    except ImportError:
+        sys.exit("dit_step: --plot needs matplotlib: pip install matplotlib")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    shapes = list(dict.fromkeys(row.shape for row in rows))
+    figure, axes = pyplot.subplots(1, len(shapes), figsize=(6 * len(shapes), 4), squeeze=False)
+    for ax, shape in zip(axes[0], shapes, strict=True):
+        mine = [row for row in rows if row.shape == shape]
+        colors = ["tab:blue" if r.variant.startswith("pestle") else "tab:gray" for r in mine]
+        bars = ax.barh([r.variant for r in mine], [r.step_ms for r in mine], color=colors)
+        ax.bar_label(bars, fmt="%.1f", padding=3)
+        ax.invert_yaxis()
+        ax.margins(x=0.15)
+        ax.set_title(f"{shape}: ms a step, reckoned")
+    figure.tight_layout()
+    figure.savefig(path)
+    print(f"picture: {path}")
+
+
+def parse() -> argparse.Namespace:
+    gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--shape", nargs="+", choices=SHAPES, help="default: flux wan")
+    parser.add_argument("--variant", nargs="+", choices=VARIANTS, metavar="NAME")
+    parser.add_argument("--device", default="cuda" if gpu else "cpu", choices=["cuda", "cpu"])
+    parser.add_argument("--seconds", type=float, default=1.0, help="of timing a kind of block")
+    parser.add_argument("--json", metavar="FILE", help="write the rows there")
+    parser.add_argument("--plot", metavar="FILE", help="draw them there (svg, png, pdf)")
+    args = parser.parse_args()
+    args.shape = args.shape or (["flux", "wan"] if gpu else ["tiny-flux", "tiny-wan"])
+    if args.device == "cuda" and not gpu:
+        parser.error("--device cuda: there is no GPU here; the tiny shapes run with --device cpu")
+    return args
+
+
+def main() -> None:
+    args = parse()
+    variants = args.variant or list(VARIANTS)
+    if variants[0] != "bf16, eager":
+        variants.insert(0, "bf16, eager")  # what errors are against
+    rows: list[Row] = []
+    for name in args.shape:
+        exact: dict = {}
+        made = []
+        for variant in variants:
+            if sys.stderr.isatty():
+                print(f"\x1b[K{name}: {variant} ...", end="\r", file=sys.stderr, flush=True)
+            try:
+                row = measure(SHAPES[name], variant, args.device, args.seconds, exact)
+            except Missing as error:
+                print(f"{name}: {variant}: left out, {error}", file=sys.stderr)
+                continue
+            made.append(copy.deepcopy(row))
+            torch._dynamo.reset()
+        print_table(made)
+        rows += made
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(
+                {"torch": torch.__version__, "rows": [asdict(r) for r in rows]}, file, indent=1
+            )
+    if args.plot:
+        plot(rows, args.plot)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The examples run as their pages say, on a CPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def run(script, *options, status=0):
+    command = [sys.executable, str(EXAMPLES / script), *options]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.parametrize("shape", ["tiny-flux", "tiny-wan"])
+def test_a_step_of_a_diffusion_transformer(shape, tmp_path):
+    made = tmp_path / "step.json"
+    variants = ["pestle int8", "pestle fp8", "pestle nvfp4 weights"]
+    options = ["--shape", shape, "--variant", *variants, "--seconds", "0.01"]
+    table = run("dit_step.py", *options, "--json", str(made)).stdout
+    rows = {row["variant"]: row for row in json.loads(made.read_text())["rows"]}
+    assert list(rows) == ["bf16, eager", *variants]
+    exact = rows["bf16, eager"]
+    for name, most, size in (
+        ("int8", 0.03, 0.51),
+        ("fp8", 0.08, 0.51),
+        ("nvfp4 weights", 0.25, 0.3),
+    ):
+        row = rows[f"pestle {name}"]
+        assert f"pestle {name}" in table
+        assert 0 < row["error"] < most
+        assert row["weights_mb"] < size * exact["weights_mb"]
+        assert row["step_ms"] > 0
+
+
+def test_a_step_names_what_it_leaves_out(tmp_path):
+    (tmp_path / "torchao.py").write_text("raise ImportError('not today')")
+    command = [
+        sys.executable,
+        str(EXAMPLES / "dit_step.py"),
+        "--shape",
+        "tiny-wan",
+        "--seconds",
+        "0.01",
+    ]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [*command, "--variant", "torchao int8, compiled"],
+        capture_output=True, text=True, timeout=600, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "left out, torchao: not today" in done.stderr
+    assert "torchao" not in done.stdout
+
+
+def test_a_search_finds_the_same_in_every_format(tmp_path):
+    script = ROOT / "tools/demo_model.sh"
+    model = subprocess.run([script], capture_output=True, text=True, timeout=600)
+    assert model.returncode == 0, model.stderr
+    made = tmp_path / "search.json"
+    folder = (ROOT / model.stdout.strip()).parent
+    run("minilm_search.py", "--model", str(folder), "--format", "fp8", "nvfp4", "--json", str(made))
+    rows = json.loads(made.read_text())
+    assert [row["format"] for row in rows] == ["f32", "fp8", "nvfp4"]
+    assert rows[0]["same"] == 1 and rows[0]["right"] > 0.5
+    for row, least in zip(rows[1:], (0.95, 0.8), strict=True):
+        assert row["same"] >= least
+        assert abs(row["right"] - rows[0]["right"]) < 0.05
+        assert row["cosine"] > 0.96
+        assert row["megabytes"] < 0.3 * row["before_mb"]
