@@ -138,7 +138,7 @@ struct Nvfp4 {
   bool high_first = false;
   bool bf16 = true;                    // x
   const char* global_scale = nullptr;  // of any alignment
-  float of_scales = 1;  // in the kernel: what the codes' scales are multiplied by
+  float of_scales = 1;                 // in the kernel: what the codes' scales are multiplied by
 
 #ifdef __CUDACC__
   __device__ float g() const { return __uint_as_float(AnyTensor::bits(global_scale, 4)); }
@@ -158,7 +158,8 @@ struct Nvfp4 {
       const float v = e4m3_value(static_cast<uint8_t>(f >> (8 * i))) * of_scales;
       s[i] = kBf16 ? __float_as_uint(v) >> 16 : __half_as_ushort(__float2half_rn(v));
     }
-    reinterpret_cast<uint2*>(scales)[threadIdx.x] = make_uint2(s[0] | s[1] << 16, s[2] | s[3] << 16);
+    reinterpret_cast<uint2*>(scales)[threadIdx.x] =
+        make_uint2(s[0] | s[1] << 16, s[2] | s[3] << 16);
     return false;
   }
   template <bool kBf16, int kTileN>

@@ -146,9 +146,7 @@ struct Product {
     __device__ int steps() const { return (job.k + kStepK - 1) / kStepK; }
     __device__ static int slot(int step) { return step % C::kStages; }
     __device__ char* at(int step) const { return memory + slot(step) * C::kStageBytes; }
-    __device__ char* scales_at(int step) const {
-      return at(step) + C::kXBytes + C::kCodeBytes;
-    }
+    __device__ char* scales_at(int step) const { return at(step) + C::kXBytes + C::kCodeBytes; }
     __device__ void fill(int step) {
       if (step < steps()) {
         const uint32_t to = warp::shared_place(at(step));
@@ -164,8 +162,7 @@ struct Product {
     }
     __device__ void put(const Format& format, int step) {
       if (scales && step < steps())
-        odd |= format.template put<C::kBf16, C::kTileN>(fetched, scale_row, step,
-                                                        scales_at(step));
+        odd |= format.template put<C::kBf16, C::kTileN>(fetched, scale_row, step, scales_at(step));
     }
     __device__ void begin(const Format& format) {
       for (int s = 0; s < C::kStages - 1; ++s) fill(s);
@@ -202,8 +199,8 @@ struct Product {
                                                   b[j]);
   }
 
-  __device__ static void multiply_unit(const Format& format, const char* stage, int unit,
-                                       bool& odd, Sums& d) {
+  __device__ static void multiply_unit(const Format& format, const char* stage, int unit, bool& odd,
+                                       Sums& d) {
     uint32_t b[kN8][4];
     decode(format, stage, unit, odd, b);
     const int lane = threadIdx.x % 32;
@@ -271,8 +268,8 @@ struct Product {
   // Adds the sums of the warps that took the second half of each stage to those of the first.
   __device__ static void join(char* memory, Sums& d) {
     const int w = threadIdx.x / 32;
-    float4* at = reinterpret_cast<float4*>(memory) + w % C::kWarpsN * (kM16 * kN8 * 32) +
-                 threadIdx.x % 32;
+    float4* at =
+        reinterpret_cast<float4*>(memory) + w % C::kWarpsN * (kM16 * kN8 * 32) + threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < kM16; ++i)
 #pragma unroll
@@ -300,8 +297,8 @@ struct Product {
     const char* codes = job.weight + column * int64_t{job.weight_row} * 16;
     float sum = 0;
     for (int k = 0; k < job.k; ++k) {
-      const float v = C::kBf16 ? __uint_as_float(uint32_t{x[k]} << 16)
-                               : __half2float(__ushort_as_half(x[k]));
+      const float v =
+          C::kBf16 ? __uint_as_float(uint32_t{x[k]} << 16) : __half2float(__ushort_as_half(x[k]));
       sum = __fmaf_rn(v, format.value(codes, column, k), sum);
     }
     return sum;

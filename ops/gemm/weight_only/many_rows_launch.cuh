@@ -35,10 +35,9 @@ inline std::string read_outputs(const Call& call, const WeightOnlyArgs& args, Op
   if (why.empty() && call.has(residual)) why = read_even(call, residual, &o->residual);
   Stack rows;
   if (why.empty() && call.has(gate)) why = read_even(call, gate, &rows);
-  return why.empty()
-             ? refuse_split_elements(call, {args.out, args.alpha, args.alpha + 1, residual,
-                                            args.alpha + kBetaPlace, gate})
-             : why;
+  return why.empty() ? refuse_split_elements(call, {args.out, args.alpha, args.alpha + 1, residual,
+                                                    args.alpha + kBetaPlace, gate})
+                     : why;
 }
 
 // Why the kernel can't make the product of the call, wherever x lies; empty: it can.
