@@ -61,6 +61,7 @@ struct Config {
   static constexpr int kM16 = kTileM / 16;    // rows of x by sixteens
   static constexpr int kN8 = kWarpN / 8;
   static constexpr int kStagingRow = kWarpN + 8;
+  static constexpr bool kStagesAll = kWarpsN * kTileM * kStagingRow * 4 <= kSharedBytes;
   static_assert(kWarpsK == 1 || kWarpsK == 2);
   static_assert(kTileN <= kThreads && kThreads / 32 * 16 * kStagingRow * 4 <= kSharedBytes);
   static_assert(kWarpsK == 1 || kTileM * kTileN * 4 <= kSharedBytes);
@@ -78,6 +79,15 @@ __device__ inline int code_place(int row, int chunk) {
     return row * 32 + (chunk ^ (row / 4 % 2)) * 16;
   else
     return row * 64 + (chunk ^ (row / 2 % 2 * 2)) * 16;
+}
+
+// Reads shared memory at every call: values kept between calls would spill.
+__device__ inline float2 read_again(const float* from) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(v.x), "=f"(v.y)
+               : "r"(warp::shared_place(from)));
+  return v;
 }
 
 // Copies of kRows rows of kRowBytes a stage; those past the end become zeros.
@@ -204,17 +214,10 @@ struct Product {
     uint32_t b[kN8][4];
     decode(format, stage, unit, odd, b);
     const int lane = threadIdx.x % 32;
-    float of_columns[Format::kGroupSums ? kN8 : 1][2];
-    if constexpr (Format::kGroupSums) {
-      const int column = threadIdx.x / 32 % C::kWarpsN * kWarpN + lane % 4 * 2;
-      const float* at = reinterpret_cast<const float*>(stage + C::kXBytes + C::kCodeBytes) +
-                        unit * C::kTileN + column;
-#pragma unroll
-      for (int j = 0; j < kN8; ++j) {
-        const float2 two = *reinterpret_cast<const float2*>(at + 8 * j);
-        of_columns[j][0] = two.x, of_columns[j][1] = two.y;
-      }
-    }
+    const int column = threadIdx.x / 32 % C::kWarpsN * kWarpN + lane % 4 * 2;
+    [[maybe_unused]] const float* of_columns =
+        reinterpret_cast<const float*>(stage + C::kXBytes + C::kCodeBytes) + unit * C::kTileN +
+        column;
     const char* x = stage + x_place(lane / 4, 4 * unit + lane % 4);
 #pragma unroll
     for (int i = 0; i < kM16; ++i) {
@@ -226,9 +229,10 @@ struct Product {
           float part[4] = {};
           warp::multiply<C::kKind>(part, low.x, high.x, low.y, high.y, b[j][0], b[j][1]);
           warp::multiply<C::kKind>(part, low.z, high.z, low.w, high.w, b[j][2], b[j][3]);
+          const float2 scale = read_again(of_columns + 8 * j);
 #pragma unroll
           for (int e = 0; e < 4; ++e)
-            d[i][j][e] = __fmaf_rn(part[e], of_columns[j][e % 2], d[i][j][e]);
+            d[i][j][e] = __fmaf_rn(part[e], e % 2 == 0 ? scale.x : scale.y, d[i][j][e]);
         } else {
           warp::multiply<C::kKind>(d[i][j], low.x, high.x, low.y, high.y, b[j][0], b[j][1]);
         }
@@ -241,6 +245,17 @@ struct Product {
     }
   }
 
+  __device__ static bool is_finite(const Sums& d) {
+    bool all = true;
+#pragma unroll
+    for (int i = 0; i < kM16; ++i)
+#pragma unroll
+      for (int j = 0; j < kN8; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) all = all && fabsf(d[i][j][e]) <= 0x1.fffffep127f;
+    return all;
+  }
+
   // Sums of the tile; true where they are not to be used.
   __device__ static bool accumulate(const Job& job, const Format& format, const Tile& tile,
                                     char* memory, Sums& d) {
@@ -251,17 +266,19 @@ struct Product {
       wait_for_copies<C::kStages - 2>();
       __syncthreads();  // the stage before this one is free
       if (step > 0) ring.put(format, step + C::kStages - 2);
-      ring.fetch(format, step + C::kStages - 1);
       ring.fill(step + C::kStages - 1);
+      ring.fetch(format, step + C::kStages - 1);
       const char* stage = ring.at(step);
       if constexpr (C::kWarpsK == 1) {
-        multiply_unit(format, stage, 0, ring.odd, d);
-        multiply_unit(format, stage, 1, ring.odd, d);
+#pragma unroll Format::kGroupSums ? 1 : 2
+        for (int unit = 0; unit < 2; ++unit) multiply_unit(format, stage, unit, ring.odd, d);
       } else {
         multiply_unit(format, stage, threadIdx.x / 32 / C::kWarpsN, ring.odd, d);
       }
     }
     wait_for_copies<0>();
+    // x of bf16 may overflow sums that their scales would have brought back.
+    if constexpr (Format::kGroupSums && C::kBf16) ring.odd |= !is_finite(d);
     return __syncthreads_or(ring.odd);
   }
 
@@ -367,8 +384,18 @@ struct Product {
     const int w = threadIdx.x / 32;
     if (w >= C::kWarpsN) return;
     const int column0 = tile.n * C::kTileN + w * kWarpN;
-    float* staging = reinterpret_cast<float*>(memory) + w * 16 * C::kStagingRow;
     const float factor = format.factor();
+    if constexpr (C::kStagesAll) {  // so that sums hold no registers below
+      float* all = reinterpret_cast<float*>(memory) + w * C::kTileM * C::kStagingRow;
+#pragma unroll
+      for (int i = 0; i < kM16; ++i) stage(all + i * 16 * C::kStagingRow, d[i]);
+#pragma unroll 1
+      for (int i = 0; i < kM16; ++i)
+        finish_rows(job.epilogue, tile.m * C::kTileM + i * 16, column0, factor,
+                    all + i * 16 * C::kStagingRow);
+      return;
+    }
+    float* staging = reinterpret_cast<float*>(memory) + w * 16 * C::kStagingRow;
 #pragma unroll 1
     for (int i = 0; i < kM16; ++i) {
       // One copy of the code below for all rows: registers have no computed numbers.

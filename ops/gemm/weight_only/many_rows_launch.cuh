@@ -40,8 +40,14 @@ inline std::string read_outputs(const Call& call, const WeightOnlyArgs& args, Op
                      : why;
 }
 
-// Why the kernel can't make the product of the call, wherever x lies; empty: it can.
-// `unit`: K must be a multiple of it, so that rows of codes may begin at multiples of 16 bytes.
+// Copies count 16 bytes in 32 bits, and run a tile past the end.
+inline std::string refuse_far_rows(const char* name, const TensorView& t) {
+  const bool far = (row_count(t) + 256) * cuda::row_distance(t) / 16 > UINT_MAX;
+  return far ? std::string(name) + "'s rows span more than 64 GiB" : "";
+}
+
+// Why the kernel can't make the product of the call, wherever x lies; empty: it can. `bits` of a
+// code of the weight.
 inline std::string refuse_many_rows_of_any_x(const Call& call, const WeightOnlyArgs& args,
                                              int bits) {
   const TensorView& weight = call.tensor(args.weight);
@@ -54,11 +60,14 @@ inline std::string refuse_many_rows_of_any_x(const Call& call, const WeightOnlyA
   if (std::string why = refuse_pairs(call); !why.empty()) return why;
   Operands o;
   if (std::string why = read_outputs(call, args, &o); !why.empty()) return why;
-  return cuda::refuse_unaligned("weight", weight);
+  if (std::string why = cuda::refuse_unaligned("weight", weight); !why.empty()) return why;
+  return refuse_far_rows("weight", weight);
 }
 inline std::string refuse_many_rows_x(const Call& call, const WeightOnlyArgs& args) {
   if (has_input_act(call)) return "input_act: another implementation's";
-  return cuda::refuse_unaligned("x", call.tensor(args.x));
+  const TensorView& x = call.tensor(args.x);
+  if (std::string why = cuda::refuse_unaligned("x", x); !why.empty()) return why;
+  return refuse_far_rows("x", x);
 }
 
 // x in the workspace: after input_act, or copied.
@@ -88,8 +97,8 @@ inline many_rows::Job many_rows_job(const Call& call, const WeightOnlyArgs& args
   job.m = static_cast<int>(row_count(x));
   job.n = static_cast<int>(weight.shape[0]);
   job.k = static_cast<int>(weight.shape[1] * 8 / bits);
-  job.x_row = cuda::row_distance(x) * 2;
-  job.weight_row = weight.strides[0];
+  job.x_row = static_cast<uint32_t>(cuda::row_distance(x) / 16);
+  job.weight_row = static_cast<uint32_t>(cuda::row_distance(weight) / 16);
   return job;
 }
 
@@ -108,18 +117,31 @@ template <bool kBf16, class Format>
 Status start_many_rows(const Call& call, const char* name, const many_rows::Job& job,
                        const Format& format) {
   using Large = many_rows::Config<kBf16, 128, 8, Format::kBits, Format::kScaleBytes>;
-  using Small = many_rows::Config<kBf16, 64, 4, Format::kBits, Format::kScaleBytes>;
+  // 64 rows of x would spill where sums are scaled.
+  constexpr int kSmallM = Format::kGroupSums ? 48 : 64;
+  using Small = many_rows::Config<kBf16, kSmallM, 4, Format::kBits, Format::kScaleBytes>;
   const int device = cuda::device_index(call);
   const int64_t multiprocessors = cuda::multiprocessors(device);
   const auto rounds = [&](int64_t tile_m, int64_t tile_n) {
     const int64_t tiles = cuda::ceil_div(job.m, tile_m) * cuda::ceil_div(job.n, tile_n);
     return static_cast<double>(cuda::ceil_div(tiles, multiprocessors));
   };
-  // A small tile is a quarter of a large one, and reckoned to take 0.3 of its time.
+  // A small tile of 64 rows is a quarter of a large one, and reckoned to take 0.3 of its time.
+  const double share = 0.3 * kSmallM / 64;
   const bool large = cuda::most_shared_bytes(device) >= Large::kSharedBytes &&
-                     rounds(128, 256) <= 0.3 * rounds(64, 128);
+                     rounds(128, 256) <= share * rounds(kSmallM, 128);
   return large ? start_many_rows_tile<Large>(call, name, job, format)
                : start_many_rows_tile<Small>(call, name, job, format);
+}
+
+// An MX weight: x of bf16 multiplies codes times scales, f16 codes alone.
+template <int kBits>
+Status run_mx_many_rows(const Call& call, const char* name, const WeightOnlyArgs& args,
+                        const TensorView& x, const many_rows::MxWeight& weight) {
+  const many_rows::Job job = many_rows_job(call, args, x, kBits);
+  if (x.dtype == DType::kBF16)
+    return start_many_rows<true>(call, name, job, many_rows::Mx<kBits, false>{weight});
+  return start_many_rows<false>(call, name, job, many_rows::Mx<kBits, true>{weight});
 }
 
 template <class Format>
@@ -133,13 +155,20 @@ Status run_many_rows(const Call& call, const char* name, const WeightOnlyArgs& a
 #endif  // __CUDACC__
 
 // ---- what the ops of such weights have in common ----
-// Op: kArgs; kBits; refuse_few(call), refuse_many(call): why few_rows or many_rows can't read its
-// scales; run_few(call), run_many(call, x).
+// Op: kArgs; kBits; refuse_many(call): why many_rows can't read its scales; run_many(call, x). Where
+// few rows have a kernel of their own also refuse_few(call), run_few(call).
+template <class Op>
+concept HasFewRows = requires(const Call& call) { Op::run_few(call); };
+
 template <class Op>
 struct WeightOnlyOp {
   static std::string few(const Call& call) {
-    const std::string why = refuse_weight_only(call, Op::kArgs);
-    return why.empty() ? Op::refuse_few(call) : why;
+    if constexpr (HasFewRows<Op>) {
+      const std::string why = refuse_weight_only(call, Op::kArgs);
+      return why.empty() ? Op::refuse_few(call) : why;
+    } else {
+      return "few rows of x have no kernel of their own";
+    }
   }
   static std::string many_of_any_x(const Call& call) {
     const std::string why = refuse_many_rows_of_any_x(call, Op::kArgs, Op::kBits);
@@ -178,15 +207,10 @@ struct WeightOnlyOp {
 };
 
 template <class Op>
-constexpr std::array<Impl, 4> weight_only_impls(const char* few_rows, const char* many,
-                                                const char* input, const char* late) {
+constexpr std::array<Impl, 3> many_rows_impls(const char* many, const char* input,
+                                              const char* late) {
   using All = WeightOnlyOp<Op>;
-  return {Impl{.id = few_rows,
-               .device = DeviceType::kCuda,
-               .min_compute_capability = 80,
-               .refuses = All::refuses_few,
-               .run = Op::run_few},
-          Impl{.id = many,
+  return {Impl{.id = many,
                .device = DeviceType::kCuda,
                .min_compute_capability = 80,
                .refuses = All::refuses_many,
@@ -203,6 +227,18 @@ constexpr std::array<Impl, 4> weight_only_impls(const char* few_rows, const char
                .refuses = All::refuses_late,
                .run = run_late_on_cuda,
                .workspace = kManyRowsLateWorkspace}};
+}
+
+template <class Op>
+constexpr std::array<Impl, 4> weight_only_impls(const char* few_rows, const char* many,
+                                                const char* input, const char* late) {
+  const auto [with_x, input_first, second_pass] = many_rows_impls<Op>(many, input, late);
+  return {Impl{.id = few_rows,
+               .device = DeviceType::kCuda,
+               .min_compute_capability = 80,
+               .refuses = WeightOnlyOp<Op>::refuses_few,
+               .run = Op::run_few},
+          with_x, input_first, second_pass};
 }
 
 }  // namespace pestle::ops
