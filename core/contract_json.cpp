@@ -73,6 +73,8 @@ const char* dist_name(Dist dist) {
     case Dist::kOutliers: return "outliers";
     case Dist::kZeros: return "zeros";
     case Dist::kSubnormal: return "subnormal";
+    case Dist::kOffset: return "offset";
+    case Dist::kConstant: return "constant";
     case Dist::kSpecial: return "special";
     case Dist::kBytes: return "bytes";
   }

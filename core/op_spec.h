@@ -126,7 +126,19 @@ enum Tag : unsigned {
 };
 
 // Named distributions of the seeded test data (harness/data.cpp).
-enum class Dist : uint8_t { kNormal, kOutliers, kZeros, kSubnormal, kSpecial, kBytes };
+// kOffset: normal values far from 0, by a power of two of 2^7 (bf16) to 2^20 (f32), so that what
+// the contract says of differences shows. kConstant: one odd value all over, so that the errors of a
+// sum all have one sign.
+enum class Dist : uint8_t {
+  kNormal,
+  kOutliers,
+  kZeros,
+  kSubnormal,
+  kSpecial,
+  kBytes,
+  kOffset,
+  kConstant
+};
 
 // "M=128 K=256 x=bf16 granularity=row": symbols, dtypes of tensors ("scale=none" leaves an optional
 // one out), attributes. What is not named takes its default.

@@ -15,8 +15,8 @@ using formats::bf16_from_f32;
 using formats::f16_from_f32;
 using formats::f32_from_bits;
 
-constexpr std::string_view kDistNames[] = {"normal",    "outliers", "zeros",
-                                           "subnormal", "special",  "bytes"};
+constexpr std::string_view kDistNames[] = {"normal",  "outliers", "zeros",  "subnormal",
+                                           "special", "bytes",    "offset", "constant"};
 
 // One call gives 64 random bits for each place, by splitmix64's finaliser over a counter.
 struct Random {
@@ -118,6 +118,9 @@ uint64_t special_bits(DType dtype, uint64_t random, bool nan, bool inf) {
   return sign | encode(dtype, kMarks[(random >> 16) % 16]);
 }
 
+// Of Dist::kConstant: none has few bits.
+constexpr float kConstants[] = {0.3f, 0.1f, 7.7f};
+
 class Filler {
  public:
   Filler(DType dtype, int64_t count, Meaning meaning, Dist dist, uint64_t seed)
@@ -125,6 +128,7 @@ class Filler {
         meaning_(meaning),
         dist_(dist),
         random_{seed * 0x2545F4914F6CDD1Du},
+        constant_(kConstants[seed % std::size(kConstants)]),
         flavour_(static_cast<int>(seed % kSpecialFlavours)),
         is_float_(dtype_info(dtype).is_float) {
     nan_end_ = count / 8;
@@ -218,6 +222,8 @@ class Filler {
         return special_bits(dtype_, random, nan && stretch % 3 == 0,
                             flavour_ <= 1 && stretch % 3 == 1);
       }
+      case Dist::kOffset: return encode(dtype_, offset() + 4 * normal);
+      case Dist::kConstant: return encode(dtype_, constant_);
       case Dist::kNormal:
         // Zeros of both signs among finite neighbours, where kernels take their fast paths.
         if ((random >> 40) % 128 == 0) return random >> 63 << (float_shape(dtype_).bits - 1);
@@ -227,10 +233,17 @@ class Filler {
     return encode(dtype_, normal);
   }
 
+  // So large that an eighth (f32) to 1 is what neighbours are apart.
+  float offset() const {
+    if (dtype_ == DType::kBF16) return 0x1p7f;
+    return dtype_ == DType::kF16 ? 0x1p10f : 0x1p20f;
+  }
+
   DType dtype_;
   Meaning meaning_;
   Dist dist_;
   Random random_;
+  float constant_;
   int flavour_;
   bool is_float_;
   int64_t forced_ = 0;

@@ -7,7 +7,8 @@
 #   wheel  scikit-build-core and auditwheel
 #   fuzz   clang with libFuzzer
 #   docs   MkDocs
-#   lab    what the workbench needs beside the package
+#   lab    what the workbench needs beside the package; in CI an SSH server for its tests, which
+#          nobody wants started on a machine of their own
 #   rust   makes sure of cargo, clippy and rustfmt of Rust 1.88 or later; installs none of them
 #   torch25  torch 2.5 into .venv/torch25, the oldest that the pure-Python wheel takes
 #   comfyui  what ComfyUI 0.33.0 imports beside torch (0.9 GB), into .venv/comfyui
@@ -101,7 +102,11 @@ for part in "$@"; do
     torch25) [ -d .venv/torch25 ] || { echo "setup: torch 2.5 into .venv/torch25"; tools/torch25.sh; } ;;
     docs) pip_install docs ;;
     comfyui) install_comfyui ;;
-    lab) pip_install lab ;;
+    lab)
+      pip_install lab
+      [ -z "${CI:-}" ] || (apt_install openssh-client openssh-server) ||
+        echo "setup: the workbench's tests over SSH will fail" >&2
+      ;;
     rust) check_rust ;;
     *) die "unknown part '$part'; parts are build, lint, test, wheel, fuzz, cuda, torch25, docs, lab, rust, comfyui" ;;
   esac

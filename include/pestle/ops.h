@@ -499,7 +499,7 @@ static inline pestle_status pestle_scaled_mm_mxfp8(
  *   x: bf16|f16|f32 [none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K] activations; gated ones hold both factors side by side
  *   weight: e4m3|e5m2 [N, K] codes, one row per output column
  *   scale: f32 [tensor: 1; row: N, 1; column: 1, K; block_1x128: N, cdiv(K,128);block_128x128: cdiv(N,128), cdiv(K,128)] decode scale: a code stands for code * scale
- *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) (may be NULL) epilogue(x @ W^T), W the decoded weight
+ *   out: none: =x|bf16|f16|f32; fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) (may be NULL) epilogue(x @ W^T), W the decoded weight
  *   granularity: tensor|row|column|block_1x128|block_128x128; which elements of the weight share a scale
  *   activations: float|row; row: x becomes codes of the weight's dtype with a scale a row
  *   accumulation: accurate|fast; activations=row: what sums along K may lose, as scaled_mm_fp8's
@@ -765,7 +765,7 @@ static inline pestle_status pestle_linear_mxfp4(
  *   x: bf16|f16|f32 [none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K] activations; gated ones hold both factors side by side
  *   weight: i8 [N, K] codes, one row per output column
  *   scale: f32 [tensor: 1; row: N, 1; group: N, cdiv(K,group_size)] decode scale: a code stands for code * scale
- *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) (may be NULL) epilogue(x @ W^T), W the decoded weight
+ *   out: none: =x|bf16|f16|f32; fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) (may be NULL) epilogue(x @ W^T), W the decoded weight
  *   granularity: tensor|row|group; which elements of the weight share a scale
  *   group_size: columns that share a scale, granularity=group
  *   hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
@@ -2547,7 +2547,7 @@ static inline pestle_status pestle_group_norm_backward(
 /* Product of two matrices of floats of any strides, f32 accumulation, with an epilogue.
  *   a: bf16|f16|f32|e4m3|e5m2 [*B, M, K] left matrices, any strides
  *   b: bf16|f16|f32|e4m3|e5m2 [*B, K, N] right matrices, any strides: a weight [N, K] is passed transposed, one matrix for all by strides of 0
- *   out: bf16|f16|f32 [*B, M, if(gated == none, N, N/2)] (output) (may be NULL) residual * beta + gate * activation(a @ b * alpha + bias)
+ *   out: none: =a|bf16|f16|f32; fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8: bf16|f16|f32 [*B, M, if(gated == none, N, N/2)] (output) (may be NULL) residual * beta + gate * activation(a @ b * alpha + bias)
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product
  *   residual: f32|bf16|f16 [*B, M, if(gated == none, N, N/2)] (may be NULL) added at the end

@@ -206,12 +206,21 @@ class FormWriter {
     }
   }
 
+  // Of any of its alternatives, whose labels another choice settles.
+  static bool leaves_choice(std::string_view dtypes) {
+    for (std::string_view alternative : split(dtypes, ';')) {
+      const size_t colon = alternative.find(':');
+      const size_t from = colon == std::string_view::npos ? 0 : colon;
+      if (alternative.substr(from).find('|') != std::string_view::npos) return true;
+    }
+    return false;
+  }
+
   void write_dtypes() {
     for (int output : form_.outputs) {
       const std::string_view dtypes = spec_.args[output].dtypes;
-      // Alternatives are settled by a choice; what an output in place is, its memory says.
-      if (dtypes.find('|') == std::string_view::npos || dtypes.find(':') != std::string_view::npos)
-        continue;
+      // What an output in place is, its memory says.
+      if (!leaves_choice(dtypes)) continue;
       if (form_.kind == FormKind::kInPlace && alias_says_dtype(output)) continue;
       add(SlotType::kOptionalDtype, output, "ScalarType?", "None",
           std::string(spec_.args[output].name) + "_dtype");

@@ -125,6 +125,10 @@ def _fill(shape: tuple, dtype: torch.dtype, data: str, seed: int) -> torch.Tenso
             flat[places] = special[torch.arange(len(places)) % len(special)]
         elif data == "subnormal":
             values *= 1e-41
+        elif data == "constant":
+            values.fill_(0.3)
+        elif data == "offset":
+            values = values * 4 + 2.0 ** {torch.float32: 20, torch.float16: 10}.get(dtype, 7)
         return values.to(dtype)
     if dtype == torch.bool:
         return torch.randint(0, 2, shape, generator=random, dtype=torch.uint8).view(dtype)

@@ -208,6 +208,7 @@ def test_rope_in_place_on_views_of_a_packed_tensor(name, pairs, dtype):
 def test_out_dtype_follows_x():
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         a = torch.randn(3, 16).to(dtype)
+        assert pestle.matmul(a[None], a.T[None]).dtype == dtype
         assert pestle.hadamard(a, hadamard=16).dtype == dtype
         assert pestle.copy(a).dtype == dtype
         rotated = a.clone()

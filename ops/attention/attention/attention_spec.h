@@ -54,7 +54,15 @@ inline constexpr Case cases[] = {
      "lse=f32"},
     {"B=1 Hq=2 Sq=64 D=16 Hk=2 Sk=50 Dv=16 q_offsets=i64 k_offsets=i64 N=5 align=bottom_right "
      "window_left=4 lse=f32"},
+    {"B=1 Hq=8 Sq=33 D=128 Hk=1 Sk=129 Dv=128 causal=true align=bottom_right lse=f32"},
+    {"B=1 Hq=2 Sq=129 D=128 Hk=2 Sk=127 Dv=128 q=f16 causal=true lse=f32"},
+    {"B=1 Hq=2 Sq=65 D=192 Hk=1 Sk=63 Dv=128 window_left=7 lse=f32"},
+    {"B=1 Hq=2 Sq=65 D=72 Hk=2 Sk=97 Dv=96 mask=bf16 Bm=1 Hm=1 Mq=65 Mk=97 out=f32 lse=f32"},
+    {"B=1 Hq=2 Sq=40 D=160 Hk=1 Sk=70 Dv=200 q=f16 mask=bool Bm=1 Hm=2 Mq=40 Mk=70 softcap=3 "
+     "sinks=f16 lse=f32"},
     {"B=1 Hq=1 Sq=3 D=256 Hk=1 Sk=65 Dv=256 lse=f32", kEdge},
+    {"B=1 Hq=1 Sq=127 D=128 Hk=1 Sk=193 Dv=128 lse=f32", kEdge, Dist::kOutliers},
+    {"B=1 Hq=2 Sq=66 D=256 Hk=1 Sk=65 Dv=64 q=f16 lse=f32", kEdge, Dist::kSpecial},
     {"B=1 Hq=1 Sq=3 D=300 Hk=1 Sk=5 Dv=264 q=f32 lse=f32", kEdge},
     {"B=1 Hq=2 Sq=7 D=13 Hk=1 Sk=11 Dv=3 lse=f32", kEdge},
     {"B=1 Hq=1 Sq=97 D=1 Hk=1 Sk=1 Dv=1 q=f32 lse=f32", kEdge},

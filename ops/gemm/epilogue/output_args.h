@@ -9,6 +9,9 @@
 
 namespace pestle::ops {
 
+// Dtypes of a product: by default what it is of; of one whose codes are asked for bf16, kept or not.
+#define PESTLE_PRODUCT_DTYPES(of) \
+  "none: =" of "|bf16|f16|f32; fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8: bf16|f16|f32"
 inline constexpr const char* kProductFormats =
     "none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8";
 inline constexpr const char* kProductFormatDoc =

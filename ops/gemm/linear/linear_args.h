@@ -10,11 +10,6 @@ inline constexpr Arg kLinearX = input("x", "bf16|f16|f32", "*M, K", "activations
 inline constexpr Arg kLinearOut = output("out", "=x|bf16|f16|f32", "*M, " PESTLE_OUT_COLUMNS,
                                          "epilogue(x @ W^T), W the decoded weight")
                                       .within(4, "K");
-// Where codes of it may be given in its place (kept_output): those of bf16, whatever x is, unless asked
-// for, so that they are the same with it and without.
-inline constexpr Arg kLinearKeptOut = output("out", "bf16|f16|f32", "*M, " PESTLE_OUT_COLUMNS,
-                                             "epilogue(x @ W^T), W the decoded weight")
-                                          .within(4, "K");
 inline constexpr const char* kLinearHadamardDoc =
     "the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither";
 

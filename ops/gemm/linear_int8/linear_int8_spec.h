@@ -14,7 +14,10 @@ inline constexpr Arg own_args[] = {
     input("scale", "f32", "tensor: 1; row: N, 1; group: N, cdiv(K,group_size)",
           "decode scale: a code stands for code * scale")
         .selected_by("granularity"),
-    kept_output(kLinearKeptOut),
+    kept_output(output("out", PESTLE_PRODUCT_DTYPES("x"), "*M, " PESTLE_OUT_COLUMNS,
+                       "epilogue(x @ W^T), W the decoded weight"))
+        .selected_by("out_format")
+        .within(4, "K"),
     choice("granularity", "tensor|row|group", "which elements of the weight share a scale"),
     int_attr("group_size", 128, "columns that share a scale, granularity=group"),
     int_attr("hadamard", 0, kLinearHadamardDoc),

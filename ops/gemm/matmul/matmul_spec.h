@@ -14,8 +14,9 @@ inline constexpr Arg args[] = {
         "b", "bf16|f16|f32|e4m3|e5m2", "*B, K, N",
         "right matrices, any strides: a weight [N, K] is passed transposed, one matrix for all by "
         "strides of 0"),
-    kept_output(output("out", "bf16|f16|f32", "*B, M, " PESTLE_OUT_COLUMNS,
+    kept_output(output("out", PESTLE_PRODUCT_DTYPES("a"), "*B, M, " PESTLE_OUT_COLUMNS,
                        "residual * beta + gate * activation(a @ b * alpha + bias)"))
+        .selected_by("out_format")
         .within(4, "if(precision == tf32, 16777216 + K, K)"),
     input("alpha", "f32", "1", "factor on the product; 1 when absent").optional(),
     input("bias", "f32|bf16|f16", "N", "added to every row of the product").optional(),

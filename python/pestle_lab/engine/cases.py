@@ -23,6 +23,7 @@ DISTRIBUTIONS = (
     "zeros",
     "subnormal",
     "special",
+    "offset",
     "constant",
     "cancelling",
     "bytes",
@@ -245,6 +246,8 @@ def _floats(data: str, shape: tuple, rng: np.random.Generator) -> np.ndarray:
         values[...] = 0
     elif data == "constant":
         values[...] = rng.choice([0.1, 0.3, 7.7])
+    elif data == "offset":
+        values = values * 4 + np.float32(128)
     elif data == "subnormal":
         values *= np.float32(1e-41)
     elif data == "outliers":

@@ -174,7 +174,7 @@ op! {
     must 0 read x "activations; gated ones hold both factors side by side. `bf16|f16|f32` of `[none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K]`";
     must 1 read weight "codes, one row per output column. `e4m3|e5m2` of `[N, K]`";
     must 2 read scale "decode scale: a code stands for code * scale. `f32` of `[tensor: 1; row: N, 1; column: 1, K; block_1x128: N, cdiv(K,128);block_128x128: cdiv(N,128), cdiv(K,128)]`";
-    may 3 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`; exactly when `out_format == none || keep_out`";
+    may 3 out out "epilogue(x @ W^T), W the decoded weight. `none: =x|bf16|f16|f32; fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8: bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`; exactly when `out_format == none || keep_out`";
     may 4 choice granularity Granularity { Tensor c"tensor", Row c"row", Column c"column", Block1x128 c"block_1x128", Block128x128 c"block_128x128", } "which elements of the weight share a scale";
     may 5 choice activations Activations { Float c"float", Row c"row", } "row: x becomes codes of the weight's dtype with a scale a row";
     may 6 choice accumulation Accumulation { Accurate c"accurate", Fast c"fast", } "activations=row: what sums along K may lose, as scaled_mm_fp8's";
@@ -268,7 +268,7 @@ op! {
     must 0 read x "activations; gated ones hold both factors side by side. `bf16|f16|f32` of `[none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K]`";
     must 1 read weight "codes, one row per output column. `i8` of `[N, K]`";
     must 2 read scale "decode scale: a code stands for code * scale. `f32` of `[tensor: 1; row: N, 1; group: N, cdiv(K,group_size)]`";
-    may 3 out out "epilogue(x @ W^T), W the decoded weight. `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`; exactly when `out_format == none || keep_out`";
+    may 3 out out "epilogue(x @ W^T), W the decoded weight. `none: =x|bf16|f16|f32; fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8: bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`; exactly when `out_format == none || keep_out`";
     may 4 choice granularity Granularity { Tensor c"tensor", Row c"row", Group c"group", } "which elements of the weight share a scale";
     may 5 int group_size "columns that share a scale, granularity=group";
     may 6 int hadamard "the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither";
@@ -928,7 +928,7 @@ op! {
     matmul "Product of two matrices of floats of any strides, f32 accumulation, with an epilogue. Source: y = activation(sum_k a[m,k] * b[k,n] * alpha + bias[n]), of pairs of columns activation(one) * the other; out = residual[m,n] * beta + gate * y" 20
     must 0 read a "left matrices, any strides. `bf16|f16|f32|e4m3|e5m2` of `[*B, M, K]`";
     must 1 read b "right matrices, any strides: a weight [N, K] is passed transposed, one matrix for all by strides of 0. `bf16|f16|f32|e4m3|e5m2` of `[*B, K, N]`";
-    may 2 out out "residual * beta + gate * activation(a @ b * alpha + bias). `bf16|f16|f32` of `[*B, M, if(gated == none, N, N/2)]`; exactly when `out_format == none || keep_out`";
+    may 2 out out "residual * beta + gate * activation(a @ b * alpha + bias). `none: =a|bf16|f16|f32; fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8: bf16|f16|f32` of `[*B, M, if(gated == none, N, N/2)]`; exactly when `out_format == none || keep_out`";
     may 3 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
     may 4 read bias "added to every row of the product. `f32|bf16|f16` of `[N]`";
     may 5 read residual "added at the end. `f32|bf16|f16` of `[*B, M, if(gated == none, N, N/2)]`";
