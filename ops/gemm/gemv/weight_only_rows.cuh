@@ -301,35 +301,6 @@ inline std::string refuse_weight_only(const Call& call, const WeightOnlyArgs& ar
   return cuda::refuse_unaligned("weight", weight);
 }
 
-// The two implementations of an op: the product, and its second pass for pairs, gate and beta.
-// kRefuse(call) is why the product can't be made, whatever its epilogue.
-template <std::string (*kRefuse)(const Call&)>
-struct WeightOnlyRefusals {
-  static std::string product(const Call& call, const Machine&) {
-    return wants_late(call) ? refuse_late(call) : kRefuse(call);
-  }
-  static std::string late(const Call& call, const Machine& machine) {
-    const std::string why = refuse_without_late(call, machine);
-    return why.empty() ? kRefuse(call) : why;
-  }
-};
-
-template <std::string (*kRefuse)(const Call&)>
-constexpr std::array<Impl, 2> weight_only_impls(const char* few_rows, const char* late,
-                                                Status (*run)(const Call&)) {
-  return {Impl{.id = few_rows,
-               .device = DeviceType::kCuda,
-               .min_compute_capability = 80,
-               .refuses = WeightOnlyRefusals<kRefuse>::product,
-               .run = run},
-          Impl{.id = late,
-               .device = DeviceType::kCuda,
-               .min_compute_capability = 80,
-               .refuses = WeightOnlyRefusals<kRefuse>::late,
-               .run = run_late_on_cuda,
-               .workspace = PESTLE_LATE_BYTES}};
-}
-
 #ifdef __CUDACC__
 template <class Format>
 Status run_weight_only(const Call& call, const char* name, const WeightOnlyArgs& args,

@@ -1,6 +1,8 @@
-// linear_int4 on CUDA, few rows of x: ops/gemm/gemv/weight_only_rows.cuh with this format.
+// linear_int4 on CUDA: few rows of x by ops/gemm/gemv/weight_only_rows.cuh, more by
+// ops/gemm/weight_only/many_rows.cuh, with this format.
 #include "ops/gemm/gemv/weight_only_rows.cuh"
 #include "ops/gemm/linear_int4/linear_int4_spec.h"
+#include "ops/gemm/weight_only/many_rows_launch.cuh"
 
 namespace pestle::ops::linear_int4 {
 namespace {
@@ -50,35 +52,52 @@ struct Int4 {
   }
 };
 
-std::string refuse_product(const Call& call) {
-  if (call.integer(kHadamard) != 0) return "hadamard: rotated weights have no CUDA kernel yet";
-  if (std::string why = refuse_weight_only(call, kArgs); !why.empty()) return why;
-  if (call.integer(kGroupSize) % 32 != 0) return "group_size must be a multiple of 32";
+// Where scales and zero points of either kernel's format lie.
+template <class Format>
+Format int4_format(const Call& call) {
   const TensorView& scale = call.tensor(kScale);
-  if (reinterpret_cast<uintptr_t>(scale.data) % 4 != 0)
-    return "scale must begin at a multiple of 4 bytes";
-  return "";
-}
-
-Status run(const Call& call) {
-  const TensorView& scale = call.tensor(kScale);
-  const int64_t k = call.tensor(kArgs.weight).shape[1] * 2;
-  Int4 format{};
+  Format format{};
   format.scale = scale.as<char>();
   format.scale_row = scale.strides[0] * 4;
   format.scale_column = scale.strides[1] * 4;
   if (call.integer(kMode) != 0) {
     const TensorView& zero = call.tensor(kZero);
-    format.zero = zero.as<char>();
+    format.zero = zero.as<std::remove_pointer_t<decltype(format.zero)>>();
     format.zero_row = zero.strides[0];
     format.zero_column = zero.strides[1];
   }
-  format.group = std::max<int64_t>(1, int4_group(call.integer(kGroupSize), k));
-  return run_weight_only(call, "linear_int4_few_rows", kArgs, format);
+  const int64_t k = call.tensor(kArgs.weight).shape[1] * 2;
+  const int64_t group = int4_group(call.integer(kGroupSize), k);
+  format.group =
+      static_cast<decltype(format.group)>(std::clamp<int64_t>(group, 1, std::max<int64_t>(k, 1)));
+  return format;
 }
 
+struct Op {
+  static constexpr WeightOnlyArgs kArgs = linear_int4::kArgs;
+  static constexpr int kBits = 4;
+
+  static std::string refuse_few(const Call& call) { return refuse_many(call); }
+  static std::string refuse_many(const Call& call) {
+    if (call.integer(kHadamard) != 0) return "hadamard: rotated weights have no CUDA kernel yet";
+    if (call.integer(kGroupSize) % 32 != 0) return "group_size must be a multiple of 32";
+    if (reinterpret_cast<uintptr_t>(call.tensor(kScale).data) % 4 != 0)
+      return "scale must begin at a multiple of 4 bytes";
+    return "";
+  }
+  static Status run_few(const Call& call) {
+    return run_weight_only(call, "linear_int4_few_rows", kArgs, int4_format<Int4>(call));
+  }
+  static Status run_many(const Call& call, const TensorView& x) {
+    auto format = int4_format<many_rows::Int4>(call);
+    format.k = static_cast<int>(call.tensor(kArgs.weight).shape[1] * 2);
+    return run_many_rows(call, "linear_int4_many_rows", kArgs, x, format);
+  }
+};
+
 constexpr auto kImpls =
-    weight_only_impls<refuse_product>("cuda/linear_int4_few_rows", "cuda/linear_int4_late", run);
+    weight_only_impls<Op>("cuda/linear_int4_few_rows", "cuda/linear_int4_many_rows",
+                          "cuda/linear_int4_input", "cuda/linear_int4_late");
 
 }  // namespace
 

@@ -42,6 +42,10 @@ inline constexpr Case cases[] = {
     {"M=6 N=38 K=64 group_size=32 out=f32 gated=act_last activation=gelu alpha=f32 residual=bf16",
      kEdge},
     {"M=2x4 N=40 K=64 group_size=32 gate=bf16 G=2 residual=f32 beta=f32"},
+    {"M=17 N=131 K=96 group_size=32 out=f32"},
+    {"M=130 N=257 K=160 x=f16 mode=asymmetric bias=f32"},
+    {"M=200 N=96 K=384 group_size=128 out=f32 gate=bf16 G=5 residual=bf16 beta=f32 "
+     "activation=gelu"},
     {"M=0 N=8 K=16", kEdge},
     {"M=3 N=0 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
@@ -59,6 +63,9 @@ inline constexpr Case cases[] = {
     {"M=1 N=16384 K=4096 group_size=128 mode=asymmetric", kBar},
     {"M=1 N=16384 K=4096 hadamard=256", kBar},
     {"M=64 N=3072 K=3072 group_size=128", kBar},
+    {"M=64 N=12288 K=3072 group_size=128", kBar},
+    {"M=256 N=12288 K=3072 group_size=128", kBar},
+    {"M=4608 N=12288 K=3072 group_size=128", kBar},
     {"M=1 N=131073 K=65538", kHuge},
 };
 

@@ -1,8 +1,10 @@
-// linear_mxfp4 on CUDA, few rows of x: ops/gemm/gemv/weight_only_rows.cuh with this format.
+// linear_mxfp4 on CUDA: few rows of x by ops/gemm/gemv/weight_only_rows.cuh, more by
+// ops/gemm/weight_only/many_rows.cuh, with this format.
 #include "formats/mx.h"
 #include "formats/swizzle.h"
 #include "ops/gemm/gemv/weight_only_rows.cuh"
 #include "ops/gemm/linear_mxfp4/linear_mxfp4_spec.h"
+#include "ops/gemm/weight_only/many_rows_launch.cuh"
 
 namespace pestle::ops::linear_mxfp4 {
 namespace {
@@ -38,21 +40,37 @@ struct Mxfp4 {
   __device__ Decoder decoder(Scales) const { return {}; }
 };
 
-std::string refuse_product(const Call& call) {
-  if (std::string why = refuse_weight_only(call, kArgs); !why.empty()) return why;
-  return cuda::refuse_scale_strides("scale", call.tensor(kScale), call.integer(kScaleLayout) == 0);
+bool is_swizzled(const Call& call) { return call.integer(kScaleLayout) == 0; }
+bool high_first(const Call& call) { return call.integer(kNibbles) != 0; }
+int64_t blocks(const Call& call) {
+  return call.tensor(kArgs.weight).shape[1] * 2 / formats::kMxBlock;
 }
 
-Status run(const Call& call) {
-  const TensorView& scale = call.tensor(kScale);
-  const Mxfp4 format{scale.as<uint8_t>(), scale.strides[0],
-                     call.tensor(kArgs.weight).shape[1] * 2 / formats::kMxBlock,
-                     call.integer(kScaleLayout) == 0, call.integer(kNibbles) != 0};
-  return run_weight_only(call, "linear_mxfp4_few_rows", kArgs, format);
-}
+struct Op {
+  static constexpr WeightOnlyArgs kArgs = linear_mxfp4::kArgs;
+  static constexpr int kBits = 4;
+
+  static std::string refuse_few(const Call& call) { return refuse_many(call); }
+  static std::string refuse_many(const Call& call) {
+    return cuda::refuse_scale_strides("scale", call.tensor(kScale), is_swizzled(call));
+  }
+  static Status run_few(const Call& call) {
+    const TensorView& scale = call.tensor(kScale);
+    const Mxfp4 format{scale.as<uint8_t>(), scale.strides[0], blocks(call), is_swizzled(call),
+                       high_first(call)};
+    return run_weight_only(call, "linear_mxfp4_few_rows", kArgs, format);
+  }
+  static Status run_many(const Call& call, const TensorView& x) {
+    many_rows::MxWeight weight;
+    weight.scale = many_rows::scale_bytes(call.tensor(kScale), is_swizzled(call), blocks(call), 2);
+    weight.high_first = high_first(call);
+    return run_mx_many_rows<kBits>(call, "linear_mxfp4_many_rows", kArgs, x, weight);
+  }
+};
 
 constexpr auto kImpls =
-    weight_only_impls<refuse_product>("cuda/linear_mxfp4_few_rows", "cuda/linear_mxfp4_late", run);
+    weight_only_impls<Op>("cuda/linear_mxfp4_few_rows", "cuda/linear_mxfp4_many_rows",
+                          "cuda/linear_mxfp4_input", "cuda/linear_mxfp4_late");
 
 }  // namespace
 

@@ -43,6 +43,9 @@ inline constexpr Case cases[] = {
     {"M=9 N=34 K=64 gated=act_first activation=silu bias=f32"},
     {"M=6 N=38 K=64 out=f32 gated=act_last activation=gelu alpha=f32 residual=bf16", kEdge},
     {"M=2x4 N=40 K=64 gate=bf16 G=2 residual=f32 beta=f32"},
+    {"M=17 N=131 K=96 out=f32"},
+    {"M=130 N=257 K=160 x=f16 weight=e5m2 scale_layout=plain bias=f32"},
+    {"M=200 N=96 K=352 out=f32 weight=e5m2 gate=bf16 G=5 residual=bf16 beta=f32 activation=gelu"},
     {"M=0 N=8 K=32", kEdge},
     {"M=3 N=0 K=32", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
@@ -54,6 +57,9 @@ inline constexpr Case cases[] = {
     {"M=1 N=16384 K=4096", kBar},
     {"M=1 N=16384 K=4096 scale_layout=plain weight=e5m2", kBar},
     {"M=64 N=3072 K=3072", kBar},
+    {"M=64 N=12288 K=3072", kBar},
+    {"M=256 N=12288 K=3072", kBar},
+    {"M=4608 N=12288 K=3072", kBar},
     {"M=1 N=65537 K=65568", kHuge},
 };
 

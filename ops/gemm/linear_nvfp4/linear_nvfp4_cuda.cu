@@ -1,9 +1,11 @@
-// linear_nvfp4 on CUDA, few rows of x: ops/gemm/gemv/weight_only_rows.cuh with this format.
+// linear_nvfp4 on CUDA: few rows of x by ops/gemm/gemv/weight_only_rows.cuh, more by
+// ops/gemm/weight_only/many_rows.cuh, with this format.
 #include "backends/cuda/device/numeric/fp8.cuh"
 #include "formats/nvfp4.h"
 #include "formats/swizzle.h"
 #include "ops/gemm/gemv/weight_only_rows.cuh"
 #include "ops/gemm/linear_nvfp4/linear_nvfp4_spec.h"
+#include "ops/gemm/weight_only/many_rows_launch.cuh"
 
 namespace pestle::ops::linear_nvfp4 {
 namespace {
@@ -45,31 +47,47 @@ struct Nvfp4 {
   __device__ Decoder decoder(Scales) const { return {}; }
 };
 
-std::string refuse_product(const Call& call) {
-  if (std::string why = refuse_weight_only(call, kArgs); !why.empty()) return why;
-  const TensorView& scale = call.tensor(kScale);
-  const bool swizzled = call.integer(kScaleLayout) == 0;
-  // Two neighbours are read at once.
-  const bool odd = reinterpret_cast<uintptr_t>(scale.data) % 2 != 0 ||
-                   (!swizzled && scale.shape[0] > 1 && scale.strides[0] % 2 != 0);
-  return odd ? "scale needs rows at even addresses"
-             : cuda::refuse_scale_strides("scale", scale, swizzled);
-}
+bool is_swizzled(const Call& call) { return call.integer(kScaleLayout) == 0; }
 
-Status run(const Call& call) {
-  const TensorView& scale = call.tensor(kScale);
-  const Nvfp4 format{scale.as<uint8_t>(),
-                     scale.strides[0],
-                     call.tensor(kArgs.weight).shape[1] * 2 / formats::kNvfp4Block,
-                     call.integer(kScaleLayout) == 0,
-                     call.integer(kNibbles) == 0,
-                     call.tensor(kGlobalScale).as<char>(),
-                     0};
-  return run_weight_only(call, "linear_nvfp4_few_rows", kArgs, format);
-}
+struct Op {
+  static constexpr WeightOnlyArgs kArgs = linear_nvfp4::kArgs;
+  static constexpr int kBits = 4;
+
+  static std::string refuse_few(const Call& call) {
+    const TensorView& scale = call.tensor(kScale);
+    // Two neighbours are read at once.
+    const bool odd = reinterpret_cast<uintptr_t>(scale.data) % 2 != 0 ||
+                     (!is_swizzled(call) && scale.shape[0] > 1 && scale.strides[0] % 2 != 0);
+    return odd ? "scale needs rows at even addresses" : refuse_many(call);
+  }
+  static std::string refuse_many(const Call& call) {
+    return cuda::refuse_scale_strides("scale", call.tensor(kScale), is_swizzled(call));
+  }
+  static Status run_few(const Call& call) {
+    const TensorView& scale = call.tensor(kScale);
+    const Nvfp4 format{scale.as<uint8_t>(),
+                       scale.strides[0],
+                       call.tensor(kArgs.weight).shape[1] * 2 / formats::kNvfp4Block,
+                       is_swizzled(call),
+                       call.integer(kNibbles) == 0,
+                       call.tensor(kGlobalScale).as<char>(),
+                       0};
+    return run_weight_only(call, "linear_nvfp4_few_rows", kArgs, format);
+  }
+  static Status run_many(const Call& call, const TensorView& x) {
+    const int64_t blocks = call.tensor(kArgs.weight).shape[1] * 2 / formats::kNvfp4Block;
+    many_rows::Nvfp4 format;
+    format.scale = many_rows::scale_bytes(call.tensor(kScale), is_swizzled(call), blocks, 4);
+    format.high_first = call.integer(kNibbles) == 0;
+    format.bf16 = x.dtype == DType::kBF16;
+    format.global_scale = call.tensor(kGlobalScale).as<char>();
+    return run_many_rows(call, "linear_nvfp4_many_rows", kArgs, x, format);
+  }
+};
 
 constexpr auto kImpls =
-    weight_only_impls<refuse_product>("cuda/linear_nvfp4_few_rows", "cuda/linear_nvfp4_late", run);
+    weight_only_impls<Op>("cuda/linear_nvfp4_few_rows", "cuda/linear_nvfp4_many_rows",
+                          "cuda/linear_nvfp4_input", "cuda/linear_nvfp4_late");
 
 }  // namespace
 
