@@ -1,7 +1,7 @@
 // activation and gated_activation on CUDA.
-// Map      plain: activation_rows.cuh. codes alone, without a gate: activation_codes.cu. Other
+// Map      plain: activation_rows.cuh. codes alone, without a gate: activation_quantized.cu. Other
 //          codes: a row, and its gate's, in the shared memory of a warp, a block or a cluster
-//          (staged_codes.cuh), whose blocks know one another only where its scale is computed.
+//          (quantize_staged.cuh), whose blocks know one another only where its scale is computed.
 //          any: a block a row, pieces of 1024 elements in shared memory.
 // Traffic  x, gate and out (or codes) once.
 // Numerics f32, one rounding to x's dtype; codes: ops/quant/output/quantized_output.h.
@@ -9,11 +9,11 @@
 #include "ops/activation/activation_rows.h"
 
 #include "backends/cuda/host/shared_memory.h"
-#include "ops/activation/activation_codes.cuh"
+#include "ops/activation/activation_quantized.cuh"
 #include "ops/activation/activation_rows.cuh"
 #include "ops/quant/output/quantized_any.cuh"
 #include "ops/quant/output/quantized_output.cuh"
-#include "ops/quant/rowwise/staged_codes.cuh"
+#include "ops/quant/rowwise/quantize_staged.cuh"
 
 namespace pestle::ops {
 namespace {
@@ -22,7 +22,7 @@ using namespace pestle::cuda;
 using namespace row_quantizer;
 using activation_codes::activate_roughly;
 
-struct CodesJob {
+struct QuantizedJob {
   StagedShape shape;
   const char* x = nullptr;
   const char* gate = nullptr;
@@ -36,7 +36,7 @@ struct CodesJob {
 template <class T, class Row>
 struct Activated {
   static constexpr int kN = Row::kElements, kCount = kPieceBytes / T::kBytes;
-  const CodesJob& p;
+  const QuantizedJob& p;
   const Row& row;
   uint32_t behind;
   char* out;
@@ -78,48 +78,51 @@ struct Activated {
 
 template <class T, class Kind>
 __global__ void __launch_bounds__(kStagedBlock, 4)
-    codes_kernel(const __grid_constant__ CodesJob p) {
+    quantized_kernel(const __grid_constant__ QuantizedJob p) {
   using Row = StagedRow<T, kGranule<T, Kind>>;
   extern __shared__ __align__(128) char shared[];
-  __shared__ TeamJoins<3> parts;
-  Team team(p.shape.team, p.shape.cluster_shift);
-  if (team.lanes == 32 && !team.inside) return;  // whole warps, which meet no others
-  const Row row(p.shape, team, shared_place(shared));
-  team.announce(parts);
+  __shared__ ReductionSlots<3> parts;
+  ThreadGroup thread_group(p.shape.thread_group, p.shape.cluster_shift);
+  if (thread_group.lanes == 32 && !thread_group.inside)
+    return;  // whole warps, which meet no others
+  const Row row(p.shape, thread_group, shared_place(shared));
+  thread_group.announce(parts);
   const uint32_t tensor = p.shape.granules_bytes(Row::kBytes);
-  row.fetch(p.shape, row_at(p.x, p.x_row_bytes, team.row),
-            p.gate == nullptr ? nullptr : row_at(p.gate, p.gate_row_bytes, team.row), tensor);
+  row.fetch(p.shape, row_at(p.x, p.x_row_bytes, thread_group.row),
+            p.gate == nullptr ? nullptr : row_at(p.gate, p.gate_row_bytes, thread_group.row),
+            tensor);
   const RowQuantizer& o = p.codes;
   const Activated<T, Row> act{
-      p, row, tensor, p.out == nullptr ? nullptr : row_at(p.out, p.out_row_bytes, team.row)};
-  team.await_others();
+      p, row, tensor,
+      p.out == nullptr ? nullptr : row_at(p.out, p.out_row_bytes, thread_group.row)};
+  thread_group.await_others();
   if constexpr (Kind::kBytes) {
-    StagedBytes<T, typename Kind::Code> bytes(o, team);
+    StagedBytes<T, typename Kind::Code> bytes(o, thread_group);
     row.each_as_it_comes(p.shape, [&](int step) {
       if (!row.has(step)) return;
       uint4 w[Row::kPieces];
       act.rounded(step, w);
       bytes.put(row, step, w);
     });
-    bytes.finish(o, team, parts, row);
-  } else if constexpr (std::is_same_v<Kind, RotatedCodes>) {
+    bytes.finish(o, thread_group, parts, row);
+  } else if constexpr (std::is_same_v<Kind, RotatedOutput>) {
     StagedRotation rotation(p.shape, shared + (p.gate == nullptr ? 1 : 2) * tensor);
     row.each_as_it_comes(p.shape, [&](int step) {
       uint4 w[Row::kPieces];
       act.rounded(step, w);
       rotation.put<T>(o.hadamard, step, row.has(step), w);
     });
-    rotation.finish(o, team, parts, row);
+    rotation.finish(o, thread_group, parts, row);
   } else {
     Nvfp4Scale global{};
-    if constexpr (std::is_same_v<Kind, Nvfp4Codes>) global = Nvfp4Scale::from<T>(o.global_scale);
-    const BlockPlace place(o, team.row, row.first, row.shift, Kind::kRuns);
+    if constexpr (std::is_same_v<Kind, Nvfp4Output>) global = Nvfp4Scale::from<T>(o.global_scale);
+    const BlockPlace place(o, thread_group.row, row.first, row.shift, Kind::kRuns);
     row.each_as_it_comes(p.shape, [&](int step) {
       uint4 w[Row::kPieces];
       act.rounded(step, w);
       put_block_run<T, Kind>(o, place, step, row.has(step), global, w);
     });
-    o.clear_padding(team.row, team.rows, team.first, team.step);
+    o.clear_padding(thread_group.row, thread_group.rows, thread_group.first, thread_group.step);
   }
 }
 
@@ -127,7 +130,7 @@ __global__ void __launch_bounds__(kStagedBlock, 4)
 
 struct AnyActivation {
   AnyTensor x, gate, out;
-  AnyCodes codes;
+  AnyQuantized codes;
   Activation act;
 };
 
@@ -153,7 +156,7 @@ __device__ int any_piece(const AnyActivation& p, int64_t row, int64_t first, flo
 }
 
 __global__ void __launch_bounds__(kAnyThreads)
-    any_codes_kernel(const __grid_constant__ AnyActivation p) {
+    any_quantized_kernel(const __grid_constant__ AnyActivation p) {
   __shared__ float v[kAnyColumns];
   const int64_t row = blockIdx.x;
   const float scale = any_row_scale(
@@ -172,18 +175,19 @@ ActivationTensors tensors_of(const ActivationRows& a) {
 }
 
 template <class T, class Kind>
-Status start_codes(const Call& call, const char* name, CodesJob& job, const ActivationRows& a) {
+Status start_quantized(const Call& call, const char* name, QuantizedJob& job,
+                       const ActivationRows& a) {
   constexpr int kN = kGranule<T, Kind>, kBytes = kN * T::kBytes;
   const int clusters = blocks_of_cluster(call);
   const int kept = kKeptBytes<Kind> + (a.gate.data != nullptr ? kBytes : 0);
   job.shape = StagedShape::over(a.rows(), a.columns() / kN, kBytes, kept, clusters, kWarpRow);
-  return launch_staged<Kind>(call, name, codes_kernel<T, Kind>, job.shape, kBytes + kept, job);
+  return launch_staged<Kind>(call, name, quantized_kernel<T, Kind>, job.shape, kBytes + kept, job);
 }
 
 template <class T>
-Status start_kind(const Call& call, const char* name, CodesJob& job, const ActivationRows& a) {
-  return with_codes(a.quant,
-                    [&](auto kind) { return start_codes<T, decltype(kind)>(call, name, job, a); });
+Status start_kind(const Call& call, const char* name, QuantizedJob& job, const ActivationRows& a) {
+  return with_quantized(
+      a.quant, [&](auto kind) { return start_quantized<T, decltype(kind)>(call, name, job, a); });
 }
 
 }  // namespace
@@ -192,8 +196,8 @@ Status activation_cuda(const Call& call, const char* name, const ActivationRows&
   if (a.quant.format == OutFormat::kNone) {
     return run_activation(call, name, activation_job(tensors_of(a), a.act, false), false);
   }
-  if (takes_direct_codes(a)) return activation_direct_codes(call, name, a);
-  CodesJob job;
+  if (takes_direct_quantized(a)) return quantized_activation_direct(call, name, a);
+  QuantizedJob job;
   job.x = a.x.as<const char>();
   job.gate = a.gate.as<const char>();
   job.out = a.out.as<char>();
@@ -214,8 +218,8 @@ Status activation_cuda_any(const Call& call, const char* name, const ActivationR
     return run_activation(call, name, activation_job(tensors_of(a), a.act, true), true);
   }
   const AnyActivation job{AnyTensor(a.x), AnyTensor(a.gate), AnyTensor(a.out),
-                          AnyCodes(a.quant, a.rows(), a.columns()), a.act};
-  return launch(call, name, {a.rows(), kAnyThreads}, any_codes_kernel, job);
+                          AnyQuantized(a.quant, a.rows(), a.columns()), a.act};
+  return launch(call, name, {a.rows(), kAnyThreads}, any_quantized_kernel, job);
 }
 
 std::string refuse_activation_cuda(const ActivationRows& a, const Machine& machine) {

@@ -51,20 +51,20 @@ __device__ void to_gradient(float (&d_out)[kCount], const float (&out)[kCount], 
 
 // ---- rows in registers ----
 
-constexpr int kHeldPairs = 4;  // of 16 bytes of both tensors, of a thread
+constexpr int kRegisterPairs = 4;  // of 16 bytes of both tensors, of a thread
 
-struct HeldSums {
-  float parts[16 * kHeldThreads / 32];  // of each warp of a row
+struct RegisterSums {
+  float parts[16 * kRegisterThreads / 32];  // of each warp of a row
   uint64_t arrived;
 };
 
-// Lanes of a warp, a block or a cluster a row, as held_kernel (softmax_held.cuh).
+// Lanes of a warp, a block or a cluster a row, as register_kernel (softmax_registers.cuh).
 template <class T, SoftmaxKind kKind>
-__global__ void __launch_bounds__(kHeldThreads, 2)
-    held_backward_kernel(const __grid_constant__ SoftmaxBackwardJob job) {
+__global__ void __launch_bounds__(kRegisterThreads, 2)
+    register_backward_kernel(const __grid_constant__ SoftmaxBackwardJob job) {
   cuda::wait_previous_kernel();
   constexpr int kCount = Piece<T>::kCount;
-  __shared__ HeldSums shared;
+  __shared__ RegisterSums shared;
   const RowPlace place = row_place(job.groups);
   if (place.cluster > 1) {
     if (threadIdx.x == 0) begin_barrier(&shared.arrived);
@@ -78,9 +78,9 @@ __global__ void __launch_bounds__(kHeldThreads, 2)
   };
   const char* d_out = start_of(job.d_out);
   const char* out = start_of(job.out);
-  uint4 raw[2][kHeldPairs];
+  uint4 raw[2][kRegisterPairs];
 #pragma unroll
-  for (int c = 0; c < kHeldPairs; ++c) {
+  for (int c = 0; c < kRegisterPairs; ++c) {
     const int at = c * place.lanes;
     raw[0][c] = raw[1][c] = make_uint4(0, 0, 0, 0);
     if (at >= pieces) continue;
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kHeldThreads, 2)
   }
   float sums[2] = {};
 #pragma unroll
-  for (int c = 0; c < kHeldPairs; ++c) {
+  for (int c = 0; c < kRegisterPairs; ++c) {
     float v[2][kCount];
     Piece<T>::values(raw[0][c], v[0]);
     Piece<T>::values(raw[1][c], v[1]);
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kHeldThreads, 2)
   }
   char* d_x = start_of(job.d_x);
 #pragma unroll
-  for (int c = 0; c < kHeldPairs; ++c) {
+  for (int c = 0; c < kRegisterPairs; ++c) {
     const int at = c * place.lanes;
     float v[2][kCount];
     Piece<T>::values(raw[0][c], v[0]);
@@ -432,10 +432,10 @@ Status start_softmax_backward(const Call& call, const char* name, SoftmaxBackwar
         apart ? RowGroups::one_thread(rows, units) : RowGroups::looping(rows, units, most_blocks);
     return start(long_backward_kernel<Elements<T>, kKind>);
   }
-  const HeldRows held = held_rows(call, rows, units, T::kBytes, kHeldPairs);
-  if (held.pieces == kHeldPairs) {
-    job.groups = held.groups;
-    return start(held_backward_kernel<T, kKind>);
+  const RegisterRows in_registers = register_rows(call, rows, units, T::kBytes, kRegisterPairs);
+  if (in_registers.pieces == kRegisterPairs) {
+    job.groups = in_registers.groups;
+    return start(register_backward_kernel<T, kKind>);
   }
   if (most_blocks > 1) {
     if (auto status = start_softmax_ring<kKind, T>(call, name, job, most_blocks)) return *status;

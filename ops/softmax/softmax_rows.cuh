@@ -1,15 +1,15 @@
 // softmax, log_softmax and cross_entropy on CUDA: rows spread over groups of threads.
-//   held_kernel     x as it is, in the registers of lanes, a block or a cluster (softmax_held.cuh);
-//                   what follows is for masks, scales and rows that are longer than that.
-//   short_kernel    a row of up to 1,024 elements (16k, where rows are few) in the registers of a
-//   warp's lanes or a block, as f32.
-//                   Each warp takes its largest t, then sums exp(t - largest); one exchange of
-//                   these pairs gives the row's.
-//   staged_kernel   a row in the shared memory of a block or a cluster (softmax_staged.cuh).
+//   register_kernel       x as it is, in the registers of lanes, a CTA or a cluster
+//                         (softmax_registers.cuh); what follows is for masks, scales and longer rows
+//   short_kernel          a row of up to 1,024 elements (16k, where rows are few) in the registers
+//                         of a warp's lanes or a CTA, as f32. Each warp takes its largest t, then
+//                         sums exp(t - largest); one exchange of these pairs gives the row's
+//   staged_kernel         a row in the shared memory of a CTA or a cluster (softmax_staged.cuh)
 //   partly_staged_kernel  a longer one: as much of it as a cluster's shared memory holds
-//   team_kernel     longer rows as they are, by blocks that all run at once (softmax_teams.cuh).
-//   loss_kernel     a row that is read once and not written, by a block (loss_rows.cuh);
-//   streamed_kernel of f32, or with smoothed labels.
+//   cooperative_kernel    longer rows as they are, by CTAs that all run at once
+//                         (softmax_cooperative.cuh)
+//   loss_kernel           a row that is read once and not written, by a CTA (loss_rows.cuh)
+//   streamed_kernel       the same of f32, or with smoothed labels
 //   long_kernel     parts of a row that are read again, backwards: what the L2 still holds comes
 //                   first; and single elements of any strides.
 #pragma once
@@ -17,10 +17,10 @@
 #include "core/machine.h"
 #include "ops/shared/rows_along.h"
 #include "ops/softmax/loss_rows.cuh"
-#include "ops/softmax/softmax_held.cuh"
+#include "ops/softmax/softmax_cooperative.cuh"
 #include "ops/softmax/softmax_parts.cuh"
+#include "ops/softmax/softmax_registers.cuh"
 #include "ops/softmax/softmax_staged.cuh"
-#include "ops/softmax/softmax_teams.cuh"
 
 namespace pestle::ops {
 
@@ -156,9 +156,9 @@ Status start_softmax(const Call& call, const char* name, SoftmaxJob& job) {
           streamed_kernel<T>, job);
     }
   } else {
-    auto held = start_held<T, kKind>(call, name, job);
-    PESTLE_TRY(held.status());
-    if (held.value()) return {};
+    auto in_registers = start_registers<T, kKind>(call, name, job);
+    PESTLE_TRY(in_registers.status());
+    if (in_registers.value()) return {};
     // Few rows of a block each are a matter of latency.
     const bool few = rows <= kFewRows && units <= kRowBlockUnits;
     if (few || units <= kMostShortUnits) {
@@ -194,20 +194,20 @@ Status start_softmax_any(const Call& call, const char* name, SoftmaxJob& job) {
                       long_kernel<Elements<T>, kKind>, job);
 }
 
-// Where refuse_teams has nothing against it.
+// Where refuse_cooperative has nothing against it.
 template <SoftmaxKind kKind, class T>
-Status start_softmax_teams(const Call& call, const char* name, SoftmaxJob& job) {
-  auto started = start_teams<T, kKind>(call, name, job);
+Status start_softmax_cooperative(const Call& call, const char* name, SoftmaxJob& job) {
+  auto started = start_cooperative<T, kKind>(call, name, job);
   PESTLE_TRY(started.status());
   return started.value() ? Status() : start_softmax<kKind, T>(call, name, job);
 }
 
 template <SoftmaxKind kKind>
-Status run_softmax_teams(const Call& call, const char* name, SoftmaxJob& job) {
+Status run_softmax_cooperative(const Call& call, const char* name, SoftmaxJob& job) {
   switch (job.x.any.dtype) {
-    case DType::kBF16: return start_softmax_teams<kKind, cuda::Bf16>(call, name, job);
-    case DType::kF16: return start_softmax_teams<kKind, cuda::F16>(call, name, job);
-    default: return start_softmax_teams<kKind, cuda::F32>(call, name, job);
+    case DType::kBF16: return start_softmax_cooperative<kKind, cuda::Bf16>(call, name, job);
+    case DType::kF16: return start_softmax_cooperative<kKind, cuda::F16>(call, name, job);
+    default: return start_softmax_cooperative<kKind, cuda::F32>(call, name, job);
   }
 }
 

@@ -355,38 +355,39 @@ __global__ void __launch_bounds__(kStagedThreads, T::kBytes == 2 ? 5 : 6)
 constexpr int kPartlyThreads = 512;  // of a block, which is alone on its multiprocessor
 constexpr int kAgain = 4;            // pieces of a thread that are on their way a second time
 
-// `held` pieces of a thread, an even number, stay in shared memory. The others are looked at while
-// those are on their way, and read again at the end: the L2 may still have them.
+// `staged_pieces` pieces of a thread, an even number, stay in shared memory. The others are looked
+// at while those are on their way, and read again at the end: the L2 may still have them.
 template <class T, SoftmaxKind kKind>
 __global__ void __launch_bounds__(kPartlyThreads, 1)
-    partly_staged_kernel(const __grid_constant__ SoftmaxJob job, int held) {
+    partly_staged_kernel(const __grid_constant__ SoftmaxJob job, int staged_pieces) {
   extern __shared__ uint4 staged[];
   __shared__ RowParts shared[2];
   const RowPlace place = row_place(job.groups);
   begin_row(place);
   const StagedRow<T> row(job, place);
-  held = min(held, row.chunks);
+  staged_pieces = min(staged_pieces, row.chunks);
   const auto piece = [&](int chunk) { return staged + chunk * row.lanes + threadIdx.x; };
   const auto* x = reinterpret_cast<const uint4*>(row.x) + row.lane;
   const auto far_piece = [&](int chunk) { return x + chunk * row.lanes; };
   constexpr int kStep = kTogether * kStages;
-  const int each = (held + kStep - 1) / kStep * kTogether;
+  const int each = (staged_pieces + kStep - 1) / kStep * kTogether;
 #pragma unroll 1
   for (int stage = 0; stage < kStages; ++stage) {
-    for (int c = stage * each; c < min((stage + 1) * each, held); ++c) row.fetch(c, piece(c));
+    for (int c = stage * each; c < min((stage + 1) * each, staged_pieces); ++c)
+      row.fetch(c, piece(c));
     commit_copies();
   }
   bool plain = row.is_plain();
   SoftmaxPart part = SoftmaxPart::none();
   PlainPart plain_part;
   if (plain)
-    add_plain(row, far_piece, held, row.chunks, plain_part);
+    add_plain(row, far_piece, staged_pieces, row.chunks, plain_part);
   else
-    add_general(row, far_piece, held, row.chunks, part);
+    add_general(row, far_piece, staged_pieces, row.chunks, part);
 #pragma unroll 1
   for (int stage = 0; stage < kStages; ++stage) {
     wait_for_copies(kStages - 1 - stage);
-    const int end = min((stage + 1) * each, held);
+    const int end = min((stage + 1) * each, staged_pieces);
     if (plain)
       add_plain(row, piece, stage * each, end, plain_part);
     else
@@ -397,8 +398,8 @@ __global__ void __launch_bounds__(kPartlyThreads, 1)
   if (plain && !is_regular(all)) {  // the same in all of the row's threads
     plain = false;
     part = SoftmaxPart::none();
-    add_general(row, far_piece, held, row.chunks, part);
-    add_general(row, piece, 0, held, part);
+    add_general(row, far_piece, staged_pieces, row.chunks, part);
+    add_general(row, piece, 0, staged_pieces, part);
     begin_row(place);
     all = join_row(place, part.over_lanes(32), shared[1]);
   }
@@ -406,7 +407,7 @@ __global__ void __launch_bounds__(kPartlyThreads, 1)
   const StagedResult<T, kKind> result(all, plain);
   char* out = job.out.any.data + place.row * job.out.distance + place.first * (kUnit * T::kBytes);
 #pragma unroll 1
-  for (int c = held; c < row.chunks; c += kAgain) {
+  for (int c = staged_pieces; c < row.chunks; c += kAgain) {
     uint4 raw[kAgain];
 #pragma unroll
     for (int k = 0; k < kAgain; ++k) {
@@ -418,7 +419,7 @@ __global__ void __launch_bounds__(kPartlyThreads, 1)
     }
   }
 #pragma unroll 2
-  for (int c = 0; c < held; ++c) {
+  for (int c = 0; c < staged_pieces; ++c) {
     if (!row.has(c)) break;
     result.write(row, c, *piece(c), out);
   }
@@ -539,7 +540,7 @@ template <class T, SoftmaxKind kKind>
 Result<bool> start_partly_staged(const Call& call, const char* name, SoftmaxJob& job) {
   using namespace softmax_device;
   const int blocks = cluster_blocks(call);
-  const int held = static_cast<int>(most_shared(call) / (kPartlyThreads * 16)) / 2 * 2;
+  const int staged_pieces = static_cast<int>(most_shared(call) / (kPartlyThreads * 16)) / 2 * 2;
   cuda::RowGroups& g = job.groups;
   g.units = job.x.count / kUnit;
   g.cluster = blocks;
@@ -547,10 +548,11 @@ Result<bool> start_partly_staged(const Call& call, const char* name, SoftmaxJob&
   g.rows_of_block = 1;
   g.block_units = (ceil_div(g.units, blocks) + 7) / 8 * 8;
   const int64_t pieces = g.block_units * (kUnit / Piece<T>::kCount);
-  if (blocks == 1 || ceil_div(pieces, kPartlyThreads) > held + held / 4) return false;
-  const size_t bytes = static_cast<size_t>(held) * kPartlyThreads * 16;
+  if (blocks == 1 || ceil_div(pieces, kPartlyThreads) > staged_pieces + staged_pieces / 4)
+    return false;
+  const size_t bytes = static_cast<size_t>(staged_pieces) * kPartlyThreads * 16;
   PESTLE_TRY(launch(call, name, {g.rows * blocks, kPartlyThreads, bytes, blocks},
-                    partly_staged_kernel<T, kKind>, job, held));
+                    partly_staged_kernel<T, kKind>, job, staged_pieces));
   return true;
 }
 #endif

@@ -8,11 +8,32 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from . import benching, checking, errors, history, kernels, problems, report
 from .engine import building, machine
+from .exporting import command as exporting_command
+from .options import (
+    Cases,
+    Device,
+    Folders,
+    Html,
+    Json,
+    Mode,
+    Out,
+    Seconds,
+    Seed,
+    Suite,
+    Timeout,
+    all_kernels,
+    colour,
+    console,
+    finish,
+    folders_of,
+    out,
+    texts_of,
+)  # fmt: skip
+from .profiling import command as profiling_command
 from .remote import command as remote_command
 
 app = typer.Typer(
@@ -22,80 +43,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Write a kernel, prove it, measure it.",
 )
-console = Console(stderr=True, soft_wrap=True)
-out = Console(soft_wrap=True)
-
-Folders = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--kernels", "-k", help="A folder of kernels and problems; may be given again. [default: .]"
-    ),
-]
-Device = Annotated[
-    str | None, typer.Option(help="cuda, cuda:1, cpu. [default: cuda if there is one]")
-]
-Suite = Annotated[str, typer.Option(help="smoke, correctness, adversarial, performance or all.")]
-Cases = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--case",
-        help='A case instead of a suite: "M=64 K=256 x=bf16 memory=strided"; may be repeated.',
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="The report as JSON on standard output.")]
-Out = Annotated[Path | None, typer.Option("--out", help="The report as JSON into this file.")]
-Html = Annotated[Path | None, typer.Option("--html", help="The report as one HTML page.")]
-Timeout = Annotated[
-    float, typer.Option(min=1, help="Seconds that one answer of a kernel may take.")
-]
-Seed = Annotated[
-    int | None, typer.Option(help="Of the data. [default: a secret one for each case]")
-]
-Seconds = Annotated[float, typer.Option(min=0.05, help="Time to spend on a case and mode.")]
-Mode = Annotated[
-    list[str] | None,
-    typer.Option("--mode", help="cold, warm, graph, host; may be given again. [default: cold]"),
-]
-
-
-def _folders(given: list[Path] | None) -> list[Path]:
-    return list(given or [Path.cwd()])
-
-
-def _all_kernels(given: list[Path] | None) -> list[Path]:
-    return [*_folders(given), kernels.BUILT_IN]
-
-
-def _texts(problem: problems.Problem, suite: str, given: list[str] | None) -> list[str]:
-    if given:
-        return given
-    if suite == "all":
-        return [t for s in problems.SUITES[:3] for t in problem.suites.get(s, [])]
-    return problem.cases(suite)
-
-
-def _finish(
-    made: dict,
-    code: int,
-    as_json: bool,
-    path: Path | None,
-    page: Path | None = None,
-    lines: list[dict] | None = None,
-) -> None:
-    report.finish(made, code)
-    if path:
-        report.write(made, path)
-    if as_json:
-        print(json.dumps(made, indent=1))
-    if page:
-        page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(report.html(made, lines or []))
-        console.print(f"report: {page}", highlight=False)
-    raise typer.Exit(code)
-
-
-def _colour(status: str) -> str:
-    return {"ok": "green", "unsupported": "yellow"}.get(status, "red")
 
 
 @app.command("list")
@@ -105,8 +52,8 @@ def list_(
     table: Annotated[bool, typer.Option("--ops", help="The ops of Pestle's table, too.")] = False,
 ):
     """Problems and kernels."""
-    given = _folders(folders)
-    found = kernels.find(_all_kernels(folders))
+    given = folders_of(folders)
+    found = kernels.find(all_kernels(folders))
     from pestle._library import contracts
 
     names = [n for n in problems.find(given) if table or n not in contracts()]
@@ -182,13 +129,13 @@ def build(
     made = report.start(report.command_line(), device or checking.default_device())
     statuses = []
     for name in names:
-        kernel = kernels.get(name, _all_kernels(folders))
+        kernel = kernels.get(name, all_kernels(folders))
         with console.status(f"building {kernel.name}"):
             done = building.build(kernel, device or checking.default_device())
         statuses.append("ok" if done.ok else "compile_error")
         report.add_kernel(made, kernel, done.json(), device or "", [])
         console.print(
-            f"[{_colour(statuses[-1])}]{statuses[-1]}[/] {kernel.name} "
+            f"[{colour(statuses[-1])}]{statuses[-1]}[/] {kernel.name} "
             f"{'cached' if done.cached else f'{done.seconds:.1f} s'}",
             highlight=False,
         )
@@ -201,7 +148,7 @@ def build(
             )
         if not done.ok:
             console.print(done.log, markup=False, highlight=False)
-    _finish(made, errors.exit_code(statuses), as_json, None)
+    finish(made, errors.exit_code(statuses), as_json, None)
 
 
 @app.command()
@@ -222,9 +169,9 @@ def check(
     made["settings"] = {"suite": suite, "timeout_s": timeout}
     statuses = []
     for name in names:
-        kernel = kernels.get(name, _all_kernels(folders))
-        problem = problems.get(kernel.problem, _folders(folders))
-        texts = _texts(problem, suite, case)
+        kernel = kernels.get(name, all_kernels(folders))
+        problem = problems.get(kernel.problem, folders_of(folders))
+        texts = texts_of(problem, suite, case)
         console.print(f"{kernel.name}: {len(texts)} cases", highlight=False)
         done = checking.check(
             kernel,
@@ -233,7 +180,7 @@ def check(
             device=device,
             seed=seed,
             timeout=timeout,
-            problem_folders=_folders(folders),
+            problem_folders=folders_of(folders),
             progress=_show,
         )
         if not done.device:
@@ -251,11 +198,11 @@ def check(
         report.add_kernel(
             made, kernel, done.build.json(), done.device, [v.json() for v in done.cases]
         )
-    _finish(made, errors.exit_code(statuses), as_json, path, page)
+    finish(made, errors.exit_code(statuses), as_json, path, page)
 
 
 def _show(verdict: checking.Verdict) -> None:
-    console.print(f"  [{_colour(verdict.status)}]{verdict.status}[/] {verdict.id}", highlight=False)
+    console.print(f"  [{colour(verdict.status)}]{verdict.status}[/] {verdict.id}", highlight=False)
     if verdict.message:
         console.print(f"      {verdict.message}", markup=False, highlight=False)
     if not verdict.passed and verdict.status != "unsupported":
@@ -278,7 +225,7 @@ def _settings(device, mode, seconds, timeout, threshold, folders) -> benching.Se
         seconds=seconds,
         timeout=timeout,
         threshold=threshold,
-        folders=_folders(folders),
+        folders=folders_of(folders),
     )
 
 
@@ -309,10 +256,10 @@ def bench(
     made["settings"] = {"modes": settings.modes, "seconds": seconds, "timeout_s": timeout}
     statuses = []
     for name in names:
-        kernel = kernels.get(name, _all_kernels(folders))
-        problem = problems.get(kernel.problem, _folders(folders))
+        kernel = kernels.get(name, all_kernels(folders))
+        problem = problems.get(kernel.problem, folders_of(folders))
         console.print(f"{kernel.name}", highlight=False)
-        done = benching.bench(kernel, problem, _texts(problem, suite, case), settings, _show_time)
+        done = benching.bench(kernel, problem, texts_of(problem, suite, case), settings, _show_time)
         if all(s == "unsupported" for s in done.statuses):
             raise errors.LabError(
                 f"{kernel.name} takes none of these cases: nothing was measured", errors.UNSUPPORTED
@@ -331,7 +278,7 @@ def bench(
         code = code or (errors.REGRESSION if found else errors.OK)
     history.append(made, store)
     mine = {k["name"] for k in made["kernels"]}
-    _finish(made, code, as_json, path, page, [e for e in earlier if e["kernel"] in mine][-50:])
+    finish(made, code, as_json, path, page, [e for e in earlier if e["kernel"] in mine][-50:])
 
 
 def _show_time(timed: benching.Timed) -> None:
@@ -376,9 +323,11 @@ def compare(
 ):
     """Is B faster than A? In turns, by pairs: FASTER, SLOWER, SAME or AMBIGUOUS."""
     settings = _settings(device, mode, seconds, timeout, threshold / 100, folders)
-    one, two = (kernels.get(name, _all_kernels(folders)) for name in (a, b))
-    problem = problems.get(one.problem, _folders(folders))
-    found = benching.compare(one, two, problem, _texts(problem, suite, case), settings, _show_ratio)
+    one, two = (kernels.get(name, all_kernels(folders)) for name in (a, b))
+    problem = problems.get(one.problem, folders_of(folders))
+    found = benching.compare(
+        one, two, problem, texts_of(problem, suite, case), settings, _show_ratio
+    )
     code = errors.exit_code(c.status for c in found)
     if all(c.status == "unsupported" for c in found):
         raise errors.LabError(
@@ -408,7 +357,7 @@ def compare(
 def _show_ratio(done: benching.Compared) -> None:
     if not done.ratio:
         console.print(
-            f"  [{_colour(done.status)}]{done.status}[/] {done.id}: {done.message}", highlight=False
+            f"  [{colour(done.status)}]{done.status}[/] {done.id}: {done.message}", highlight=False
         )
         return
     console.print(
@@ -490,10 +439,13 @@ def watch(
     """Checks a kernel each time its file is saved. Ctrl-C ends it."""
     from . import watching
 
-    kernel = kernels.get(name, _all_kernels(folders))
-    watching.watch(kernel.path, _folders(folders), device, suite, console)
+    kernel = kernels.get(name, all_kernels(folders))
+    watching.watch(kernel.path, folders_of(folders), device, suite, console)
 
 
+app.command()(profiling_command.sanitize)
+app.command()(profiling_command.profile)
+app.command()(exporting_command.export)
 # What follows the command's name is the command's.
 app.command("run", context_settings={"allow_interspersed_args": False}, no_args_is_help=True)(
     remote_command.run

@@ -42,6 +42,7 @@ STATUS_CODES = {
     "crash": CRASH,
     "timeout": TIMEOUT,
     "impossible_time": IMPOSSIBLE,
+    "sanitizer": SANITIZER,
 }
 
 

@@ -4,8 +4,7 @@
 //          table of 64 and one call of the library.
 // Traffic  a, b, out and residual once, if its tiles fit the L2.
 // Numerics f32 sums; no algorithm that adds slices of k in less, no atomics: the same call gives
-// the
-//          same bits. Bias, residual and scales in f32, then one rounding.
+//          the same bits. Bias, residual and scales in f32, then one rounding.
 // Measured H200, cuBLASLt 13.1: 1.00 to 1.10 of our kernels' speed, seven large shapes (matmul.md).
 #include "ops/gemm/cublaslt/matmul_cublas.h"
 

@@ -2,8 +2,7 @@
 // Map      A thread a result, tiles of 16 x 16 through shared memory, sums along k in one order.
 // Traffic  a and b once for each 16 columns or rows of out.
 // Numerics f32 sums (exact integers for i8), scaled by blocks of 128 of k where scales are, then
-// the
-//          epilogue in f32, one rounding.
+//          the epilogue in f32, one rounding.
 #pragma once
 
 #include <cmath>

@@ -2,11 +2,10 @@
 // cores' own sums of 8-bit floats are refused (accumulation=f32); the others: matmul_few_wide.cuh.
 //
 // Map      A thread block takes 64 columns of out (rows of the weight) by 8 warps, or 32 by 16
-// where
-//          that leaves no multiprocessor without a block, and a slice of k; blocks of a cluster
-//          take the slices of the same columns. Warps take turns along k, 64 bytes of each row at a
-//          time: four lanes read 16 bytes each of a weight's row, and the same of a row of a, which
-//          are the fragments of mma.sync if k is counted in that order.
+//          where that leaves no multiprocessor without a block, and a slice of k; blocks of a
+//          cluster take the slices of the same columns. Warps take turns along k, 64 bytes of each
+//          row at a time: four lanes read 16 bytes each of a weight's row, and the same of a row of
+//          a, which are the fragments of mma.sync if k is counted in that order.
 // Order    A warp's sums along k, then warps in order, then slices in order: two runs give the same
 //          bits.
 // Traffic  b once; a once a thread block, from the L2.

@@ -7,9 +7,8 @@
 //          columns and of a; a warpgroup multiplies: 64 columns are the instruction's rows, the
 //          rows of a its 16 columns.
 // Order    Along k in four chains, unit i of every 128 bytes in chain i, then (0 + 1) + (2 + 3);
-// codes
-//          of 8-bit floats by 128 of k, in order. Two runs give the same bits. Chains, since a
-//          product waits for the one before it on its sums, as long as its bytes take to arrive.
+//          codes of 8-bit floats by 128 of k, in order. Two runs give the same bits. Chains, since
+//          a product waits for the one before it on its sums, as long as its bytes take to arrive.
 // Traffic  b once; a once a thread block, from the L2. Up to 200 KiB are under way to each
 //          multiprocessor, past its L1.
 // Numerics bf16 and f16 in the tensor cores' f32; 8-bit floats 128 products at a time, those sums

@@ -3,7 +3,10 @@
 //          (ops/gemm/sm90/matmul_hopper.cuh), each operand along k or across it as its strides say.
 //          cuda/matmul_slices: the same, tiles that leave much of a round idle in slices of k.
 //          cuda/matmul_few_rows: up to 16 rows (ops/gemm/gemv/matmul_few_rows.cuh).
-//          cuda/matmul_split: f32 by narrow parts (ops/gemm/split_f32/split_product.cuh).
+//          cuda/matmul_cublaslt: cuBLASLt, where the process has it and it was measured to be
+//          faster (ops/gemm/cublaslt/matmul_cublas.h).
+//          cuda/matmul_split, cuda/matmul_split_bf16: f32 by narrow parts
+//          (ops/gemm/split_f32/split_product.cuh).
 //          cuda/matmul_portable: mma.sync, every GPU from sm_80 on; on Hopper odd K, strides and
 //          offsets that the copy engine refuses, and 8-bit floats
 //          (ops/gemm/sm80/matmul_portable.cuh). cuda/matmul_packed: copies what the copy engine

@@ -1,9 +1,9 @@
 // matmul_backward on CUDA.
 // Map      cuda/matmul_backward_hopper: two products by matmul's kernels
-// (ops/gemm/sm90/matmul_hopper.cuh)
-//          on transposed views, nothing is copied; a result whose rows are dense the other way is
-//          made as the transposed product. Where an activation followed, the product is made again
-//          into the workspace (f32), and a pass over it makes d_pre = d_out * slope there.
+//          (ops/gemm/sm90/matmul_hopper.cuh) on transposed views, nothing is copied; a result whose
+//          rows are dense the other way is made as the transposed product. Where an activation
+//          followed, the product is made again into the workspace (f32), and a pass over it makes
+//          d_pre = d_out * slope there.
 //          cuda/matmul_backward_cublaslt: the same steps, the two gradients by cuBLASLt
 //          (ops/gemm/cublaslt/matmul_cublas.h), which takes them from where matmul gives it a
 //          product. d_bias: sums of 64 columns of a run of rows a block, then of the runs in their

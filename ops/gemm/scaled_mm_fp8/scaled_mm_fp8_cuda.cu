@@ -9,9 +9,8 @@
 //          bias, where cuBLASLt is found (ops/gemm/cublaslt/matmul_cublas.h).
 // Traffic  a and b once from memory where a group of tiles fits the L2; out and residual once.
 // Numerics accumulation=accurate: the tensor cores add 128 products, with 13 bits behind the
-// largest
-//          term, f32 registers the rest (cuBLASLt 13.1, too: measured). fast: the tensor cores add
-//          all. f32: _any alone. (docs/formats/fp8.md)
+//          largest term, f32 registers the rest (cuBLASLt 13.1, too: measured). fast: the tensor
+//          cores add all. f32: _any alone. (docs/formats/fp8.md)
 // Measured H200: fast 1070 to 1230 TFLOP/s, accurate 970 to 1130, blocks 800 to 930: 0.86 to 0.98
 //          of torch._scaled_mm by tensor, 0.78 to 0.90 by row (scaled_mm_fp8.md).
 //          cublaslt, 4608 x 12288 x 3072: 279 us fast, 317 accurate, 0.96 to 1.04 of torch.

@@ -1,4 +1,7 @@
-// adaln on CUDA: the kernels of ops/norm/forward/norm_rows.cu, which says how and how fast.
+// adaln on CUDA. ops/norm/forward/norm_rows.cu chooses among eight kernels and says in which order
+// it asks them; each file of ops/norm/forward says what it takes, how it works and how fast it is:
+// norm_short.cu, norm_registers.cu, norm_warps.cu, norm_persistent.cu, norm_staged.cu,
+// norm_rows.cu, norm_long.cu. Rows that no cluster holds go to norm_long.cu.
 #include "ops/norm/adaln/adaln_spec.h"
 
 namespace pestle::ops::adaln {

@@ -1,4 +1,7 @@
-// adaln_backward on CUDA: the kernels of ops/norm/backward/norm_backward.cu.
+// adaln_backward on CUDA. ops/norm/backward/norm_backward.cu chooses the kernel:
+// norm_backward_rows.cuh, norm_backward_cooperative.cuh where no cluster holds a row,
+// norm_backward_long.cuh where that is not possible, or the one for any strides, which it has
+// itself; norm_backward_sums.cuh adds up what they leave for the parameters.
 #include "ops/norm/adaln_backward/adaln_backward_spec.h"
 
 namespace pestle::ops::adaln_backward {

@@ -1,7 +1,7 @@
 // Gradients of rms_norm, layer_norm, adaln and rms_adaln on CUDA.
 // Map      rows: norm_backward_rows.cuh; a second kernel adds up the runs' sums in a fixed order.
-//          rows that no cluster holds: norm_backward_teams.cuh; with a residual, a gate or several
-//          groups norm_backward_long.cuh.
+//          rows that no cluster holds: norm_backward_cooperative.cuh; with a residual, a gate or
+//          several groups norm_backward_long.cuh.
 //          any: a block a row for d_x, then a block 32 columns of all rows (of a group) for the
 //          sums; small tensors: a cluster does both.
 // Traffic  x and d_out (and residuals) once, d_x once; 4 bytes of sums a column, array and run.
@@ -15,10 +15,10 @@
 #include "backends/cuda/host/launch.h"
 #include "backends/cuda/host/tensor_amax.h"
 #include "core/machine.h"
+#include "ops/norm/backward/norm_backward_cooperative.cuh"
 #include "ops/norm/backward/norm_backward_long.cuh"
 #include "ops/norm/backward/norm_backward_rows.cuh"
 #include "ops/norm/backward/norm_backward_sums.cuh"
-#include "ops/norm/backward/norm_backward_teams.cuh"
 
 namespace pestle::ops {
 namespace {
@@ -176,28 +176,28 @@ int64_t block_bytes(int compute_capability) {
   }
 }
 // Beside what the kernel declares itself.
-int64_t beside_parts(int64_t memory) { return memory - static_cast<int64_t>(sizeof(Parts)) - 64; }
+int64_t left_of_parts(int64_t memory) { return memory - static_cast<int64_t>(sizeof(Parts)) - 64; }
 
 // What a kernel has of a row; no lanes: it does not fit.
 template <class T, int kKind>
-TeamPlan plan_of(const NormBackward& b, const Machine& machine) {
+ThreadPlan plan_of(const NormBackward& b, const Machine& machine) {
   using Limit = Limits<T, kKind>;
   constexpr int kUnits = Limit::kUnits;
-  // Two teams a block if small clusters allow it: one works while the other waits for its sums.
+  // Two subgroups a block if small clusters allow it: one works while the other waits for its sums.
   constexpr int kMostOfTwo = kKind == kProducts ? 8 : 2;
-  TeamPlan plan;
-  const int64_t memory = beside_parts(block_bytes(machine.compute_capability));
+  ThreadPlan plan;
+  const int64_t memory = left_of_parts(block_bytes(machine.compute_capability));
   const int most_blocks = largest_cluster(machine.compute_capability);
   plan.units = static_cast<int>(b.forward.columns() / Limit::kWide);
-  for (int teams = 2; teams > 0; --teams) {
+  for (int subgroups = 2; subgroups > 0; --subgroups) {
     for (plan.cluster = 1; plan.cluster <= most_blocks; plan.cluster *= 2) {
       const int64_t lanes = ceil_div(ceil_div(plan.units, int64_t{plan.cluster} * kUnits), 32) * 32;
       const int64_t ring = memory - lanes * Limit::kSharedBytes;
       const int64_t most =
           std::min(Limit::kThreads / lanes, ring / (3 * lanes * Limit::kThreadBytes));
-      if (most < teams || (teams > 1 && plan.cluster > kMostOfTwo)) continue;
+      if (most < subgroups || (subgroups > 1 && plan.cluster > kMostOfTwo)) continue;
       plan.lanes = static_cast<int>(lanes);
-      plan.teams = static_cast<int>(most);
+      plan.subgroups = static_cast<int>(most);
       plan.stages = static_cast<int>(
           std::min<int64_t>(kMostStages, ring / (int64_t{plan.threads()} * Limit::kThreadBytes)));
       plan.whole = plan.units == plan.cluster * plan.lanes * kUnits;
@@ -209,33 +209,34 @@ TeamPlan plan_of(const NormBackward& b, const Machine& machine) {
 }
 
 // How a call is run.
-struct Way {
+struct Choice {
   int kind;
-  TeamPlan plan;
+  ThreadPlan plan;
 };
 template <class T>
-Way way_of(const NormBackward& b, const Machine& machine) {
+Choice choice_of(const NormBackward& b, const Machine& machine) {
   switch (kind_of(b)) {
     case kProducts: return {kProducts, plan_of<T, kProducts>(b, machine)};
     case kResiduals: return {kResiduals, plan_of<T, kResiduals>(b, machine)};
     case kGated: return {kGated, plan_of<T, kGated>(b, machine)};
     default: break;
   }
-  const Way own{kSums, plan_of<T, kSums>(b, machine)};
+  const Choice own{kSums, plan_of<T, kSums>(b, machine)};
   if (T::kBytes == 4 || own.plan.lanes == 0 || own.plan.threads() > 320) return own;
   // 10 warps or fewer: is there place for 14 or more?
-  const Way shared{kSharedSums, plan_of<T, kSharedSums>(b, machine)};
+  const Choice shared{kSharedSums, plan_of<T, kSharedSums>(b, machine)};
   const bool more = shared.plan.lanes > 0 && shared.plan.threads() >= 448;
   return more && shared.plan.cluster == 1 ? shared : own;
 }
-Way way_of(const NormBackward& b, const Machine& machine) {
-  return b.forward.x.dtype == DType::kF32 ? way_of<F32>(b, machine) : way_of<Bf16>(b, machine);
+Choice choice_of(const NormBackward& b, const Machine& machine) {
+  return b.forward.x.dtype == DType::kF32 ? choice_of<F32>(b, machine)
+                                          : choice_of<Bf16>(b, machine);
 }
 
 // Shared memory beyond 48 KB must be asked for, once a kernel and device.
 template <class T, int kKind>
 Status start_runs(const Call& call, const char* name, const GradientJob& job, int64_t memory) {
-  const TeamPlan& plan = job.plan;
+  const ThreadPlan& plan = job.plan;
   const auto kernel = gradients_kernel<T, kKind>;
   static std::atomic<uint64_t> done{0};
   const uint64_t bit = uint64_t{1} << (device_index(call) & 63);
@@ -284,71 +285,72 @@ Status start_long(const Call& call, const char* name, const GradientJob& job, in
                 facts, stripes);
 }
 
-// ---- teams ----
+// ---- groups of CTAs ----
 
-// Blocks that an H200 runs at once. No more anywhere, since teams order the sums.
-constexpr int64_t kMostTeamBlocks = 264;
+// Blocks that an H200 runs at once. No more anywhere, since groups order the sums.
+constexpr int64_t kMostCooperativeBlocks = 264;
 
-// Shares the rows among teams, or leaves `job` alone: false.
+// Shares the rows among groups of CTAs, or leaves `job` alone: false.
 template <class T, int kKind>
-Result<bool> start_teams(const Call& call, const char* name, GradientJob& job, int64_t rows,
-                         bool keeps_sums, int64_t memory) {
-  using Own = TeamGradients<T, kKind, kTeamRows>;
+Result<bool> start_cooperative(const Call& call, const char* name, GradientJob& job, int64_t rows,
+                               bool keeps_sums, int64_t memory) {
+  using Own = CooperativeGradients<T, kKind, kCooperativeRows>;
   static BlocksAtOnce at_once;
-  const auto kernel = teams_kernel<T, kKind, kTeamRows>;
-  TeamJob t;
+  const auto kernel = cooperative_kernel<T, kKind, kCooperativeRows>;
+  CooperativeJob t;
   t.stages = 3;
-  t.warps = kTeamWarps;
+  t.warps = kCooperativeWarps;
   const size_t bytes = static_cast<size_t>(t.stages) * Own::kStageBytes;
-  if (static_cast<int64_t>(bytes + sizeof(TeamShared)) > memory) return false;
-  const auto most =
-      at_once.of(device_index(call), reinterpret_cast<const void*>(kernel), kTeamThreads, bytes);
+  if (static_cast<int64_t>(bytes + sizeof(CooperativeShared)) > memory) return false;
+  const auto most = at_once.of(device_index(call), reinterpret_cast<const void*>(kernel),
+                               kCooperativeThreads, bytes);
   PESTLE_TRY(most.status());
   t.units = static_cast<int>(job.columns / Own::kWide);
   t.rows = static_cast<int>(rows);
-  t.blocks = static_cast<int>(ceil_div(t.units, int64_t{kTeamThreads}));
-  const int64_t blocks = std::min<int64_t>(most.value(), kMostTeamBlocks);
-  t.teams = static_cast<int>(std::min(ceil_div(rows, int64_t{kTeamRows}), blocks / t.blocks));
-  if (t.teams < 2) return false;
+  t.blocks = static_cast<int>(ceil_div(t.units, int64_t{kCooperativeThreads}));
+  const int64_t blocks = std::min<int64_t>(most.value(), kMostCooperativeBlocks);
+  t.cta_groups =
+      static_cast<int>(std::min(ceil_div(rows, int64_t{kCooperativeRows}), blocks / t.blocks));
+  if (t.cta_groups < 2) return false;
   job.runs = RowRuns();
   job.runs.groups = 1;
   job.runs.group_rows = rows;
-  job.runs.runs = job.runs.runs_of_group = t.teams;
+  job.runs.runs = job.runs.runs_of_group = t.cta_groups;
   t.job = job;
   t.keeps_sums = keeps_sums;
   t.words = reinterpret_cast<uint64_t*>(job.sums + kArrays * job.columns * most_runs(job.columns));
   PESTLE_TRY(clear(call, t.words, rows * t.blocks * Own::kWords * 8));
-  const Grid grid{int64_t{t.blocks} * t.teams, kTeamThreads, bytes, 1};
+  const Grid grid{int64_t{t.blocks} * t.cta_groups, kCooperativeThreads, bytes, 1};
   PESTLE_TRY(launch_together(call, name, grid, kernel, t));
   return true;
 }
 template <class T>
-Result<bool> start_teams(const Call& call, const char* name, const NormBackward& b,
-                         GradientJob& job, int64_t memory) {
+Result<bool> start_cooperative(const Call& call, const char* name, const NormBackward& b,
+                               GradientJob& job, int64_t memory) {
   const int64_t rows = b.forward.rows();
   const bool keeps_sums = b.d_bias.data != nullptr || b.d_shift.data != nullptr;
   return kind_of(b) == kProducts
-             ? start_teams<T, kProducts>(call, name, job, rows, keeps_sums, memory)
-             : start_teams<T, kSums>(call, name, job, rows, keeps_sums, memory);
+             ? start_cooperative<T, kProducts>(call, name, job, rows, keeps_sums, memory)
+             : start_cooperative<T, kSums>(call, name, job, rows, keeps_sums, memory);
 }
 // Rows that no cluster holds, of one group, without gate or residual.
-bool by_teams(const NormBackward& b, const TeamPlan& plan) {
+bool is_cooperative(const NormBackward& b, const ThreadPlan& plan) {
   if (is_general(kind_of(b)) || b.groups() != 1 || b.forward.rows() >= int64_t{1} << 30)
     return false;
   return plan.lanes == 0;
 }
 
 template <class T>
-Status start(const Call& call, const char* name, const NormBackward& b, const Way& way,
+Status start(const Call& call, const char* name, const NormBackward& b, const Choice& choice,
              GradientJob& job, int64_t memory) {
   const int64_t rows = b.forward.rows();
-  if (by_teams(b, way.plan)) {
-    const auto done = start_teams<T>(call, name, b, job, memory);
+  if (is_cooperative(b, choice.plan)) {
+    const auto done = start_cooperative<T>(call, name, b, job, memory);
     PESTLE_TRY(done.status());
     if (done.value()) return {};
   }
-  if (way.plan.lanes == 0) return start_long<T>(call, name, job, rows);
-  return start_kind<T>(call, name, way.kind, job, beside_parts(memory));
+  if (choice.plan.lanes == 0) return start_long<T>(call, name, job, rows);
+  return start_kind<T>(call, name, choice.kind, job, left_of_parts(memory));
 }
 
 // The second kernel as the first one's multiprocessors are set up: all memory shared, no L1.
@@ -412,14 +414,14 @@ Status norm_backward_cuda(const Call& call, const char* name, const NormBackward
   const NormRows& n = b.forward;
   const Machine machine = machine_for({DeviceType::kCuda, device_index(call)});
   GradientJob job;
-  const Way way = way_of(b, machine);
-  job.plan = way.plan;
+  const Choice choice = choice_of(b, machine);
+  job.plan = choice.plan;
   const bool is_long = job.plan.lanes == 0;
-  job.runs =
-      is_long ? RowRuns::over(n.rows(), b.groups(), most_runs(n.columns()), 4)
-              : RowRuns::over(n.rows(), b.groups(), runs_of_wave(job.plan.cluster), job.plan.teams);
+  job.runs = is_long ? RowRuns::over(n.rows(), b.groups(), most_runs(n.columns()), 4)
+                     : RowRuns::over(n.rows(), b.groups(), runs_of_wave(job.plan.cluster),
+                                     job.plan.subgroups);
   // The rows of a single group are dealt out in turns, so that what runs together reads neighbours.
-  job.row_step = job.plan.teams * (job.runs.groups == 1 ? job.runs.runs : 1);
+  job.row_step = job.plan.subgroups * (job.runs.groups == 1 ? job.runs.runs : 1);
   job.rows_of_group = FastDivisor(static_cast<uint32_t>(job.runs.group_rows));
   job.x = Side(n.x);
   job.d_out = Side(b.d_out);
@@ -441,9 +443,9 @@ Status norm_backward_cuda(const Call& call, const char* name, const NormBackward
   job.keeps_weight = b.d_weight.data != nullptr;
   const int64_t memory = block_bytes(machine.compute_capability);
   switch (n.x.dtype) {
-    case DType::kBF16: PESTLE_TRY(start<Bf16>(call, name, b, way, job, memory)); break;
-    case DType::kF16: PESTLE_TRY(start<F16>(call, name, b, way, job, memory)); break;
-    default: PESTLE_TRY(start<F32>(call, name, b, way, job, memory)); break;
+    case DType::kBF16: PESTLE_TRY(start<Bf16>(call, name, b, choice, job, memory)); break;
+    case DType::kF16: PESTLE_TRY(start<F16>(call, name, b, choice, job, memory)); break;
+    default: PESTLE_TRY(start<F32>(call, name, b, choice, job, memory)); break;
   }
   return add_up_runs(call, name, b, job);
 }

@@ -39,7 +39,7 @@ struct Limits {
 inline constexpr int kMostWarps = 16;   // of a block
 inline constexpr int kMostBlocks = 16;  // of a cluster
 inline constexpr int kMostStages = 5;
-inline constexpr int kMostTeams = 16;
+inline constexpr int kMostSubgroups = 16;
 
 struct Side {
   char* data = nullptr;
@@ -59,24 +59,24 @@ struct Side {
 };
 
 // How threads share rows; made on the host.
-struct TeamPlan {
+struct ThreadPlan {
   int units = 0;       // of a row
-  int lanes = 32;      // threads of a team, whole warps
-  int teams = 1;       // of a block; 1 if there are clusters
+  int lanes = 32;      // threads of a subgroup, whole warps
+  int subgroups = 1;   // of a block; 1 if there are clusters
   int cluster = 1;     // blocks that share a row
-  int stages = 3;      // rows of a team in shared memory, before what rows share
+  int stages = 3;      // rows of a subgroup in shared memory, before what rows share
   int join = 32;       // lanes that join the warps' parts: a power of two
   bool whole = false;  // every thread's every unit exists
 
-  int threads() const { return lanes * teams; }
+  int threads() const { return lanes * subgroups; }
   PESTLE_HD int warps() const { return lanes / 32; }
   PESTLE_HD int slots() const { return warps() * cluster; }  // parts of a row's sums
 };
 
 struct GradientJob {
-  TeamPlan plan;
+  ThreadPlan plan;
   RowRuns runs;
-  int64_t row_step;  // from one of a team's rows to the next
+  int64_t row_step;  // from one of a subgroup's rows to the next
   FastDivisor rows_of_group;
   Side x, d_out, residual, d_residual_out, d_x, d_residual;
   Side gate, weight, scale;       // of any dtype

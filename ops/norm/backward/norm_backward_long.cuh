@@ -3,7 +3,7 @@
 // Map      facts: a block a row. columns: a block takes a stripe of 256 units of a run of rows, a
 //          thread one unit of all of them, kAtOnce rows' loads at a time; sums in registers.
 // Traffic  x and d_out (and residual) twice, the rest once; 4 bytes of sums a column, array and
-// run. Numerics as norm_backward_rows.cuh, around the mean of the row's first 8 elements.
+//          run. Numerics as norm_backward_rows.cuh, around the mean of the row's first 8 elements.
 #pragma once
 
 #include "backends/cuda/device/row/block_sums.cuh"

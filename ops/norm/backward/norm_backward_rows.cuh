@@ -1,7 +1,7 @@
-// The fast kernel of norm_backward.cu: teams of threads walk over rows that the copy unit brings
-// into shared memory some rows ahead, and keep their columns' sums in registers.
+// The fast kernel of norm_backward.cu: subgroups of threads walk over rows that the copy unit
+// brings into shared memory some rows ahead, and keep their columns' sums in registers.
 // Map      a block (or a cluster) takes a run of rows, a stretch of them or, of a single group, its
-//          turns of all; its teams take them in turns; a thread has the same kUnits units of 8
+//          turns of all; its subgroups take them in turns; a thread has the same kUnits units of 8
 //          columns of every row, and reads only what it asked for itself, so that nothing but the
 //          row's sums passes between threads. A row's sums are made while the row before it is
 //          finished: their exchange is not waited for.
@@ -73,7 +73,7 @@ __device__ inline float times_shared(float sum, float by) {
 
 struct Parts {
   float4 of_warps[2][kMostWarps * kMostBlocks];  // by parity of the row
-  uint64_t arrived[2][kMostTeams];
+  uint64_t arrived[2][kMostSubgroups];
   float first_gates[kUnit];  // of the row's first 8 elements
 };
 
@@ -90,7 +90,7 @@ struct Gradients {
   const GradientJob& p;
   Parts& parts;
   float4* shared_factor;  // this lane's first, of kSharedSums
-  int team, lane;         // lane: of the team
+  int subgroup, lane;     // lane: of the subgroup
   int rank, unit0;
   uint32_t shared;  // this thread's first 16 bytes of the first stage
   uint32_t stage_step;
@@ -105,9 +105,9 @@ struct Gradients {
 
   __device__ Gradients(const GradientJob& job, Parts& shared_parts, uint4* ring)
       : p(job), parts(shared_parts) {
-    const TeamPlan& plan = p.plan;
-    team = plan.teams == 1 ? 0 : threadIdx.x / plan.lanes;
-    lane = threadIdx.x - team * plan.lanes;
+    const ThreadPlan& plan = p.plan;
+    subgroup = plan.subgroups == 1 ? 0 : threadIdx.x / plan.lanes;
+    lane = threadIdx.x - subgroup * plan.lanes;
     rank = plan.cluster == 1 ? 0 : static_cast<int>(blockIdx.x % plan.cluster);
     unit0 = rank * plan.lanes + lane;
     unit_step = plan.lanes * plan.cluster * 16;
@@ -131,10 +131,10 @@ struct Gradients {
 
   // ---- what rows share ----
 
-  // The same for all teams: one writes it where it is shared, and they meet afterwards.
+  // The same for all subgroups: one writes it where it is shared, and they meet afterwards.
   __device__ void keep_factor(int i, const float (&v)[kWide]) {
     if constexpr (kKind == kSharedSums) {
-      for (int k = 0; k < kWide / 4 && team == 0; ++k) {
+      for (int k = 0; k < kWide / 4 && subgroup == 0; ++k) {
         shared_factor[(i * (kWide / 4) + k) * p.plan.lanes] =
             make_float4(v[4 * k], v[4 * k + 1], v[4 * k + 2], v[4 * k + 3]);
       }
@@ -189,11 +189,11 @@ struct Gradients {
       }
     }
   }
-  // This team's first rows of begin, begin + step, ... below end.
+  // This subgroup's first rows of begin, begin + step, ... below end.
   __device__ void begin_rows(int64_t begin, int64_t end) const {
     uint32_t stage = shared;
     for (int n = 0; n < p.plan.stages; ++n) {
-      const int64_t row = begin + team + n * p.row_step;
+      const int64_t row = begin + subgroup + n * p.row_step;
       const Sources sources = sources_of(row);
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) {
@@ -330,15 +330,15 @@ struct Gradients {
   }
   // To all blocks that share the row.
   __device__ void post(float number) {
-    const TeamPlan& plan = p.plan;
+    const ThreadPlan& plan = p.plan;
     const int in_warp = lane % 32;
     if (plan.cluster > 1) {
       const RowSums all = all_numbers(number);
-      const int part0 = team * plan.slots();
-      if (lane == 0) expect_bytes(&parts.arrived[parity][team], plan.slots() * 16);
+      const int part0 = subgroup * plan.slots();
+      if (lane == 0) expect_bytes(&parts.arrived[parity][subgroup], plan.slots() * 16);
       if (in_warp < plan.cluster) {
         tell_block(&parts.of_warps[parity][part0 + rank * plan.warps() + lane / 32],
-                   &parts.arrived[parity][team], static_cast<unsigned>(in_warp),
+                   &parts.arrived[parity][subgroup], static_cast<unsigned>(in_warp),
                    make_float4(all.squares, all.products, all.distances, all.gradients));
       }
     } else if (plan.lanes > 32 && in_warp < kNumbers) {
@@ -348,21 +348,21 @@ struct Gradients {
   // Until what was posted for the row is there.
   __device__ void wait_posts() {
     if (p.plan.cluster > 1) {
-      wait_bytes_here(&parts.arrived[parity][team], phases >> parity & 1);
+      wait_bytes_here(&parts.arrived[parity][subgroup], phases >> parity & 1);
       phases ^= 1u << parity;
-    } else if (p.plan.teams == 1) {
+    } else if (p.plan.subgroups == 1) {
       __syncthreads();
     } else if (p.plan.lanes > 32) {
-      meet_team();
+      meet_subgroup();
     }
   }
-  __device__ void meet_team() const {
-    asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(p.plan.lanes) : "memory");
+  __device__ void meet_subgroup() const {
+    asm volatile("bar.sync %0, %1;" ::"r"(subgroup + 1), "r"(p.plan.lanes) : "memory");
   }
   __device__ RowFacts join(float number, float shift) const {
     if (p.plan.slots() > 1) {
       const auto* from =
-          reinterpret_cast<const float*>(parts.of_warps[parity] + team * p.plan.slots());
+          reinterpret_cast<const float*>(parts.of_warps[parity] + subgroup * p.plan.slots());
       const int in_warp = threadIdx.x % 32;
       number = 0;
       for (int i = in_warp / kNumbers; i < p.plan.slots(); i += 32 / kNumbers) {
@@ -431,12 +431,12 @@ struct Gradients {
     commit_copies();
   }
 
-  // This team's rows of [begin, end), of which the first ones are on their way.
+  // This subgroup's rows of [begin, end), of which the first ones are on their way.
   template <bool kWhole>
   __device__ void walk(int64_t begin, int64_t end) {
-    const TeamPlan& plan = p.plan;
+    const ThreadPlan& plan = p.plan;
     const int64_t step = p.row_step;
-    int64_t row = begin + team;
+    int64_t row = begin + subgroup;
     if (row >= end) return meet_as_often(row, end);
     const uint32_t last = shared + plan.stages * stage_step;
     uint32_t stage = shared;
@@ -465,11 +465,11 @@ struct Gradients {
     }
     meet_as_often(row, end);
   }
-  // As often as the first team, by one that has no row where the first one's last is: racecheck
+  // As often as the first subgroup, by one that has no row where the first one's last is: racecheck
   // takes warps for ordered only if they have passed equally many barriers.
   __device__ void meet_as_often(int64_t row, int64_t end) const {
-    const bool meets = p.plan.cluster == 1 && p.plan.teams > 1 && p.plan.lanes > 32;
-    if (meets && row - team < end) meet_team();
+    const bool meets = p.plan.cluster == 1 && p.plan.subgroups > 1 && p.plan.lanes > 32;
+    if (meets && row - subgroup < end) meet_subgroup();
   }
 
   // ---- groups and runs ----
@@ -506,9 +506,9 @@ struct Gradients {
     }
     __syncthreads();
   }
-  // The first team's v becomes the sum of all teams'.
-  __device__ void add_teams(float (&v)[kUnits][kWide]) const {
-    if (p.plan.teams == 1) return;
+  // The first subgroup's v becomes the sum of all subgroups'.
+  __device__ void add_subgroups(float (&v)[kUnits][kWide]) const {
+    if (p.plan.subgroups == 1) return;
     __syncthreads();
     extern __shared__ uint4 ring[];
     auto* at = reinterpret_cast<float4*>(ring) + threadIdx.x;
@@ -519,8 +519,8 @@ struct Gradients {
       at[i * blockDim.x] = make_float4(from[0], from[1], from[2], from[3]);
     }
     __syncthreads();
-    if (team != 0) return;
-    for (int other = 1; other < p.plan.teams; ++other) {
+    if (subgroup != 0) return;
+    for (int other = 1; other < p.plan.subgroups; ++other) {
 #pragma unroll
       for (int i = 0; i < kFours; ++i) {
         const float4 more = at[i * blockDim.x + other * p.plan.lanes];
@@ -536,11 +536,11 @@ struct Gradients {
     keep_sums(p, run, array, unit(i), v, first);
   }
   __device__ void end_group(int64_t run, bool first) {
-    add_teams(products);
-    if constexpr (kKind != kProducts) add_teams(sums);
-    if constexpr (kGeneral) add_teams(gate_sums);
-    if (team == 0) leave(run, first);
-    if (p.plan.teams > 1) __syncthreads();  // the ring is free again
+    add_subgroups(products);
+    if constexpr (kKind != kProducts) add_subgroups(sums);
+    if constexpr (kGeneral) add_subgroups(gate_sums);
+    if (subgroup == 0) leave(run, first);
+    if (p.plan.subgroups > 1) __syncthreads();  // the ring is free again
   }
   // To the group's row if it has no other run, else to the run's sums.
   __device__ void give(const Side& to, int64_t run, int array, int i, const float (&v)[kWide]) {
@@ -589,15 +589,16 @@ __global__ void __launch_bounds__(Limits<T, kKind>::kThreads, 1)
   __shared__ Parts parts;
   Gradients<T, kKind> own(p, parts, ring);
   if (p.plan.cluster > 1) {  // others' shared memory is theirs only once they have begun
-    if (threadIdx.x < 2 * kMostTeams) begin_barrier(&parts.arrived[0][0] + threadIdx.x);
+    if (threadIdx.x < 2 * kMostSubgroups) begin_barrier(&parts.arrived[0][0] + threadIdx.x);
     cluster_arrive();
   }
   wait_previous_kernel();
   const int64_t run = blockIdx.x / p.plan.cluster;
-  const bool dealt = p.row_step > p.plan.teams;  // one group, whose rows are dealt out to the runs
+  const bool dealt =
+      p.row_step > p.plan.subgroups;  // one group, whose rows are dealt out to the runs
   const int64_t end = dealt ? p.runs.group_rows : p.runs.end(run);
   bool first = true;
-  for (int64_t row = dealt ? run * p.plan.teams : p.runs.begin(run); row < end;) {
+  for (int64_t row = dealt ? run * p.plan.subgroups : p.runs.begin(run); row < end;) {
     const int64_t group = dealt ? 0 : p.rows_of_group.divide(static_cast<uint32_t>(row));
     const int64_t stop = min(end, (group + 1) * p.runs.group_rows);
     own.begin_rows(row, stop);

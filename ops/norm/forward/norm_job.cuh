@@ -31,7 +31,7 @@ struct Operand {
 enum class ParameterKind : int { kAny, kWeight, kWeightF32, kBiased, kBiasedF32, kModulated };
 
 struct NormJob {
-  TeamShape shape;
+  ThreadGroupShape shape;
   StagedShape staged;  // norm_staged.cu
   const char* x = nullptr;
   int64_t x_row_bytes = 0;

@@ -4,8 +4,7 @@
 //          there by asynchronous copies, each thread's own pieces of 16 bytes; the rest is read
 //          again from the L2 for each pass.
 // Traffic  x once where it fits (80,000 16-bit elements of 164 KiB), else the rest of it two or
-// three
-//          times; out once; parameters out of the L2 once a row.
+//          three times; out once; parameters out of the L2 once a row.
 // Numerics norm_rows.h: f32; mean first, then squared differences from it.
 // Measured H200, code of sm_90a, share of the copy: rms_norm 1024 x 65536 71 %, layer_norm 56, f32
 //          512 x 65536 70.
@@ -13,7 +12,7 @@
 #include "backends/cuda/host/shared_memory.h"
 #include "ops/norm/forward/norm_job.cuh"
 #include "ops/norm/forward/norm_long.h"
-#include "ops/quant/rowwise/staged_codes.cuh"
+#include "ops/quant/rowwise/quantize_staged.cuh"
 
 namespace pestle::ops {
 namespace norm_device {

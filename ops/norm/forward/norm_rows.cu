@@ -1,10 +1,14 @@
-// rms_norm, layer_norm, adaln and rms_adaln on CUDA.
+// rms_norm, layer_norm, adaln and rms_adaln on CUDA: which kernel takes a call, and two of them.
+// Order    norm_rows_cuda() asks norm_long.cu where no cluster holds a row (no sum before the norm,
+//          no quantised output), norm_short.cu, norm_registers.cu, norm_warps.cu,
+//          norm_persistent.cu, norm_staged.cu; the kernels below take what is left.
 // Map      A row lies in the registers of 4 to 32 lanes, a block, or a cluster of up to 16 blocks
-//          (row_team.cuh), 32 elements a thread. row: a row a team, straight to registers. walk:
-//          with codes a team takes several rows, the next ones on their way to shared memory
-//          (row_ring.cuh). One kernel for each dtype of x and kind of output, with and without a
-//          sum before the norm; other options are uniform branches. any: a block a row, in pieces
-//          of 1024 elements in shared memory, read again for each pass; any strides and offsets.
+//          (thread_group.cuh), 32 elements a thread. row: a row a thread group, straight to
+//          registers. walk: with codes a thread group takes several rows, the next ones on their
+//          way to shared memory (row_ring.cuh). One kernel for each dtype of x and kind of output,
+//          with and without a sum before the norm; other options are uniform branches. any: a block
+//          a row, in pieces of 1024 elements in shared memory, read again for each pass; any
+//          strides and offsets.
 // Traffic  x (and residual) once, out (or codes) once; weight, bias, scale, shift out of the L1 or
 //          L2.
 // Numerics f32; mean first, then squared differences from it, both by fixed trees of additions.
@@ -15,10 +19,10 @@
 #include "backends/cuda/device/row/tiles.h"
 #include "backends/cuda/host/early_launch.h"
 #include "backends/cuda/host/shared_memory.h"
-#include "ops/norm/forward/norm_held.h"
 #include "ops/norm/forward/norm_job.cuh"
 #include "ops/norm/forward/norm_long.h"
-#include "ops/norm/forward/norm_resident.h"
+#include "ops/norm/forward/norm_persistent.h"
+#include "ops/norm/forward/norm_registers.h"
 #include "ops/norm/forward/norm_rows.h"
 #include "ops/norm/forward/norm_short.h"
 #include "ops/norm/forward/norm_staged.h"
@@ -26,7 +30,7 @@
 #include "ops/quant/output/quantized_any.cuh"
 #include "ops/quant/output/quantized_output.cuh"
 #include "ops/quant/rowwise/quantize_rows.cuh"
-#include "ops/quant/rowwise/staged_codes.cuh"
+#include "ops/quant/rowwise/quantize_staged.cuh"
 
 namespace pestle::ops {
 namespace {
@@ -37,7 +41,7 @@ using namespace norm_device;
 
 constexpr int64_t kMostRows = int64_t{1} << 31;
 constexpr int64_t kLeastStaged = 64 << 20;  // bytes of x
-constexpr int64_t kLeastRow = 1024;         // bytes, of rows that are not held
+constexpr int64_t kLeastRow = 1024;         // bytes, of rows in shared memory
 constexpr int64_t kLongestInBlock = 16384;
 
 // f(first, values) for each chunk of the thread's elements of an operand's row; `first` of its 32.
@@ -97,7 +101,7 @@ using Values = RowValues;
 
 // v: the row of x to residual + gate * x, which is stored. piece(g, q, w): values of the residual.
 template <class Map, class Piece>
-__device__ inline void add_residual(const NormJob& p, const Team& team, int group,
+__device__ inline void add_residual(const NormJob& p, const ThreadGroup& thread_group, int group,
                                     const RowElements<Map>& at, Values& v, Piece piece) {
   for_chunks(p.gate, group, at, [&](int i, const float(&w)[Map::kChunk]) {
     for (int j = 0; j < Map::kChunk; ++j) v[i + j] *= w[j];
@@ -113,23 +117,25 @@ __device__ inline void add_residual(const NormJob& p, const Team& team, int grou
       for (int j = 0; j < Map::kPieceElements; ++j) to[j] += w[j];
     }
   }
-  store_row<Map>(row_at(p.residual_out, p.residual_out_row_bytes, team.row), at, v);
+  store_row<Map>(row_at(p.residual_out, p.residual_out_row_bytes, thread_group.row), at, v);
 }
 
 // v: sums to the normalised row.
 template <class Map>
-__device__ inline void normalize(const NormJob& p, const Team& team, const RowElements<Map>& at,
-                                 TeamJoins<6>& parts, int slot, Values& v) {
+__device__ inline void normalize(const NormJob& p, const ThreadGroup& thread_group,
+                                 const RowElements<Map>& at, ReductionSlots<6>& parts, int slot,
+                                 Values& v) {
   clear_missing(at, v);
   if (p.subtract_mean) {
-    const float sum = team.sum(parts, slot, sum_of(v, [](float a, float s) { return s + a; }));
+    const float sum =
+        thread_group.sum(parts, slot, sum_of(v, [](float a, float s) { return s + a; }));
     const float mean = sum * p.share;
 #pragma unroll
     for (int i = 0; i < kRowElements; ++i) v[i] -= mean;
     clear_missing(at, v);
   }
   const float own = sum_of(v, [](float a, float s) { return __fmaf_rn(a, a, s); });
-  const float squares = team.sum(parts, slot + 1, own);
+  const float squares = thread_group.sum(parts, slot + 1, own);
   const float rstd = rsqrtf(__fmaf_rn(squares, p.share, p.eps));
 #pragma unroll
   for (int i = 0; i < kRowElements; ++i) v[i] *= rstd;
@@ -165,11 +171,11 @@ __device__ inline void scale_and_shift(const Operand& w, const Operand& b, int r
 }
 
 template <class T, class Kind, class Map>
-__device__ inline void put_row(const NormJob& p, const Team& team, const RowElements<Map>& at,
-                               TeamJoins<6>& parts, int slot, char* shared,
-                               const Nvfp4Scale& global, const Values& v) {
-  char* out = row_at(p.out, p.out_row_bytes, team.row);
-  if constexpr (!Kind::kCodes) {
+__device__ inline void put_row(const NormJob& p, const ThreadGroup& thread_group,
+                               const RowElements<Map>& at, ReductionSlots<6>& parts, int slot,
+                               char* shared, const Nvfp4Scale& global, const Values& v) {
+  char* out = row_at(p.out, p.out_row_bytes, thread_group.row);
+  if constexpr (!Kind::kQuantizes) {
 #pragma unroll
     for (int i = 0; i < kRowElements; i += Map::kPieceElements) {
       if (!at.stores(i / Map::kChunk)) continue;
@@ -187,7 +193,7 @@ __device__ inline void put_row(const NormJob& p, const Team& team, const RowElem
         T::put(at_element<T::kBytes>(out, at.element(i)), round_unit<T>(w));
       }
     }
-    put_codes<T, Kind>(p.codes, team, at, parts, slot + 2, shared, global, raw);
+    put_codes<T, Kind>(p.codes, thread_group, at, parts, slot + 2, shared, global, raw);
   }
 }
 
@@ -199,21 +205,21 @@ constexpr int kLargeBlock = 512;
 template <class T, class Kind, int kThreads, bool kSum>
 constexpr int kRegisters = kThreads == kLargeBlock ? (kSum || T::kBytes == 4 ? 128 : 64)
                                                    : (kSum || T::kBytes == 4 ? 80
-                                                      : Kind::kCodes         ? 72
+                                                      : Kind::kQuantizes     ? 72
                                                                              : 64);
 
 template <class T, class Kind>
-using MapOf = RowMap<T, Kind::kCodes ? kRun : kPieceBytes / T::kBytes>;
+using MapOf = RowMap<T, Kind::kQuantizes ? kRun : kPieceBytes / T::kBytes>;
 
 // From sums to what is stored.
 template <class T, class Kind, class Map>
-__device__ inline void finish_row(const NormJob& p, const Team& team, const RowElements<Map>& at,
-                                  TeamJoins<6>& parts, int slot, char* shared,
-                                  const Nvfp4Scale& global, int group, Values& v) {
-  normalize(p, team, at, parts, slot, v);
+__device__ inline void finish_row(const NormJob& p, const ThreadGroup& thread_group,
+                                  const RowElements<Map>& at, ReductionSlots<6>& parts, int slot,
+                                  char* shared, const Nvfp4Scale& global, int group, Values& v) {
+  normalize(p, thread_group, at, parts, slot, v);
   scale_and_shift(p.weight, p.bias, 0, 0.0f, at, v);
   scale_and_shift(p.scale, p.shift, group, 1.0f, at, v);
-  put_row<T, Kind>(p, team, at, parts, slot, shared, global, v);
+  put_row<T, Kind>(p, thread_group, at, parts, slot, shared, global, v);
 }
 
 // kSum: a residual or a gate comes before the norm.
@@ -222,16 +228,17 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__((kRegisters<T, Kind, kTh
     walk_kernel(const __grid_constant__ NormJob p) {
   using Map = MapOf<T, Kind>;
   extern __shared__ uint4 shared[];
-  __shared__ TeamJoins<6> parts;  // three of rows in turn: one is read while the next is written
-  Team team(p.shape);
-  RowElements<Map> at(team, p.columns);
+  __shared__ ReductionSlots<6>
+      parts;  // three of rows in turn: one is read while the next is written
+  ThreadGroup thread_group(p.shape);
+  RowElements<Map> at(thread_group, p.columns);
   const int tensor = blockDim.x * (Map::kStageBytes * p.stages);
   const bool has_residual = kSum && p.residual.data != nullptr;
   char* after = reinterpret_cast<char*>(shared) + (has_residual ? 2 : 1) * tensor;
-  const RowRing<Map> ring(team, p.columns, shared, p.stages);
+  const RowRing<Map> ring(thread_group, p.columns, shared, p.stages);
   const auto fetch = [&](int k, int stage) {
-    if (team.walks_on(k)) {
-      const int row = team.row_after(k);
+    if (thread_group.walks_on(k)) {
+      const int row = thread_group.row_after(k);
       ring.fetch(row_at(p.x, p.x_row_bytes, row), stage);
       if (has_residual) {
         ring.fetch(row_at(p.residual.data, p.residual.row_bytes, row), stage + tensor);
@@ -240,14 +247,14 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__((kRegisters<T, Kind, kTh
     commit_copies();
   };
   Nvfp4Scale global{};
-  if constexpr (std::is_same_v<Kind, Nvfp4Codes>)
+  if constexpr (std::is_same_v<Kind, Nvfp4Output>)
     global = Nvfp4Scale::from<T>(p.codes.global_scale);
   for (int k = 0; k < p.stages; ++k) fetch(k, k * ring.kStride);
-  team.begin(parts);
+  thread_group.begin(parts);
   int stage = 0, slot = 0;
-  for (; team.walks_on(0); team.go_on(), slot = 3 - slot) {
-    at.begin_row(team);
-    const int group = p.rows_of_group.divide(static_cast<uint32_t>(team.row));
+  for (; thread_group.walks_on(0); thread_group.go_on(), slot = 3 - slot) {
+    at.begin_row(thread_group);
+    const int group = p.rows_of_group.divide(static_cast<uint32_t>(thread_group.row));
     if (p.stages == 2)
       wait_for_copies<1>();
     else
@@ -256,50 +263,50 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__((kRegisters<T, Kind, kTh
     Values v;
     read_row(ring, stage, v);
     if constexpr (kSum) {
-      add_residual(p, team, group, at, v,
+      add_residual(p, thread_group, group, at, v,
                    [&](int g, int q, float* w) { ring.read(stage + tensor, g, q, w); });
     }
     if (Map::kPieces > 1) __syncwarp();
     fetch(p.stages, stage);
     stage = p.stages == 2 ? ring.kStride - stage : 0;
-    finish_row<T, Kind>(p, team, at, parts, slot, after, global, group, v);
+    finish_row<T, Kind>(p, thread_group, at, parts, slot, after, global, group, v);
   }
 }
 
-// A row a team, straight to registers: faster than a walk where no codes are made.
+// A row a thread group, straight to registers: faster than a walk where no codes are made.
 template <class T, int kThreads, bool kSum>
 __global__ void __launch_bounds__(kThreads)
-    __maxnreg__(kThreads == kLargeBlock ? (kRegisters<T, NoCodes, kThreads, kSum>) : 80)
+    __maxnreg__(kThreads == kLargeBlock ? (kRegisters<T, PlainOutput, kThreads, kSum>) : 80)
         row_kernel(const __grid_constant__ NormJob p) {
   wait_previous_kernel();
-  using Map = MapOf<T, NoCodes>;
-  __shared__ TeamJoins<6> parts;
-  Team team(p.shape);
-  RowElements<Map> at(team, p.columns);
-  at.begin_row(team);
-  const int group = p.rows_of_group.divide(static_cast<uint32_t>(team.row));
+  using Map = MapOf<T, PlainOutput>;
+  __shared__ ReductionSlots<6> parts;
+  ThreadGroup thread_group(p.shape);
+  RowElements<Map> at(thread_group, p.columns);
+  at.begin_row(thread_group);
+  const int group = p.rows_of_group.divide(static_cast<uint32_t>(thread_group.row));
   Values v;
   uint4 own[Map::kGranules];
-  load_pieces(row_at(p.x, p.x_row_bytes, team.row), at, own);
+  load_pieces(row_at(p.x, p.x_row_bytes, thread_group.row), at, own);
 #pragma unroll
   for (int g = 0; g < Map::kGranules; ++g) unpack_piece<T>(own[g], v + g * Map::kElements);
   if constexpr (kSum) {
     uint4 pieces[Map::kGranules] = {};
     if (p.residual.data != nullptr) {
-      load_pieces(row_at(p.residual.data, p.residual.row_bytes, team.row), at, pieces);
+      load_pieces(row_at(p.residual.data, p.residual.row_bytes, thread_group.row), at, pieces);
     }
-    add_residual(p, team, group, at, v,
+    add_residual(p, thread_group, group, at, v,
                  [&](int g, int, float* w) { unpack_piece<T>(pieces[g], w); });
   }
-  team.begin(parts);
-  finish_row<T, NoCodes>(p, team, at, parts, 0, nullptr, {}, group, v);
+  thread_group.begin(parts);
+  finish_row<T, PlainOutput>(p, thread_group, at, parts, 0, nullptr, {}, group, v);
 }
 
 // ---- any ----
 
 struct AnyNorm {
   AnyTensor x, residual, gate, weight, bias, scale, shift, out, residual_out;
-  AnyCodes codes;
+  AnyQuantized codes;
   int64_t columns, rows_of_group;
   float eps;
   bool subtract_mean;
@@ -427,11 +434,11 @@ __global__ void __launch_bounds__(kAnyThreads) any_kernel(const __grid_constant_
 
 template <class T, class Kind, int kThreads, bool kSum>
 Status start_walk(const Call& call, const char* name, NormJob& job, const NormRows& n) {
-  TeamShape& s = job.shape;
+  ThreadGroupShape& s = job.shape;
   const int rings = n.residual.data != nullptr ? 2 : 1;
   job.stages = rings == 1 && T::kBytes == 2 ? 2 : 1;
   int bytes = ring_bytes<MapOf<T, Kind>>(s.threads, rings, job.stages);
-  if (std::is_same_v<Kind, RotatedCodes>) bytes += rotation_bytes(s.threads);
+  if (std::is_same_v<Kind, RotatedOutput>) bytes += rotation_bytes(s.threads);
   s.choose_walk(resident_blocks(device_index(call), s.threads,
                                 65536 / kRegisters<T, Kind, kThreads, kSum>, bytes));
   const auto kernel = walk_kernel<T, Kind, kThreads, kSum>;
@@ -442,9 +449,9 @@ Status start_walk(const Call& call, const char* name, NormJob& job, const NormRo
 
 template <class T, class Kind, int kThreads, bool kSum>
 Status start_sums(const Call& call, const char* name, NormJob& job, const NormRows& n) {
-  TeamShape& s = job.shape;
-  s = team_over<MapOf<T, Kind>>(n.rows(), n.columns(), kMostBlocksOfTeam, kThreads);
-  if constexpr (Kind::kCodes) {
+  ThreadGroupShape& s = job.shape;
+  s = group_over<MapOf<T, Kind>>(n.rows(), n.columns(), kMostGroupBlocks, kThreads);
+  if constexpr (Kind::kQuantizes) {
     return start_walk<T, Kind, kThreads, kSum>(call, name, job, n);
   } else {
     return launch_early(call, name, {s.blocks(), s.threads, 0, s.cluster},
@@ -458,7 +465,7 @@ bool has_sum(const NormRows& n) { return n.residual.data != nullptr || n.gate.da
 // Where codes are made or rows are long, kernels without a sum are those of norm_staged.cu.
 template <class T, class Kind>
 Status start(const Call& call, const char* name, NormJob& job, const NormRows& n) {
-  if constexpr (!Kind::kCodes) {
+  if constexpr (!Kind::kQuantizes) {
     if (n.columns() > kSmallBlock * kRowElements) {
       return start_sums<T, Kind, kLargeBlock, true>(call, name, job, n);
     }
@@ -468,15 +475,15 @@ Status start(const Call& call, const char* name, NormJob& job, const NormRows& n
 }
 
 // Where a block that holds its row in registers is faster (norm_rows.md): f32, small tensors.
-bool is_held(const NormRows& n) {
+bool suits_one_block(const NormRows& n) {
   if (n.quant.format != OutFormat::kNone || n.columns() > kSmallBlock * kRowElements) return false;
   return n.x.dtype == DType::kF32 || n.rows() * n.columns() * 2 < kLeastStaged;
 }
 
-// Where blocks that stay are faster: codes, rows that a cluster shares, and where rows in shared
+// Where a persistent kernel is faster: codes, rows that a cluster shares, and where rows in shared
 // memory would be walked over once more for their mean, unless weight and bias are narrow. Few rows
 // are refused there.
-bool is_resident(const NormRows& n) {
+bool suits_persistent(const NormRows& n) {
   const int64_t bytes = n.columns() * dtype_bytes(n.x.dtype);
   if (n.quant.format != OutFormat::kNone) return bytes >= kLeastRow;
   if (n.rows() * bytes < kLeastStaged) return false;
@@ -490,7 +497,7 @@ bool is_resident(const NormRows& n) {
 bool is_staged(const NormRows& n) {
   const int bytes = dtype_bytes(n.x.dtype);
   const bool runs = n.quant.block_scales() || n.quant.hadamard > 0;
-  if (has_sum(n) || is_held(n) || n.columns() % (runs ? kRun : kUnit) != 0) return false;
+  if (has_sum(n) || suits_one_block(n) || n.columns() % (runs ? kRun : kUnit) != 0) return false;
   return n.columns() * bytes >= kLeastRow;
 }
 
@@ -503,9 +510,9 @@ bool is_long(const NormRows& n, int largest_cluster) {
 
 template <class T>
 Status start_kind(const Call& call, const char* name, NormJob& job, const NormRows& n) {
-  if (n.quant.format == OutFormat::kNone) return start<T, NoCodes>(call, name, job, n);
-  return with_codes(n.quant,
-                    [&](auto kind) { return start<T, decltype(kind)>(call, name, job, n); });
+  if (n.quant.format == OutFormat::kNone) return start<T, PlainOutput>(call, name, job, n);
+  return with_quantized(n.quant,
+                        [&](auto kind) { return start<T, decltype(kind)>(call, name, job, n); });
 }
 
 int64_t groups_of(const NormRows& n) {
@@ -525,12 +532,12 @@ Status norm_rows_cuda(const Call& call, const char* name, const NormRows& n) {
   bool taken = false;
   PESTLE_TRY(norm_device::start_short_norm(call, name, n, taken));
   if (taken) return {};
-  PESTLE_TRY(norm_device::start_held_norm(call, name, n, taken));
+  PESTLE_TRY(norm_device::start_register_norm(call, name, n, taken));
   if (taken) return {};
   PESTLE_TRY(norm_device::start_warps_norm(call, name, n, taken));
   if (taken) return {};
-  if (is_resident(n)) {
-    PESTLE_TRY(norm_device::start_resident_norm(call, name, n, taken));
+  if (suits_persistent(n)) {
+    PESTLE_TRY(norm_device::start_persistent_norm(call, name, n, taken));
     if (taken) return {};
   }
   NormJob job;
@@ -571,7 +578,7 @@ Status norm_rows_cuda_any(const Call& call, const char* name, const NormRows& n)
                     AnyTensor(n.shift),
                     AnyTensor(n.out),
                     AnyTensor(n.residual_out),
-                    AnyCodes(n.quant, n.rows(), n.columns()),
+                    AnyQuantized(n.quant, n.rows(), n.columns()),
                     n.columns(),
                     n.rows() / groups_of(n),
                     n.eps,
@@ -583,7 +590,7 @@ std::string refuse_norm_rows_cuda(const NormRows& n, const Machine& machine) {
   if (is_empty(n)) return "the tensor is empty";
   if (n.columns() % kUnit != 0) return "K is no multiple of 8";
   if (n.rows() >= kMostRows) return "2^31 rows or more";
-  const int blocks = machine.compute_capability >= 90 ? kMostBlocksOfTeam : 1;
+  const int blocks = machine.compute_capability >= 90 ? kMostGroupBlocks : 1;
   int64_t longest = int64_t{n.quant.format == OutFormat::kNone ? kLargeBlock : kSmallBlock} *
                     kRowElements * blocks;
   if (is_staged(n)) {

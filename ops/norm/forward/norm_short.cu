@@ -9,7 +9,7 @@
 #include "backends/cuda/host/early_launch.h"
 #include "ops/norm/forward/norm_job.cuh"
 #include "ops/norm/forward/norm_short.h"
-#include "ops/quant/rowwise/staged_codes.cuh"
+#include "ops/quant/rowwise/quantize_staged.cuh"
 
 namespace pestle::ops {
 namespace norm_device {
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kShortThreads, 4)
   }
 }
 
-bool is_served(const NormRows& n) {
+bool is_short(const NormRows& n) {
   constexpr int64_t kLeastTensor = 64 << 20;
   const int64_t bytes = n.columns() * dtype_bytes(n.x.dtype);
   if (n.quant.format != OutFormat::kNone || n.residual.data != nullptr || n.gate.data != nullptr ||
@@ -136,7 +136,7 @@ bool is_served(const NormRows& n) {
 }  // namespace
 
 Status start_short_norm(const Call& call, const char* name, const NormRows& n, bool& taken) {
-  taken = is_served(n);
+  taken = is_short(n);
   if (!taken) return {};
   ShortNorm job;
   job.x = n.x.as<const char>();

@@ -5,7 +5,8 @@
 //          the row, codes; between them values lie, rounded, where x lay.
 // Traffic  x once, out or codes once; weight, bias, scale, shift out of the L1 or L2.
 // Numerics norm_rows.h; 16-bit sums and sums of squares by the tensor cores (exact products, f32
-//          sums), squared differences from the mean by the others. Codes: product_codes.cuh.
+//          sums), squared differences from the mean by the others. Codes:
+//          quantize_by_reciprocal.cuh.
 // Measured norm_rows.md
 #include "backends/cuda/device/tensor/tensor_sums.cuh"
 #include "backends/cuda/host/launch.h"
@@ -13,7 +14,7 @@
 #include "core/machine.h"
 #include "ops/norm/forward/norm_job.cuh"
 #include "ops/norm/forward/norm_staged.h"
-#include "ops/quant/rowwise/staged_codes.cuh"
+#include "ops/quant/rowwise/quantize_staged.cuh"
 
 namespace pestle::ops {
 namespace norm_device {
@@ -57,8 +58,8 @@ struct Statistics {
   float mean = 0, rstd = 0;
 };
 template <class T, class Row>
-__device__ inline Statistics statistics(const NormJob& p, const Team& team, TeamJoins<3>& parts,
-                                        const Row& row) {
+__device__ inline Statistics statistics(const NormJob& p, const ThreadGroup& thread_group,
+                                        ReductionSlots<3>& parts, const Row& row) {
   const auto coming = [&](auto f) { row.each_as_it_comes(p.staged, f); };
   const auto square = [](float v, float sum) { return __fmaf_rn(v, v, sum); };
   Statistics s;
@@ -68,7 +69,7 @@ __device__ inline Statistics statistics(const NormJob& p, const Team& team, Team
       own = tensor_sum<TensorSum<T>>(row, coming);
     else
       own = sum_over<T>(row, coming, [](float v, float sum) { return sum + v; });
-    s.mean = team.sum(parts, 0, own) * p.share;
+    s.mean = thread_group.sum(parts, 0, own) * p.share;
     own = sum_over<T>(
         row, [&](auto f) { row.each(f); },
         [&](float v, float sum) { return square(v - s.mean, sum); });
@@ -78,7 +79,7 @@ __device__ inline Statistics statistics(const NormJob& p, const Team& team, Team
     else
       own = sum_over<T>(row, coming, square);
   }
-  s.rstd = rsqrtf(__fmaf_rn(team.sum(parts, 1, own), p.share, p.eps));
+  s.rstd = rsqrtf(__fmaf_rn(thread_group.sum(parts, 1, own), p.share, p.eps));
   return s;
 }
 
@@ -205,12 +206,12 @@ struct Normalized {
 // ---- the kernel ----
 
 template <class T, class Kind, class Norm, class Row>
-__device__ inline void put_row(const NormJob& p, const Team& team, TeamJoins<3>& parts,
-                               const Norm& norm, const Row& row, char* after,
-                               const Nvfp4Scale& global) {
+__device__ inline void put_row(const NormJob& p, const ThreadGroup& thread_group,
+                               ReductionSlots<3>& parts, const Norm& norm, const Row& row,
+                               char* after, const Nvfp4Scale& global) {
   const RowQuantizer& o = p.codes;
-  char* out = p.out == nullptr ? nullptr : row_at(p.out, p.out_row_bytes, team.row);
-  if constexpr (!Kind::kCodes) {
+  char* out = p.out == nullptr ? nullptr : row_at(p.out, p.out_row_bytes, thread_group.row);
+  if constexpr (!Kind::kQuantizes) {
     row.each([&](int step) {
       if (!row.has(step)) return;
       float v[Row::kElements];
@@ -218,61 +219,62 @@ __device__ inline void put_row(const NormJob& p, const Team& team, TeamJoins<3>&
       store_granule<T>(out, row.granule(step), v);
     });
   } else if constexpr (Kind::kBytes) {
-    StagedBytes<T, typename Kind::Code> bytes(o, team);
+    StagedBytes<T, typename Kind::Code> bytes(o, thread_group);
     row.each([&](int step) {
       if (!row.has(step)) return;
       uint4 w[Row::kPieces];
       norm.rounded(out, step, w);
       bytes.put(row, step, w);
     });
-    bytes.finish(o, team, parts, row);
-  } else if constexpr (std::is_same_v<Kind, RotatedCodes>) {
+    bytes.finish(o, thread_group, parts, row);
+  } else if constexpr (std::is_same_v<Kind, RotatedOutput>) {
     StagedRotation rotation(p.staged, after);
     row.each([&](int step) {
       uint4 w[Row::kPieces];
       norm.rounded(out, step, w);
       rotation.put<T>(o.hadamard, step, row.has(step), w);
     });
-    rotation.finish(o, team, parts, row);
+    rotation.finish(o, thread_group, parts, row);
   } else {
-    const BlockPlace place(o, team.row, row.first, row.shift, Kind::kRuns);
+    const BlockPlace place(o, thread_group.row, row.first, row.shift, Kind::kRuns);
     row.each([&](int step) {
       uint4 w[Row::kPieces];
       norm.rounded(out, step, w);
       put_block_run<T, Kind>(o, place, step, row.has(step), global, w);
     });
-    o.clear_padding(team.row, team.rows, team.first, team.step);
+    o.clear_padding(thread_group.row, thread_group.rows, thread_group.first, thread_group.step);
   }
 }
 
 // Blocks of a multiprocessor that registers leave room for.
 template <class T, class Kind>
 constexpr int kResident =
-    std::is_same_v<Kind, Nvfp4Codes> || std::is_same_v<Kind, RotatedCodes> ? 3 : 4;
+    std::is_same_v<Kind, Nvfp4Output> || std::is_same_v<Kind, RotatedOutput> ? 3 : 4;
 
 template <class T, class Kind>
 __global__ void __launch_bounds__(kStagedBlock, kResident<T, Kind>)
     staged_kernel(const __grid_constant__ NormJob p) {
   using Row = StagedRow<T, kGranule<T, Kind>>;
   extern __shared__ __align__(128) char shared[];
-  __shared__ TeamJoins<3> parts;
-  Team team(p.staged.team, p.staged.cluster_shift);
-  if (team.lanes == 32 && !team.inside) return;  // whole warps, which meet no others
-  const Row row(p.staged, team, shared_place(shared));
-  team.announce(parts);
-  row.fetch(p.staged, row_at(p.x, p.x_row_bytes, team.row));
+  __shared__ ReductionSlots<3> parts;
+  ThreadGroup thread_group(p.staged.thread_group, p.staged.cluster_shift);
+  if (thread_group.lanes == 32 && !thread_group.inside)
+    return;  // whole warps, which meet no others
+  const Row row(p.staged, thread_group, shared_place(shared));
+  thread_group.announce(parts);
+  row.fetch(p.staged, row_at(p.x, p.x_row_bytes, thread_group.row));
   Nvfp4Scale global{};
-  if constexpr (std::is_same_v<Kind, Nvfp4Codes>) {
+  if constexpr (std::is_same_v<Kind, Nvfp4Output>) {
     global = Nvfp4Scale::from<T>(p.codes.global_scale);
   }
-  team.await_others();
-  const Statistics s = statistics<T>(p, team, parts, row);
-  const int group = p.rows_of_group.divide(static_cast<uint32_t>(team.row));
+  thread_group.await_others();
+  const Statistics s = statistics<T>(p, thread_group, parts, row);
+  const int group = p.rows_of_group.divide(static_cast<uint32_t>(thread_group.row));
   char* after = shared + p.staged.granules_bytes(Row::kBytes);
   with_parameters<T>(p, group, [&](const auto& given) {
     const Normalized<T, Row, std::remove_cvref_t<decltype(given)>> norm{
         row, given, s, p.subtract_mean ? -s.mean * s.rstd : -0.0f};
-    put_row<T, Kind>(p, team, parts, norm, row, after, global);
+    put_row<T, Kind>(p, thread_group, parts, norm, row, after, global);
   });
 }
 
@@ -299,16 +301,16 @@ Status start(const Call& call, const char* name, NormJob& job, const NormRows& n
   constexpr int kN = kGranule<T, Kind>, kBytes = kN * T::kBytes;
   const int clusters = blocks_of_cluster(call);
   job.staged = StagedShape::over(n.rows(), n.columns() / kN, kBytes, kKeptBytes<Kind>, clusters,
-                                 std::is_same_v<Kind, Nvfp4Codes> ? kLongWarpRow : kWarpRow);
+                                 std::is_same_v<Kind, Nvfp4Output> ? kLongWarpRow : kWarpRow);
   return launch_staged<Kind>(call, name, staged_kernel<T, Kind>, job.staged,
                              kBytes + kKeptBytes<Kind>, job);
 }
 
 template <class T>
 Status start_kind(const Call& call, const char* name, NormJob& job, const NormRows& n) {
-  if (n.quant.format == OutFormat::kNone) return start<T, NoCodes>(call, name, job, n);
-  return with_codes(n.quant,
-                    [&](auto kind) { return start<T, decltype(kind)>(call, name, job, n); });
+  if (n.quant.format == OutFormat::kNone) return start<T, PlainOutput>(call, name, job, n);
+  return with_quantized(n.quant,
+                        [&](auto kind) { return start<T, decltype(kind)>(call, name, job, n); });
 }
 
 }  // namespace

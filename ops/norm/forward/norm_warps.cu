@@ -5,16 +5,16 @@
 //          the last time, the copy engine brings the next row's in their place. Parameters lie
 //          there, too, as f32, made once a block and group of rows.
 // Traffic  x once, codes and scales once; parameters once a block.
-// Numerics norm_rows.h; sums and the factor, as two bf16, by the tensor cores (norm_resident.cu).
+// Numerics norm_rows.h; sums and the factor, as two bf16, by the tensor cores (norm_persistent.cu).
 //          Codes: quick_nvfp4.cuh.
 // Measured H200, share of the copy, 20480 x 5120: rms_norm 79 %, adaln 72 (by blocks that stay,
-//          norm_resident.cu: 62 and 60). norm_rows.md
+//          norm_persistent.cu: 62 and 60). norm_rows.md
 #include "backends/cuda/host/launch.h"
 #include "backends/cuda/host/shared_memory.h"
 #include "core/machine.h"
-#include "ops/norm/forward/norm_resident.h"
+#include "ops/norm/forward/norm_persistent.h"
 #include "ops/norm/forward/norm_warps.h"
-#include "ops/norm/forward/norm_warps_codes.cuh"
+#include "ops/norm/forward/norm_warps_quantized.cuh"
 
 namespace pestle::ops {
 namespace norm_device {
@@ -119,7 +119,7 @@ Status start(const Call& call, const char* name, const WarpRows& job, bool mean)
   }
   return adds ? start(warps_kernel<false, true>) : start(warps_kernel<false, false>);
 }
-bool is_served(const NormRows& n) {
+bool suits_warps(const NormRows& n) {
   return n.quant.format == OutFormat::kNvfp4 && n.quant.high_first && n.x.dtype == DType::kBF16 &&
          n.columns() % kRun == 0 && is_simple(n);
 }
@@ -128,7 +128,7 @@ bool is_served(const NormRows& n) {
 
 Status start_warps_norm(const Call& call, const char* name, const NormRows& n, bool& taken) {
   taken = false;
-  if (!is_served(n)) return {};
+  if (!suits_warps(n)) return {};
   const bool modulates = n.scale.data != nullptr || n.shift.data != nullptr;
   WarpRows job;
   job.x = n.x.as<const char>();

@@ -6,7 +6,7 @@
 #include "backends/cuda/device/tensor/tensor_unpack.cuh"
 #include "ops/norm/forward/norm_job.cuh"
 #include "ops/quant/block/quick_nvfp4.cuh"
-#include "ops/quant/rowwise/staged_codes.cuh"
+#include "ops/quant/rowwise/quantize_staged.cuh"
 
 namespace pestle::ops::norm_device {
 

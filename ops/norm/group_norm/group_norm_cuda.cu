@@ -1,20 +1,20 @@
 // group_norm on CUDA.
 // Map      staged (group_norm_staged.cuh): groups of 16 KiB to 3.5 MiB (half as long with a
 //          residual or a gate) in the shared memory of a block or a cluster, where that is 227 KiB.
-//          woven (group_norm_woven.cuh): those of 128 to 256 KiB that fill the threads of two
-//          blocks, without a residual or a gate.
+//          interleaved (group_norm_interleaved.cuh): those of 128 to 256 KiB that fill the threads
+//          of two blocks, without a residual or a gate.
 //          packed (group_norm_packed.cuh): those that are whole pairs of pieces of its threads,
 //          with a residual, a gate or in clusters of 4 blocks and more: in registers as they came.
-//          held (group_norm_held.cuh): shorter ones in registers. long (group_norm_long.cuh):
-//          longer ones in two kernels. All but packed make codes of a given scale of the whole
-//          tensor, too. any: a block a group, any strides. codes: one of these, then the quantiser,
-//          out of the L2 as far as it fits (ops/quant/output/rule_codes.h).
-// Traffic  staged, held: each tensor once. long: x and residual twice. Modulation is folded into
-//          weight and bias of a sample's channel. codes: out written and read again.
+//          registers (group_norm_registers.cuh): shorter ones in registers. long
+//          (group_norm_long.cuh): longer ones in two kernels. All but packed make codes of a given
+//          scale of the whole tensor, too. any: a block a group, any strides. codes: one of these,
+//          then the quantiser, out of the L2 as far as it fits (ops/quant/output/rule_codes.h).
+// Traffic  staged, registers: each tensor once. long: x and residual twice. Modulation is folded
+//          into weight and bias of a sample's channel. codes: out written and read again.
 // Numerics f32; means and squared differences from them, joined in a fixed order.
-// Measured H200, share of the copy: woven 131,072 elements with silu 80 %, with modulation 77.5 %,
-//          to fp8 57 %; staged 409,600 elements 82 %; packed with a residual 79 %, 163,840 elements
-//          77 %; long 87 %, with residual and gate 91 % (x and residual counted twice).
+// Measured H200, share of the copy: interleaved 131,072 elements with silu 80 %, with modulation
+//          77.5 %, to fp8 57 %; staged 409,600 elements 82 %; packed with a residual 79 %, 163,840
+//          elements 77 %; long 87 %, with residual and gate 91 % (x and residual counted twice).
 #include "backends/cuda/device/row/block_sums.cuh"
 #include "backends/cuda/device/row/row_ring.cuh"
 #include "backends/cuda/device/row/tiles.h"
@@ -23,12 +23,12 @@
 #include "backends/cuda/host/shared_memory.h"
 #include "backends/cuda/host/tensor_amax.h"
 #include "core/machine.h"
-#include "ops/norm/group_norm/group_norm_held.cuh"
+#include "ops/norm/group_norm/group_norm_interleaved.cuh"
 #include "ops/norm/group_norm/group_norm_job.cuh"
 #include "ops/norm/group_norm/group_norm_long.cuh"
 #include "ops/norm/group_norm/group_norm_packed.cuh"
+#include "ops/norm/group_norm/group_norm_registers.cuh"
 #include "ops/norm/group_norm/group_norm_staged.cuh"
-#include "ops/norm/group_norm/group_norm_woven.cuh"
 #include "ops/quant/output/rule_codes.h"
 
 namespace pestle::ops::group_norm {
@@ -39,8 +39,9 @@ using namespace pestle::cuda;
 // Of chunks 16 bytes; each group's last one may be short.
 constexpr const char* kLongWorkspace = "16*(M*K*bytes(x)/16384 + size(x,0)*groups)";
 
-constexpr int64_t kLeastStaged = 16 << 10;     // bytes of a group
-constexpr int64_t kLongestOfMany = 256 << 10;  // the same, held, of more than kStagedChannels
+constexpr int64_t kLeastStaged = 16 << 10;  // bytes of a group
+// The same, in registers, of more than kStagedChannels.
+constexpr int64_t kLongestOfMany = 256 << 10;
 
 // ---- any ----
 
@@ -141,26 +142,28 @@ Status start_packed(const Call& call, const PackedPlan& plan, const Groups& g, c
 }
 
 template <class T>
-Status start_woven(const Call& call, const WovenPlan& plan, const Groups& g, const Job& job) {
+Status start_interleaved(const Call& call, const InterleavedPlan& plan, const Groups& g,
+                         const Job& job) {
   const auto count = static_cast<uint32_t>(g.count());
   const auto pieces = static_cast<uint32_t>(g.plane * T::kBytes / 16);
-  const auto kernel = woven_kernel<T>;
-  PESTLE_TRY(allow_shared(call, kernel, kWovenBytes));
+  const auto kernel = interleaved_kernel<T>;
+  PESTLE_TRY(allow_shared(call, kernel, kInterleavedBytes));
   const int64_t clusters =
-      std::min(g.count(), resident_clusters(device_index(call), kWovenBlocks, 1));
+      std::min(g.count(), resident_clusters(device_index(call), kInterleavedBlocks, 1));
   const int64_t bytes = g.size() * T::kBytes;
-  const uint32_t delay = begin_apart(g.count(), clusters, int64_t{kWovenBytes} * kWovenBlocks);
-  const int64_t jump = clusters * bytes - int64_t{plan.turns} * 2 * kWovenThreads * 16;
-  const WovenJob woven{
+  const uint32_t delay =
+      begin_apart(g.count(), clusters, int64_t{kInterleavedBytes} * kInterleavedBlocks);
+  const int64_t jump = clusters * bytes - int64_t{plan.turns} * 2 * kInterleavedThreads * 16;
+  const InterleavedJob interleaved{
       plan, job, FastDivisor(pieces), count, static_cast<uint32_t>(clusters), bytes, jump, delay};
-  return launch(
-      call, "group_norm",
-      {clusters * kWovenBlocks, kWovenThreads, static_cast<size_t>(kWovenBytes), kWovenBlocks},
-      kernel, woven);
+  return launch(call, "group_norm",
+                {clusters * kInterleavedBlocks, kInterleavedThreads,
+                 static_cast<size_t>(kInterleavedBytes), kInterleavedBlocks},
+                kernel, interleaved);
 }
 
-// How the woven kernel takes groups, if it does: where shared memory is 227 KiB.
-WovenPlan woven_plan(const Groups& g, const Machine& machine) {
+// How the interleaved kernel takes groups, if it does: where shared memory is 227 KiB.
+InterleavedPlan interleaved_plan(const Groups& g, const Machine& machine) {
   const int cc = machine.compute_capability;
   if (cc < 90 || cc >= 120 || g.sums()) return {};
   const int64_t bytes = dtype_bytes(g.x.dtype);
@@ -183,14 +186,15 @@ StagedPlan staged_plan(const Groups& g, const Machine& machine) {
 }
 
 template <class T, bool kSum>
-Status start_held(const Call& call, const Groups& g, Job& job) {
-  using Map = HeldMap<T>;
-  TeamShape& s = job.shape;
-  s = team_over<Map>(g.count(), g.size(), kMostBlocksOfTeam, kHeldThreads);
+Status start_registers(const Call& call, const Groups& g, Job& job) {
+  using Map = RegisterMap<T>;
+  ThreadGroupShape& s = job.shape;
+  s = group_over<Map>(g.count(), g.size(), kMostGroupBlocks, kRegisterThreads);
   job.stages = T::kBytes == 2 ? 2 : 1;
   const int bytes = ring_bytes<Map>(s.threads, 1, job.stages);
-  s.choose_walk(resident_blocks(device_index(call), s.threads, kHeldThreads * kHeldBlocks, bytes));
-  const auto kernel = held_kernel<T, kSum>;
+  s.choose_walk(
+      resident_blocks(device_index(call), s.threads, kRegisterThreads * kRegisterBlocks, bytes));
+  const auto kernel = register_kernel<T, kSum>;
   PESTLE_TRY(allow_shared(call, kernel, bytes));
   return launch(call, "group_norm", {s.blocks(), s.threads, static_cast<size_t>(bytes), s.cluster},
                 kernel, job);
@@ -213,27 +217,27 @@ Status start_long(const Call& call, const Groups& g, const Job& job) {
                       long_results_kernel<T, kSum>, p);
 }
 
-// Does the held kernel take groups that the staged one does not? Long ones of many channels are
-// faster in two passes.
-bool is_held(const Groups& g, const Machine& machine) {
-  if (machine.compute_capability < 90) return g.size() <= kLongestHeld / kMostBlocksOfTeam;
+// Does the kernel in registers take groups that the staged one does not? Long ones of many channels
+// are faster in two passes.
+bool fits_registers(const Groups& g, const Machine& machine) {
+  if (machine.compute_capability < 90) return g.size() <= kLongestInRegisters / kMostGroupBlocks;
   const bool many = g.group_channels() > kStagedChannels;
   const int64_t bytes = g.size() * dtype_bytes(g.x.dtype);
-  return g.size() <= kLongestHeld && (!many || bytes <= kLongestOfMany);
+  return g.size() <= kLongestInRegisters && (!many || bytes <= kLongestOfMany);
 }
 
 template <class T, bool kSum>
 Status start(const Call& call, const Groups& g, Job& job) {
   const Machine machine = machine_for({DeviceType::kCuda, device_index(call)});
   if constexpr (!kSum) {
-    const WovenPlan woven = woven_plan(g, machine);
-    if (woven.turns > 0) return start_woven<T>(call, woven, g, job);
+    const InterleavedPlan interleaved = interleaved_plan(g, machine);
+    if (interleaved.turns > 0) return start_interleaved<T>(call, interleaved, g, job);
   }
   const PackedPlan packed = packed_plan(g, job, machine);
   if (packed.cluster > 0) return start_packed<T, kSum>(call, packed, g, job);
   const StagedPlan plan = staged_plan(g, machine);
   if (plan.cluster > 0) return start_staged<T, kSum>(call, plan, g, job);
-  if (is_held(g, machine)) return start_held<T, kSum>(call, g, job);
+  if (fits_registers(g, machine)) return start_registers<T, kSum>(call, g, job);
   return start_long<T, kSum>(call, g, job);
 }
 

@@ -7,16 +7,16 @@
 #include "backends/cuda/device/tensor/any_tensor.cuh"
 #include "ops/norm/group/channel_affine.cuh"
 #include "ops/norm/group_norm/group_norm_groups.h"
-#include "ops/quant/rowwise/product_codes.cuh"
-#include "ops/quant/rowwise/row_codes.cuh"
+#include "ops/quant/rowwise/quantize_by_reciprocal.cuh"
+#include "ops/quant/rowwise/quantize_unit.cuh"
 
 namespace pestle::ops::group_norm {
 
 using namespace pestle::cuda;
 
 struct Job {
-  TeamShape shape;  // held
-  int stages = 1;   // held: groups that are on their way or in use
+  ThreadGroupShape shape;  // of the kernel in registers
+  int stages = 1;          // the same: groups that are on their way or in use
   const char *x, *residual;
   char *out, *residual_out;  // may be absent
   uint8_t* q;                // codes of out under one given scale; may be absent
@@ -118,7 +118,7 @@ __device__ inline float code_factor(const char* q_scale) {
   using Code = Fp8Code<formats::E4m3>;
   const float scale = __uint_as_float(__ldg(reinterpret_cast<const uint32_t*>(q_scale)));
   const ByteRule rule = given_rule<T, Code>(scale);
-  return rule.is_product && scale >= 0x1p-60f && scale <= 0x1p60f ? rule.factor : 0.0f;
+  return rule.by_reciprocal && scale >= 0x1p-60f && scale <= 0x1p60f ? rule.factor : 0.0f;
 }
 // A piece of rounded values and its codes; `at`: its first byte in out. `factor`: code_factor, or 0
 // where NaN may be among them.

@@ -1,15 +1,15 @@
 // group_norm_backward on CUDA.
-// Map      walk: a group lies in the registers of a block's or of a cluster's threads, a piece of
-//          one channel a warp; clusters stay, two groups are in shared memory, the next one's
-//          statistics are made while this one's sums are exchanged.
-//          held: longer groups lie in shared memory, x and d_out; a warp takes several pieces.
+// Map      persistent: a group lies in the registers of a block's or of a cluster's threads, a
+//          piece of one channel a warp; clusters stay, two groups are in shared memory, the next
+//          one's statistics are made while this one's sums are exchanged.
+//          shared: longer groups lie in shared memory, x and d_out; a warp takes several pieces.
 //          Both: two exchanges between the blocks, mean and squares, then the sums behind d_x.
 //          pieces: groups of any size, a residual and a gate, in three kernels over pieces of
 //          channels (group_norm_backward_pieces.cuh). any: a block a group, element by element;
 //          any strides and offsets. All leave sums of pieces of channels; a last kernel adds them
 //          up over samples in a fixed order, to gradients of weight, bias and modulation.
-// Traffic  walk, held: x, d_out and d_x once. pieces: x and residual three times, d_out twice, what
-//          is written once. any: x five times, d_out twice, d_x once.
+// Traffic  persistent, shared: x, d_out and d_x once. pieces: x and residual three times, d_out
+//          twice, what is written once. any: x five times, d_out twice, d_x once.
 // Numerics f32; fixed trees of additions; squares around means of parts joined to the group's.
 // Measured H200, bf16 8 x 320 x 128 x 128, silu: 109 us, 56 % of the copy; pieces with a
 //          residual 91 %, groups of a million 81 %, counting each pass (any: 4,610 us).
@@ -21,9 +21,9 @@
 #include "core/machine.h"
 #include "ops/norm/group_norm_backward/group_norm_backward_any.cuh"
 #include "ops/norm/group_norm_backward/group_norm_backward_groups.h"
-#include "ops/norm/group_norm_backward/group_norm_backward_held.cuh"
+#include "ops/norm/group_norm_backward/group_norm_backward_persistent.cuh"
 #include "ops/norm/group_norm_backward/group_norm_backward_pieces.cuh"
-#include "ops/norm/group_norm_backward/group_norm_backward_walk.cuh"
+#include "ops/norm/group_norm_backward/group_norm_backward_shared.cuh"
 
 namespace pestle::ops::group_norm_backward {
 namespace {
@@ -47,8 +47,8 @@ int64_t shared_bytes(int compute_capability) {
   }
 }
 
-// Of the walk kernel, and what the device takes of each block.
-constexpr int64_t kWalkStatic = sizeof(WalkParts) + 1024;
+// Of the persistent kernel, and what the device takes of each block.
+constexpr int64_t kPersistentStatic = sizeof(PersistentParts) + 1024;
 
 // How a group is cut; no cluster: it does not fit.
 struct Cut {
@@ -58,7 +58,7 @@ struct Cut {
   int warps = 1;
   int64_t bytes = 0;  // of shared memory
   bool in_registers = false;
-  int x_stages = kWalkStages;  // walk: groups of x in shared memory
+  int x_stages = kPersistentStages;  // persistent: groups of x in shared memory
 
   Cut(const Groups& g, const Machine& machine) {
     const int cc = machine.compute_capability;
@@ -66,14 +66,14 @@ struct Cut {
     set_pieces(g, 32 * 8 / bytes_of_element);
     for (cluster = 1; cluster <= largest_cluster(cc); cluster *= 2) {
       block_pieces = ceil_div(pieces, cluster);
-      if (block_pieces > kWalkWarps) continue;
+      if (block_pieces > kPersistentWarps) continue;
       in_registers = true;
       warps = static_cast<int>(block_pieces);
       const int64_t stage = int64_t{warps} * 32 * 64;  // of x or d_out
-      bytes = 2 * kWalkStages * stage;
-      if (bytes > shared_bytes(cc) - kWalkStatic) continue;
-      if (bytes + stage <= shared_bytes(cc) - kWalkStatic) {
-        x_stages = kWalkStages + 1;
+      bytes = 2 * kPersistentStages * stage;
+      if (bytes > shared_bytes(cc) - kPersistentStatic) continue;
+      if (bytes + stage <= shared_bytes(cc) - kPersistentStatic) {
+        x_stages = kPersistentStages + 1;
         bytes += stage;
       }
       return;
@@ -115,30 +115,30 @@ Status allow_memory(int device, int64_t bytes) {
 }
 
 template <class T>
-Status start_held(const Call& call, const HeldJob& job, const Cut& cut, int64_t count) {
+Status start_groups(const Call& call, const PieceJob& job, const Cut& cut, int64_t count) {
   const int device = device_index(call);
   const int64_t most = shared_bytes(machine_for({DeviceType::kCuda, device}).compute_capability);
   Grid grid{count * cut.cluster, cut.warps * 32, static_cast<size_t>(cut.bytes), cut.cluster};
   if (!cut.in_registers) {
     PESTLE_TRY(
-        allow_memory<held_kernel<T>>(device, most - static_cast<int64_t>(sizeof(Parts)) - 64));
-    return launch(call, "group_norm_backward", grid, held_kernel<T>, job);
+        allow_memory<shared_kernel<T>>(device, most - static_cast<int64_t>(sizeof(Parts)) - 64));
+    return launch(call, "group_norm_backward", grid, shared_kernel<T>, job);
   }
-  PESTLE_TRY(allow_memory<walk_kernel<T>>(device, most - kWalkStatic));
+  PESTLE_TRY(allow_memory<persistent_kernel<T>>(device, most - kPersistentStatic));
   // What an H200 runs at once, multiprocessors in groups of 14 to 18: a cluster more would begin
   // when the others end.
   const int64_t together = std::max<int64_t>(
-      1, std::min<int64_t>(kWalkWarps / cut.warps, most / (cut.bytes + kWalkStatic)));
+      1, std::min<int64_t>(kPersistentWarps / cut.warps, most / (cut.bytes + kPersistentStatic)));
   const int64_t clusters = cut.cluster == 1   ? 132
                            : cut.cluster == 2 ? 66
                            : cut.cluster == 4 ? 30
                            : cut.cluster == 8 ? 15
                                               : 7;
   grid.blocks = std::min(count, together * clusters) * cut.cluster;
-  HeldJob walk = job;
-  walk.x_stages = static_cast<uint32_t>(cut.x_stages);
-  walk.delay = begin_apart(count, together * clusters, cut.bytes * cut.cluster);
-  return launch(call, "group_norm_backward", grid, walk_kernel<T>, walk,
+  PieceJob persistent = job;
+  persistent.x_stages = static_cast<uint32_t>(cut.x_stages);
+  persistent.delay = begin_apart(count, together * clusters, cut.bytes * cut.cluster);
+  return launch(call, "group_norm_backward", grid, persistent_kernel<T>, persistent,
                 static_cast<uint32_t>(count));
 }
 
@@ -169,7 +169,7 @@ Status start_sums(const Call& call, const Groups& g, const float2* sums, const f
 Status run(const Call& call) {
   const Groups g(call);
   const Cut cut(g, machine_for({DeviceType::kCuda, device_index(call)}));
-  HeldJob job{};
+  PieceJob job{};
   job.x = g.x.as<char>();
   job.d_out = g.d_out.as<char>();
   job.d_x = g.d_x.as<char>();
@@ -193,9 +193,9 @@ Status run(const Call& call) {
   job.share = 1.0f / job.count;
   job.silu = g.silu;
   switch (g.x.dtype) {
-    case DType::kBF16: PESTLE_TRY(start_held<Bf16>(call, job, cut, g.count())); break;
-    case DType::kF16: PESTLE_TRY(start_held<F16>(call, job, cut, g.count())); break;
-    default: PESTLE_TRY(start_held<F32>(call, job, cut, g.count())); break;
+    case DType::kBF16: PESTLE_TRY(start_groups<Bf16>(call, job, cut, g.count())); break;
+    case DType::kF16: PESTLE_TRY(start_groups<F16>(call, job, cut, g.count())); break;
+    default: PESTLE_TRY(start_groups<F32>(call, job, cut, g.count())); break;
   }
   return start_sums(call, g, job.sums, nullptr, cut.channel_pieces);
 }

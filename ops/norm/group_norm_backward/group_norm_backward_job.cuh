@@ -15,7 +15,7 @@ constexpr int kPieceUnits = 128;  // at most: four units of 8 elements a lane
 constexpr int kMostWarps = 16;    // of a block
 constexpr int kMostBlocks = 16;   // of a cluster
 
-struct HeldJob {
+struct PieceJob {
   const char* x;
   const char* d_out;
   char* d_x;
@@ -31,8 +31,8 @@ struct HeldJob {
   int join;                 // lanes that join the warps' parts: a power of two
   float eps, count, share;  // elements of a group, and 1 / them
   bool silu;
-  uint32_t x_stages = 2;  // walk: groups of x in shared memory
-  uint32_t delay = 0;     // walk: clocks from one cluster's beginning to the next one's
+  uint32_t x_stages = 2;  // persistent: groups of x in shared memory
+  uint32_t delay = 0;     // persistent: clocks from one cluster's beginning to the next one's
 };
 
 // 16 bytes to shared memory, past the L1 and without a register.

@@ -1,5 +1,9 @@
-// layer_norm on CUDA: the kernels of ops/norm/forward/norm_rows.cu, which says how and how fast.
-#include "ops/norm/forward/norm_teams.h"
+// layer_norm on CUDA. ops/norm/forward/norm_rows.cu chooses among eight kernels and says in which
+// order it asks them; each file of ops/norm/forward says what it takes, how it works and how fast
+// it is: norm_short.cu, norm_registers.cu, norm_warps.cu, norm_persistent.cu, norm_staged.cu,
+// norm_rows.cu, norm_long.cu, and norm_cooperative.cu as an implementation of its own (rows that no
+// cluster holds).
+#include "ops/norm/forward/norm_cooperative.h"
 #include "ops/norm/layer_norm/layer_norm_spec.h"
 
 namespace pestle::ops::layer_norm {
@@ -15,20 +19,20 @@ std::string refuses(const Call& call, const Machine& machine) {
   return refuse_norm_rows_cuda(norm_rows<spec>(call, true), machine);
 }
 
-Status run_teams(const Call& call) {
-  return norm_teams_cuda(call, "layer_norm_teams", norm_rows<spec>(call, true));
+Status run_cooperative(const Call& call) {
+  return norm_cooperative_cuda(call, "layer_norm_teams", norm_rows<spec>(call, true));
 }
-std::string refuses_teams(const Call& call, const Machine& machine) {
-  return refuse_norm_teams_cuda(norm_rows<spec>(call, true), machine);
+std::string refuses_cooperative(const Call& call, const Machine& machine) {
+  return refuse_norm_cooperative_cuda(norm_rows<spec>(call, true), machine);
 }
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/layer_norm_teams",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = refuses_teams,
-     .run = run_teams,
-     .workspace = kNormTeamsWorkspace},
+     .refuses = refuses_cooperative,
+     .run = run_cooperative,
+     .workspace = kNormCooperativeWorkspace},
     {.id = "cuda/layer_norm",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

@@ -1,4 +1,7 @@
-// rms_adaln on CUDA: the kernels of ops/norm/forward/norm_rows.cu, which says how and how fast.
+// rms_adaln on CUDA. ops/norm/forward/norm_rows.cu chooses among eight kernels and says in which
+// order it asks them; each file of ops/norm/forward says what it takes, how it works and how fast
+// it is: norm_short.cu, norm_registers.cu, norm_warps.cu, norm_persistent.cu, norm_staged.cu,
+// norm_rows.cu, norm_long.cu. Rows that no cluster holds go to norm_long.cu.
 #include "ops/norm/rms_adaln/rms_adaln_spec.h"
 
 namespace pestle::ops::rms_adaln {

@@ -1,11 +1,11 @@
 // dequantize_* of block formats on CUDA. An op gives its Format; map, traffic and refusals are
-// here. Map      _tiles: a thread decodes 8 neighbouring codes in each of kRows rows, reading 4 or
-// 8 bytes
-//          and writing 16 or 32; the 2 or 4 threads of a block read the same scale byte.
+// here.
+// Map      _tiles: a thread decodes 8 neighbouring codes in each of kRows rows, reading 4 or 8
+//          bytes and writing 16 or 32; the 2 or 4 threads of a block read the same scale byte.
 //          _any: a thread an element, any strides and offsets.
 // Traffic  codes and scales once, out once.
 // Measured 16384 x 32768 to bf16 on an H200: nvfp4 4.05, mxfp8 4.09, mxfp4 4.07 TB/s; 99-100 % of
-// the copy.
+//          the copy.
 #pragma once
 
 #include "backends/cuda/device/numeric/e2m1.cuh"

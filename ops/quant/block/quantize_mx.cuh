@@ -1,11 +1,10 @@
 // quantize_mxfp8 and quantize_mxfp4 on CUDA: blocks of 32 with an E8M0 scale.
 // Map      _tiles: neighbouring threads share a block, four with 8 elements each (8-bit codes) or
-// two
-//          with 16 (4-bit codes), in each of kRows rows; the scales' padding is part of the grid.
-//          _any: a thread a block, any strides and offsets.
+//          two with 16 (4-bit codes), in each of kRows rows; the scales' padding is part of the
+//          grid. _any: a thread a block, any strides and offsets.
 // Traffic  x, q and scales once.
 // Numerics docs/formats/mx.md. The scale is a power of two: one exact-or-rounded product an
-// element.
+//          element.
 // Measured 16384 x 32768 bf16 on an H200: mxfp8 4.32 TB/s, mxfp4 4.31 TB/s: both above the copy's
 //          rate.
 #pragma once

@@ -12,7 +12,7 @@
 
 namespace pestle::ops {
 
-struct RotatedCodes {
+struct RotatedMatrix {
   const char* q;
   int64_t q_row_bytes;
   char* out;
@@ -72,7 +72,7 @@ __device__ inline PieceAt piece_at(const cuda::FastDivisor& pieces, uint32_t tas
 }
 
 // Starts the copy of a piece's codes; gives this lane's scale.
-__device__ inline float start_piece(const RotatedCodes& m, uint32_t task, uint4* stage) {
+__device__ inline float start_piece(const RotatedMatrix& m, uint32_t task, uint4* stage) {
   const PieceAt at = piece_at(m.pieces, task);
   start_codes<4>(m.q + at.row * m.q_row_bytes + at.first, m.columns - at.first, true, stage);
   const int column = at.first + static_cast<int>(threadIdx.x % 32) * kLongRun;
@@ -81,7 +81,7 @@ __device__ inline float start_piece(const RotatedCodes& m, uint32_t task, uint4*
 
 // Warps go on to the next piece, whose codes are copied to shared memory meanwhile.
 template <class T, class Codes, int kN>
-__global__ void __launch_bounds__(32 * kCodeWarps, 4) dequantize_rotated(RotatedCodes m) {
+__global__ void __launch_bounds__(32 * kCodeWarps, 4) dequantize_rotated(RotatedMatrix m) {
   static_assert(Codes::kUnitScale == 1.0f);
   __shared__ __align__(128) float4 shared[kCodeWarps][kLongQuads];
   __shared__ __align__(128) uint4 stages[kCodeWarps][kLongPiece / 16];
@@ -116,16 +116,16 @@ __global__ void __launch_bounds__(32 * kCodeWarps, 4) dequantize_rotated(Rotated
 template <class Codes>
 Status run_dequantize_rotated(const Call& call, const char* name, const QuantizeRows& b) {
   const int64_t pieces = cuda::ceil_div(b.columns, kLongPiece);
-  const RotatedCodes m{b.q.as<char>(),
-                       cuda::row_distance(b.q),
-                       b.x.as<char>(),
-                       cuda::row_distance(b.x),
-                       static_cast<int>(b.columns),
-                       b.rows * pieces,
-                       cuda::FastDivisor(static_cast<uint32_t>(pieces)),
-                       b.map,
-                       b.scale.as<float>(),
-                       static_cast<uint32_t>(rows_each(call, 1, b.rows * pieces))};
+  const RotatedMatrix m{b.q.as<char>(),
+                        cuda::row_distance(b.q),
+                        b.x.as<char>(),
+                        cuda::row_distance(b.x),
+                        static_cast<int>(b.columns),
+                        b.rows * pieces,
+                        cuda::FastDivisor(static_cast<uint32_t>(pieces)),
+                        b.map,
+                        b.scale.as<float>(),
+                        static_cast<uint32_t>(rows_each(call, 1, b.rows * pieces))};
   const cuda::Grid grid{cuda::ceil_div(m.tasks, kCodeWarps * m.tasks_each), 32 * kCodeWarps};
   return with_hadamard(b.hadamard, [&](auto n) {
     constexpr int kN = n <= kLongestGroup ? static_cast<int>(n) : kLongestGroup;

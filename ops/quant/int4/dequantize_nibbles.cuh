@@ -1,7 +1,7 @@
 // Decoders of 4-bit codes, the even column low, with a scale of a few columns of a row, rotated
 // back if asked, on CUDA. An op gives its Format; maps and refusals are here.
 // Maps     tiles    a thread decodes 8 neighbouring codes in each of kRows rows
-//          products groups of 256 and one scale a row: dequantize_products.cuh
+//          products groups of 256 and one scale a row: dequantize_mma.cuh
 //          rotated  groups up to 256: a warp up to 8 pieces of 2048 columns of a row, 64 neighbours
 //                   a lane, one pass through shared memory (hadamard_lanes.cuh), the next piece's
 //                   codes and scales on their way meanwhile; of 1024: a warp 1024 columns, 16
@@ -16,7 +16,7 @@
 #include "backends/cuda/host/tensor_amax.h"
 #include "ops/quant/hadamard/hadamard.cuh"
 #include "ops/quant/hadamard/hadamard_lanes.cuh"
-#include "ops/quant/int4/dequantize_products.cuh"
+#include "ops/quant/int4/dequantize_mma.cuh"
 
 namespace pestle::ops {
 
@@ -312,8 +312,8 @@ __device__ inline void nibble_numbers(uint32_t word, float minus, float (&v)[cud
 template <class T, class Format>
 Status run_nibbles_rotated(const Call& call, const char* name, const NibbleCall& b, NibbleMatrix m,
                            const Format& format) {
-  if (b.hadamard == 256 && format.by_products()) {
-    return run_products<T>(call, name, b.q, b.out, format);
+  if (b.hadamard == 256 && format.by_mma()) {
+    return run_mma<T>(call, name, b.q, b.out, format);
   }
   return with_hadamard(b.hadamard, [&](auto n) {
     constexpr bool kLong = n <= kLongestGroup;

@@ -10,7 +10,7 @@
 
 namespace pestle::ops {
 
-struct AnyCodes {
+struct AnyQuantized {
   cuda::AnyTensor q, q_scale, scale_out;
   const char* global_scale = nullptr;
   int64_t rows = 0, columns = 0;
@@ -18,8 +18,8 @@ struct AnyCodes {
   OutFormat format = OutFormat::kNone;
   int hadamard = 0;
 
-  AnyCodes() = default;
-  AnyCodes(const QuantizedOutput& o, int64_t row_count, int64_t row_length)
+  AnyQuantized() = default;
+  AnyQuantized(const QuantizedOutput& o, int64_t row_count, int64_t row_length)
       : q(o.q),
         q_scale(o.q_scale),
         scale_out(o.scale_out),
@@ -44,8 +44,8 @@ namespace row_quantizer {
 using namespace pestle::cuda;
 
 template <class Code>
-__device__ void any_bytes(const AnyCodes& p, int64_t row, int64_t first, int count, const float* v,
-                          float scale) {
+__device__ void any_bytes(const AnyQuantized& p, int64_t row, int64_t first, int count,
+                          const float* v, float scale) {
   char* q = p.q.row_at(row);
   const int64_t step = p.q.strides[p.q.rank - 1];
   for (int i = threadIdx.x; i < count; i += kAnyThreads) {
@@ -53,7 +53,7 @@ __device__ void any_bytes(const AnyCodes& p, int64_t row, int64_t first, int cou
   }
 }
 
-__device__ inline void any_blocks(const AnyCodes& p, int64_t row, int64_t first, int count,
+__device__ inline void any_blocks(const AnyQuantized& p, int64_t row, int64_t first, int count,
                                   const float* v) {
   const int block = p.block();
   const AnyScales scales{p.scale_out, p.columns / block, p.swizzled};
@@ -78,7 +78,7 @@ __device__ inline void any_blocks(const AnyCodes& p, int64_t row, int64_t first,
 }
 
 // Codes of elements [first, first + count) of a row, by all threads of the block.
-__device__ inline void put_any_codes(const AnyCodes& p, int64_t row, int64_t first, int count,
+__device__ inline void put_any_codes(const AnyQuantized& p, int64_t row, int64_t first, int count,
                                      const float* v, float scale) {
   switch (p.format) {
     case OutFormat::kNone: return;
@@ -90,7 +90,7 @@ __device__ inline void put_any_codes(const AnyCodes& p, int64_t row, int64_t fir
 }
 
 // Swizzled scales: the row's own padding, and rows past the last.
-__device__ inline void clear_any_padding(const AnyCodes& p, int64_t row) {
+__device__ inline void clear_any_padding(const AnyQuantized& p, int64_t row) {
   if (p.block() == 0 || !p.swizzled) return;
   const AnyTensor& t = p.scale_out;
   const int64_t blocks = p.columns / p.block();
@@ -104,7 +104,7 @@ __device__ inline void clear_any_padding(const AnyCodes& p, int64_t row) {
 // The scale of a row: the given one, or that of the largest, which is stored. piece(first) fills v
 // and says how many elements it has.
 template <class Piece>
-__device__ float any_row_scale(const AnyCodes& p, int64_t row, const float* v, Piece&& piece) {
+__device__ float any_row_scale(const AnyQuantized& p, int64_t row, const float* v, Piece&& piece) {
   if (p.format == OutFormat::kNone || p.block() != 0) return 0;
   if (p.q_scale.data != nullptr) {
     const bool one = p.format == OutFormat::kFp8Tensor;

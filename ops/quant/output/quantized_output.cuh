@@ -14,8 +14,8 @@
 #include "formats/nvfp4.h"
 #include "ops/quant/hadamard/hadamard.cuh"
 #include "ops/quant/output/quantized_output.h"
-#include "ops/quant/rowwise/product_codes.cuh"
-#include "ops/quant/rowwise/row_codes.cuh"
+#include "ops/quant/rowwise/quantize_by_reciprocal.cuh"
+#include "ops/quant/rowwise/quantize_unit.cuh"
 
 namespace pestle::ops {
 
@@ -91,35 +91,36 @@ namespace row_quantizer {
 using namespace pestle::cuda;
 
 // What a kernel is compiled for.
-struct NoCodes {
-  static constexpr bool kCodes = false, kBytes = false;
+struct PlainOutput {
+  static constexpr bool kQuantizes = false, kBytes = false;
 };
 template <class C>
-struct ByteCodes {
-  static constexpr bool kCodes = true, kBytes = true;
+struct ByteOutput {
+  static constexpr bool kQuantizes = true, kBytes = true;
   using Code = C;
 };
 // int8 after rotation: values are f32 by then.
-struct RotatedCodes {
-  static constexpr bool kCodes = true, kBytes = false;
+struct RotatedOutput {
+  static constexpr bool kQuantizes = true, kBytes = false;
 };
-struct Nvfp4Codes {
-  static constexpr bool kCodes = true, kBytes = false;
+struct Nvfp4Output {
+  static constexpr bool kQuantizes = true, kBytes = false;
   static constexpr int kRuns = 1;  // of 16 elements, of a block
 };
-struct Mxfp8Codes {
-  static constexpr bool kCodes = true, kBytes = false;
+struct Mxfp8Output {
+  static constexpr bool kQuantizes = true, kBytes = false;
   static constexpr int kRuns = 2;
 };
 
 // f(kind) for the codes that are wanted, which are some.
 template <class F>
-Status with_codes(const QuantizedOutput& o, const F& f) {
+Status with_quantized(const QuantizedOutput& o, const F& f) {
   switch (o.format) {
-    case OutFormat::kInt8Row: return o.hadamard > 0 ? f(RotatedCodes{}) : f(ByteCodes<Int8Code>{});
-    case OutFormat::kNvfp4: return f(Nvfp4Codes{});
-    case OutFormat::kMxfp8: return f(Mxfp8Codes{});
-    default: return f(ByteCodes<Fp8Code<formats::E4m3>>{});
+    case OutFormat::kInt8Row:
+      return o.hadamard > 0 ? f(RotatedOutput{}) : f(ByteOutput<Int8Code>{});
+    case OutFormat::kNvfp4: return f(Nvfp4Output{});
+    case OutFormat::kMxfp8: return f(Mxfp8Output{});
+    default: return f(ByteOutput<Fp8Code<formats::E4m3>>{});
   }
 }
 
@@ -218,8 +219,8 @@ __device__ inline uint2 short_byte_codes(const typename T::Raw& raw, const Divid
 
 // Codes of a byte; a scale that is computed is the row's: by a join of the largest, in the slot.
 template <class T, class Code, class At, int kSlots>
-__device__ inline void put_bytes(const RowQuantizer& o, const Team& team, const At& at,
-                                 TeamJoins<kSlots>& parts, int slot,
+__device__ inline void put_bytes(const RowQuantizer& o, const ThreadGroup& thread_group,
+                                 const At& at, ReductionSlots<kSlots>& parts, int slot,
                                  const typename T::Raw (&raw)[kCodeUnits]) {
   uint32_t largest = 0;
 #pragma unroll
@@ -231,11 +232,11 @@ __device__ inline void put_bytes(const RowQuantizer& o, const Team& team, const 
   }
   float scale;
   if (o.given != nullptr) {
-    scale = __ldg(o.given + (o.one_scale ? 0 : team.row));
+    scale = __ldg(o.given + (o.one_scale ? 0 : thread_group.row));
   } else {
-    largest = team.largest(parts, slot, largest);
+    largest = thread_group.largest(parts, slot, largest);
     scale = Code::scale(largest);
-    if (team.inside && team.leads()) o.scale_out[team.row] = scale;
+    if (thread_group.inside && thread_group.leads()) o.scale_out[thread_group.row] = scale;
   }
   const Divider by = Divider::by(scale);
   uint2 codes[kCodeUnits];
@@ -249,7 +250,7 @@ __device__ inline void put_bytes(const RowQuantizer& o, const Team& team, const 
 #pragma unroll
     for (int i = 0; i < kCodeUnits; ++i) codes[i] = short_byte_codes<T, Code, true>(raw[i], by);
   }
-  char* q = row_at(o.q, o.q_row_bytes, team.row);
+  char* q = row_at(o.q, o.q_row_bytes, thread_group.row);
   store_run(o, at, 0, q, codes[0], codes[1]);
   store_run(o, at, 1, q, codes[2], codes[3]);
 }
@@ -315,11 +316,11 @@ __device__ inline uint3 nvfp4_block(const typename T::Raw& low, const typename T
   }
 }
 template <class T, class At>
-__device__ inline void put_nvfp4(const RowQuantizer& o, const Team& team, const At& at,
-                                 const Nvfp4Scale& global,
+__device__ inline void put_nvfp4(const RowQuantizer& o, const ThreadGroup& thread_group,
+                                 const At& at, const Nvfp4Scale& global,
                                  const typename T::Raw (&raw)[kCodeUnits]) {
-  char* q = row_at(o.q, o.q_row_bytes, team.row);
-  uint8_t* scales = o.scale_row(team.row);
+  char* q = row_at(o.q, o.q_row_bytes, thread_group.row);
+  uint8_t* scales = o.scale_row(thread_group.row);
 #pragma unroll
   for (int run = 0; run < 2; ++run) {
     const auto &low = raw[2 * run], &high = raw[2 * run + 1];
@@ -362,10 +363,10 @@ struct Mxfp8Scale {
 };
 // Two neighbouring lanes hold a block.
 template <class T, class At>
-__device__ inline void put_mxfp8(const RowQuantizer& o, const Team& team, const At& at,
-                                 const typename T::Raw (&raw)[kCodeUnits]) {
-  char* q = row_at(o.q, o.q_row_bytes, team.row);
-  uint8_t* scales = o.scale_row(team.row);
+__device__ inline void put_mxfp8(const RowQuantizer& o, const ThreadGroup& thread_group,
+                                 const At& at, const typename T::Raw (&raw)[kCodeUnits]) {
+  char* q = row_at(o.q, o.q_row_bytes, thread_group.row);
+  uint8_t* scales = o.scale_row(thread_group.row);
 #pragma unroll
   for (int run = 0; run < 2; ++run) {
     const auto &low = raw[2 * run], &high = raw[2 * run + 1];
@@ -410,9 +411,9 @@ constexpr int rotation_bytes(int threads) { return threads / 32 * kRotateFloats 
 
 // int8 codes of rotated rows.
 template <class T, class At, int kSlots>
-__device__ inline void put_rotated(const RowQuantizer& o, const Team& team, const At& at,
-                                   TeamJoins<kSlots>& parts, int slot, char* shared,
-                                   const typename T::Raw (&raw)[kCodeUnits]) {
+__device__ inline void put_rotated(const RowQuantizer& o, const ThreadGroup& thread_group,
+                                   const At& at, ReductionSlots<kSlots>& parts, int slot,
+                                   char* shared, const typename T::Raw (&raw)[kCodeUnits]) {
   float v[2][kRun];
 #pragma unroll
   for (int i = 0; i < kCodeUnits; ++i) {
@@ -434,26 +435,27 @@ __device__ inline void put_rotated(const RowQuantizer& o, const Team& team, cons
     for (int j = 0; j < kUnit; ++j) w[j] = v[i / 2][i % 2 * kUnit + j];
     rotated[i] = F32::pack(w);
   }
-  put_bytes<F32, Int8Code>(o, team, at, parts, slot, rotated);
+  put_bytes<F32, Int8Code>(o, thread_group, at, parts, slot, rotated);
 }
 
-// Codes of a team's row, and its scales where those are computed.
+// Codes of a thread group's row, and its scales where those are computed.
 template <class T, class Kind, class At, int kSlots>
-__device__ inline void put_codes(const RowQuantizer& o, const Team& team, const At& at,
-                                 TeamJoins<kSlots>& parts, int slot, char* shared,
-                                 const Nvfp4Scale& global,
+__device__ inline void put_codes(const RowQuantizer& o, const ThreadGroup& thread_group,
+                                 const At& at, ReductionSlots<kSlots>& parts, int slot,
+                                 char* shared, const Nvfp4Scale& global,
                                  const typename T::Raw (&raw)[kCodeUnits]) {
   if constexpr (Kind::kBytes) {
-    put_bytes<T, typename Kind::Code>(o, team, at, parts, slot, raw);
-  } else if constexpr (std::is_same_v<Kind, RotatedCodes>) {
-    put_rotated<T>(o, team, at, parts, slot, shared, raw);
+    put_bytes<T, typename Kind::Code>(o, thread_group, at, parts, slot, raw);
+  } else if constexpr (std::is_same_v<Kind, RotatedOutput>) {
+    put_rotated<T>(o, thread_group, at, parts, slot, shared, raw);
   } else {
-    if constexpr (std::is_same_v<Kind, Nvfp4Codes>) {
-      put_nvfp4<T>(o, team, at, global, raw);
+    if constexpr (std::is_same_v<Kind, Nvfp4Output>) {
+      put_nvfp4<T>(o, thread_group, at, global, raw);
     } else {
-      put_mxfp8<T>(o, team, at, raw);
+      put_mxfp8<T>(o, thread_group, at, raw);
     }
-    if (team.inside) o.clear_padding(team.row, team.rows, team.first, team.step);
+    if (thread_group.inside)
+      o.clear_padding(thread_group.row, thread_group.rows, thread_group.first, thread_group.step);
   }
 }
 

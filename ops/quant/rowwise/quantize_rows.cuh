@@ -6,10 +6,9 @@
 //          any     a thread block 1024 columns of a row, in shared memory; one pass for the amax of
 //                  every scale, one for the codes; any strides; rotates first if asked
 // Traffic  x once and q once; x twice for `any` and for a computed scale of the whole tensor.
-// Measured 32768 x 16384 bf16 on an H200: 4.37-4.39 TB/s row-wise and with the scale
-// given, 4.36-4.44 with
-//          one computed scale (two reads counted); all above the copy's rate. int8 rotated by
-//          `any`: 0.135 TB/s.
+// Measured 32768 x 16384 bf16 on an H200: 4.37-4.39 TB/s row-wise and with the scale given,
+//          4.36-4.44 with one computed scale (two reads counted); all above the copy's rate. int8
+//          rotated by `any`: 0.135 TB/s.
 #pragma once
 
 #include "backends/cuda/device/row/tiles.h"
@@ -18,7 +17,7 @@
 #include "backends/cuda/host/tensor_amax.h"
 #include "backends/cuda/host/whole_amax.h"
 #include "ops/quant/hadamard/hadamard.cuh"
-#include "ops/quant/rowwise/row_codes.cuh"
+#include "ops/quant/rowwise/quantize_unit.cuh"
 
 namespace pestle::ops {
 
@@ -235,8 +234,8 @@ struct AnyMatrix {
   }
 };
 
-// kCodes false: adds every element's magnitude to its scale's amax. Else codes, and scales.
-template <class Code, bool kCodes>
+// kEncodes false: adds every element's magnitude to its scale's amax. Else codes, and scales.
+template <class Code, bool kEncodes>
 __global__ void __launch_bounds__(kAnyThreads) quantize_any(AnyMatrix m) {
   __shared__ float v[kAnyColumns];
   const int64_t pieces = (m.columns + kAnyColumns - 1) / kAnyColumns;
@@ -245,7 +244,7 @@ __global__ void __launch_bounds__(kAnyThreads) quantize_any(AnyMatrix m) {
   const int count = static_cast<int>(min(static_cast<int64_t>(kAnyColumns), m.columns - first));
   for (int i = threadIdx.x; i < count; i += kAnyThreads) v[i] = m.x.load(m.x.at(row, first + i));
   if (m.hadamard > 0) rotate_shared(v, count, m.hadamard);
-  if (!kCodes && m.map.column(first) == m.map.column(first + count - 1)) {
+  if (!kEncodes && m.map.column(first) == m.map.column(first + count - 1)) {
     // One scale for all of them: one addition to memory.
     uint32_t largest = 0;
     for (int i = threadIdx.x; i < count; i += kAnyThreads) {
@@ -258,7 +257,7 @@ __global__ void __launch_bounds__(kAnyThreads) quantize_any(AnyMatrix m) {
   for (int i = threadIdx.x; i < count; i += kAnyThreads) {
     const int64_t column = first + i;
     const int64_t index = m.map.index(row, column);
-    if constexpr (!kCodes) {
+    if constexpr (!kEncodes) {
       atomicMax(m.amax + index, formats::abs_bits(v[i]));
       continue;
     }
@@ -295,7 +294,8 @@ struct QuantizeRows {
   int hadamard;
   RandomRounding rounding;
   const char* x_name = "x";
-  const TensorView* q_t = nullptr;  // the codes transposed (ops/quant/rowwise/transposed_codes.cuh)
+  const TensorView* q_t =
+      nullptr;  // the codes transposed (ops/quant/rowwise/quantize_transposed.cuh)
 };
 
 // What the kernels take; amax: of the whole tensor, found before, or null.

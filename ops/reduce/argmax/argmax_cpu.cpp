@@ -1,14 +1,14 @@
-// argmax on the CPU: ops/reduce/arg_extreme.cpp.
+// argmax on the CPU: ops/reduce/arg_reduce.cpp.
 #include "ops/reduce/argmax/argmax_spec.h"
 
 namespace pestle::ops::argmax {
 namespace {
 
-Status run(const Call& call) { return cpu_arg_extreme(call, 1); }
+Status run(const Call& call) { return cpu_arg_reduce(call, 1); }
 
 constexpr Impl kImpls[] = {
     {.id = "cpu/argmax_rows",
-     .refuses = refuse_cpu_arg_extreme,
+     .refuses = refuse_cpu_arg_reduce,
      .run = run,
      .workspace = "16 * (numel(x) / 65536 + numel(out))"},
 };

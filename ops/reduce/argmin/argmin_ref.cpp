@@ -4,7 +4,7 @@
 namespace pestle::ops::argmin {
 namespace {
 
-Status run(const Call& call) { return reference_arg_extreme(call, -1); }
+Status run(const Call& call) { return reference_arg_reduce(call, -1); }
 
 }  // namespace
 

@@ -1,7 +1,7 @@
 // argmin: the contract.
 #pragma once
 
-#include "ops/reduce/arg_extreme.h"
+#include "ops/reduce/arg_reduce.h"
 
 namespace pestle::ops::argmin {
 
@@ -11,8 +11,8 @@ inline constexpr Arg args[] = {
         "out", "i64", "reduced(*M, dims, keepdim)",
         "place of the smallest among the reduced elements, in row-major order; the first of equal "
         "ones; -1 of none"),
-    kArgExtremeDims,
-    kArgExtremeKeepdim,
+    kArgReduceDims,
+    kArgReduceKeepdim,
 };
 
 inline constexpr OpSpec spec{
@@ -20,7 +20,7 @@ inline constexpr OpSpec spec{
     .doc = "Place of the smallest element over any set of dimensions.",
     .source = "ops/reduce/argmin/argmin.md",
     .args = args,
-    .cases = kArgExtremeCases,
+    .cases = kArgReduceCases,
     .flops = "numel(x)",
     .backward = {.why_not = "a place is a whole number: it has no gradient"},
 };

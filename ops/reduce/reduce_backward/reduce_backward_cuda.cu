@@ -104,9 +104,9 @@ __global__ void __launch_bounds__(kReduceThreads) apply(const __grid_constant__ 
 
 // ---- dense tensors ----
 
-enum Way { kOfSet, kQuotient, kExponential, kLearnt };
+enum GradientKind { kOfSet, kQuotient, kExponential, kLearnt };
 
-Way way_of(int64_t op) {
+GradientKind kind_of(int64_t op) {
   if (needs_facts(op)) return kLearnt;
   return op == kNorm ? kQuotient : op == kLogsumexp ? kExponential : kOfSet;
 }
@@ -211,16 +211,16 @@ __device__ inline float gradient_of_set(int op, float g, int64_t count) {
 }
 
 // x becomes d_x.
-template <int kWay>
+template <int kKind>
 __device__ inline void gradients_of_unit(const UnitJob& job, int64_t set, float (&x)[kUnit]) {
   float g[kUnit];
   load_of_sets(job.d_out, job.g_dtype, set, job.reduced, g);
-  if constexpr (kWay == kOfSet) {
+  if constexpr (kKind == kOfSet) {
     x[0] = gradient_of_set(job.op, g[0], job.count);
     for (int i = 1; i < kUnit; ++i) {
       x[i] = job.reduced ? x[0] : gradient_of_set(job.op, g[i], job.count);
     }
-  } else if constexpr (kWay == kLearnt) {
+  } else if constexpr (kKind == kLearnt) {
     Facts facts = job.facts[set];
     for (int i = 0; i < kUnit; ++i) {
       if (!job.reduced) facts = job.facts[set + i];
@@ -229,7 +229,7 @@ __device__ inline void gradients_of_unit(const UnitJob& job, int64_t set, float 
   } else {
     float y[kUnit];
     load_of_sets(job.y, job.y_dtype, set, job.reduced, y);
-    if constexpr (kWay == kExponential) {
+    if constexpr (kKind == kExponential) {
       for (int i = 0; i < kUnit; ++i) x[i] = g[i] * expf(x[i] - y[i]);
     } else {
       double by = double{g[0]} / double{y[0]};
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(kReduceThreads)
 
 // The same where x is needed, too: its pieces are on their way before the row's numbers are asked
 // for, once a block.
-template <class T, int kWay>
+template <class T, int kKind>
 __global__ void __launch_bounds__(kReduceThreads)
     follow_rows(const __grid_constant__ UnitJob job, FastDivisor pieces) {
   constexpr int kCount = 16 / T::kBytes;
@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(kReduceThreads)
   float g[kUnit], y[kUnit];
   load_of_sets(job.d_out, job.g_dtype, set, true, g);
   load_of_sets(job.y, job.y_dtype, set, true, y);
-  const double by = kWay == kQuotient ? double{g[0]} / double{y[0]} : 0;
+  const double by = kKind == kQuotient ? double{g[0]} / double{y[0]} : 0;
 #pragma unroll
   for (int i = 0; i < kFilled; ++i) {
     if (i * kReduceThreads >= left) break;
@@ -318,7 +318,7 @@ __global__ void __launch_bounds__(kReduceThreads)
     values_of<T>(raw[i], v);
 #pragma unroll
     for (float& x : v) {
-      if constexpr (kWay == kQuotient)
+      if constexpr (kKind == kQuotient)
         x = y[0] == 0 ? 0 : static_cast<float>(double{x} * by);
       else
         x = g[0] * exp_of(x - y[0]);
@@ -327,12 +327,12 @@ __global__ void __launch_bounds__(kReduceThreads)
   }
 }
 
-template <class T, int kWay>
+template <class T, int kKind>
 __global__ void __launch_bounds__(kReduceThreads) units(const __grid_constant__ UnitJob job) {
   constexpr int kBytes = kUnit * T::kBytes;
   const uint32_t first = blockIdx.x * (kBatch * kReduceThreads) + threadIdx.x;
   typename T::Raw raw[kBatch];
-  if constexpr (kWay != kOfSet) {
+  if constexpr (kKind != kOfSet) {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const uint32_t unit = min(first + i * kReduceThreads, job.units - 1);
@@ -344,35 +344,35 @@ __global__ void __launch_bounds__(kReduceThreads) units(const __grid_constant__ 
     const uint32_t unit = first + i * kReduceThreads;
     if (unit >= job.units) return;
     float v[kUnit];
-    if constexpr (kWay != kOfSet) T::to_f32(raw[i], v);
-    gradients_of_unit<kWay>(job, job.set_of(unit), v);
+    if constexpr (kKind != kOfSet) T::to_f32(raw[i], v);
+    gradients_of_unit<kKind>(job, job.set_of(unit), v);
     T::store(job.d_x + int64_t{unit} * kBytes, v);
   }
 }
 
-template <class T, int kWay>
+template <class T, int kKind>
 Status launch_units(const Call& call, const char* name, const UnitJob& job) {
   const int64_t blocks = ceil_div(job.units, kBatch * kReduceThreads);
-  return launch(call, name, {blocks, kReduceThreads}, units<T, kWay>, job);
+  return launch(call, name, {blocks, kReduceThreads}, units<T, kKind>, job);
 }
 
 template <class T>
 Status start_units(const Call& call, const UnitJob& job) {
   const char* name = "reduce_backward";
   const uint32_t row_units = job.row_units.divisor;
-  const int way = way_of(job.op);
-  if (way != kLearnt && job.reduced && row_units >= kReduceThreads) {
+  const int kind = kind_of(job.op);
+  if (kind != kLearnt && job.reduced && row_units >= kReduceThreads) {
     const int64_t pieces =
         ceil_div(int64_t{row_units} * (kUnit * T::kBytes / 16), kFilled * kReduceThreads);
     const auto start = [&](auto* kernel) {
       return launch(call, name, {job.units / row_units * pieces, kReduceThreads}, kernel, job,
                     FastDivisor(static_cast<uint32_t>(pieces)));
     };
-    if (way == kOfSet) return start(fill_rows<T>);
-    return way == kQuotient ? start(follow_rows<T, kQuotient>)
-                            : start(follow_rows<T, kExponential>);
+    if (kind == kOfSet) return start(fill_rows<T>);
+    return kind == kQuotient ? start(follow_rows<T, kQuotient>)
+                             : start(follow_rows<T, kExponential>);
   }
-  switch (way) {
+  switch (kind) {
     case kOfSet: return launch_units<T, kOfSet>(call, name, job);
     case kQuotient: return launch_units<T, kQuotient>(call, name, job);
     case kExponential: return launch_units<T, kExponential>(call, name, job);

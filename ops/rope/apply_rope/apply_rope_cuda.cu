@@ -1,6 +1,6 @@
 // apply_rope on CUDA: ops/rope/rope_heads.cuh without a norm.
 // Measured [1,24,4608,128], [1,24,32760,128], [1,12,32760,128] bf16 on an H200: 17.8, 112.5, 62.2
-// us, 101, 100, 100 % of the copy; the last with cos and sin, split: 59.3 us, 98 %.
+//          us, 101, 100, 100 % of the copy; the last with cos and sin, split: 59.3 us, 98 %.
 #include "ops/rope/apply_rope/apply_rope_spec.h"
 #include "ops/rope/rope_heads.cuh"
 

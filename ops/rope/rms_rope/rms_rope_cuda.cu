@@ -1,6 +1,7 @@
 // rms_rope on CUDA: ops/rope/rope_heads.cuh with a norm.
 // Measured bf16 on an H200, share of the copy: [1,24,4608,128] 21.1 us, 89 %; [1,24,32760,128]
-// 115.3 us, 97 %; [1,12,32760,128] 64.4 us, 96 %; the last with cos and sin, split: 60.9 us, 95 %.
+//          115.3 us, 97 %; [1,12,32760,128] 64.4 us, 96 %; the last with cos and sin, split: 60.9
+//          us, 95 %.
 #include "ops/rope/rms_rope/rms_rope_spec.h"
 #include "ops/rope/rope_heads.cuh"
 

@@ -1,12 +1,9 @@
 // cross_entropy on CUDA; the kernels are ops/softmax/softmax_rows.cuh's.
 // Map      a block a row, which threads read through rings of 8 pieces of 16 bytes in shared
-// memory;
-//          straight from memory where 16-bit rows are many (loss_rows.cuh); a cluster a row where
-//          rows are few. One thread finishes the row. _any: elements one by
-//          one, any strides.
+//          memory; straight from memory where 16-bit rows are many (loss_rows.cuh); a cluster a row
+//          where rows are few. One thread finishes the row. _any: elements one by one, any strides.
 // Traffic  logits once, whatever their number (again where a row holds NaN or infinities); one
-// logit
-//          of each row again, from the cache.
+//          logit of each row again, from the cache.
 // Numerics f32; lse = largest + log(sum of e^(logit - largest)), sums as trees in a fixed order;
 //          the loss from differences to the largest, so that it does not depend on an offset.
 // Measured H200, share of a copy: bf16 [8192, 128256] 94 %, [16384, 32000] 89 %; f32 98 %.

@@ -1,9 +1,8 @@
 // log_softmax on CUDA; the kernels are ops/softmax/softmax_rows.cuh's.
 // Map      cuda/log_softmax: without mask and scale a row of up to 2 MiB to lanes of a warp, a
-// block
-//          or a cluster of 2 to 16, in registers; else to the shared memory of a block or of a
-//          cluster; else read twice. _teams: as softmax's.
-//          _any: elements one by one, any strides; rows side by side go a thread a row.
+//          block or a cluster of 2 to 16, in registers; else to the shared memory of a block or of
+//          a cluster; else read twice. _teams: as softmax's. _any: elements one by one, any
+//          strides; rows side by side go a thread a row.
 // Traffic  x and out once; x twice beyond what 16 blocks hold (1.8M elements; f32: 900k; without
 //          clusters a block's shared memory) and in _any.
 // Numerics f32: t = fma(x, scale, mask); e^y as ex2.approx(y * log2 e), 2 ulp; sums as trees, the
@@ -31,10 +30,10 @@ Status start(const Call& call, bool any) {
 Status run(const Call& call) { return start(call, false); }
 Status run_any(const Call& call) { return start(call, true); }
 
-Status run_teams(const Call& call) {
+Status run_cooperative(const Call& call) {
   SoftmaxJob job =
       softmax_job(call.tensor(kX), TensorView(), call.tensor(kOut), call.integer(kDim), 1);
-  return run_softmax_teams<SoftmaxKind::kLogSoftmax>(call, "log_softmax_teams", job);
+  return run_softmax_cooperative<SoftmaxKind::kLogSoftmax>(call, "log_softmax_teams", job);
 }
 
 std::string refuses(const Call& call, const Machine&) {
@@ -44,19 +43,19 @@ std::string refuses(const Call& call, const Machine&) {
   return call.has(kMask) ? refuse_mask(call.tensor(kMask), call.tensor(kX), dim) : "";
 }
 
-std::string refuses_teams(const Call& call, const Machine& machine) {
+std::string refuses_cooperative(const Call& call, const Machine& machine) {
   if (std::string why = refuses(call, machine); !why.empty()) return why;
   if (call.has(kMask) || call.number(kScale) != 1) return "there is a mask or a scale";
-  return refuse_teams(call.tensor(kX), call.integer(kDim), 2 << 20, 128 << 10, machine);
+  return refuse_cooperative(call.tensor(kX), call.integer(kDim), 2 << 20, 128 << 10, machine);
 }
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/log_softmax_teams",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = refuses_teams,
-     .run = run_teams,
-     .workspace = kTeamWorkspace},
+     .refuses = refuses_cooperative,
+     .run = run_cooperative,
+     .workspace = kCooperativeWorkspace},
     {.id = "cuda/log_softmax",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

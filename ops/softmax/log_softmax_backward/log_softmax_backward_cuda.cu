@@ -1,12 +1,11 @@
 // log_softmax_backward on CUDA; the kernels are ops/softmax/softmax_backward_rows.cuh's.
 // Map      as log_softmax's: a row in the registers of lanes, a block or a cluster, 32 elements of
-// both
-//          inputs a thread; longer rows are read twice, and so is everything in _any.
-// Traffic  d_out, out and d_x once; the inputs twice where no team holds a row.
+//          both inputs a thread; longer rows are read twice, and so is everything in _any.
+// Traffic  d_out, out and d_x once; the inputs twice where no group of CTAs holds a row.
 // Numerics f32, sums as trees of fused multiply-adds, the same order in every run.
 // Measured H200, bf16 [32768, 4096]: 186 us, 109 % of a copy.
 #include "ops/softmax/log_softmax_backward/log_softmax_backward_spec.h"
-#include "ops/softmax/softmax_backward_teams.cuh"
+#include "ops/softmax/softmax_backward_cooperative.cuh"
 
 namespace pestle::ops::log_softmax_backward {
 namespace {
@@ -36,26 +35,26 @@ std::string refuses(const Call& call, const Machine&) {
   return {};
 }
 
-Status run_teams(const Call& call) {
+Status run_cooperative(const Call& call) {
   SoftmaxBackwardJob job =
       softmax_backward_job(call.tensor(kGrad), call.tensor(kOut), call.tensor(kDx),
                            call.integer(kDim), call.number(kScale));
-  return run_softmax_backward_teams<SoftmaxKind::kLogSoftmax>(call, "log_softmax_backward_teams",
-                                                              job);
+  return run_softmax_backward_cooperative<SoftmaxKind::kLogSoftmax>(
+      call, "log_softmax_backward_teams", job);
 }
 
-std::string refuses_teams(const Call& call, const Machine& machine) {
+std::string refuses_cooperative(const Call& call, const Machine& machine) {
   if (std::string why = refuses(call, machine); !why.empty()) return why;
-  return refuse_teams(call.tensor(kOut), call.integer(kDim), 1 << 20, 64 << 10, machine);
+  return refuse_cooperative(call.tensor(kOut), call.integer(kDim), 1 << 20, 64 << 10, machine);
 }
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/log_softmax_backward_teams",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = refuses_teams,
-     .run = run_teams,
-     .workspace = kTeamBackwardWorkspace},
+     .refuses = refuses_cooperative,
+     .run = run_cooperative,
+     .workspace = kCooperativeBackwardWorkspace},
     {.id = "cuda/log_softmax_backward",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

@@ -31,10 +31,10 @@ Status start(const Call& call, bool any) {
 Status run(const Call& call) { return start(call, false); }
 Status run_any(const Call& call) { return start(call, true); }
 
-Status run_teams(const Call& call) {
+Status run_cooperative(const Call& call) {
   SoftmaxJob job =
       softmax_job(call.tensor(kX), TensorView(), call.tensor(kOut), call.integer(kDim), 1);
-  return run_softmax_teams<SoftmaxKind::kSoftmax>(call, "softmax_teams", job);
+  return run_softmax_cooperative<SoftmaxKind::kSoftmax>(call, "softmax_teams", job);
 }
 
 std::string refuses(const Call& call, const Machine&) {
@@ -44,19 +44,19 @@ std::string refuses(const Call& call, const Machine&) {
   return call.has(kMask) ? refuse_mask(call.tensor(kMask), call.tensor(kX), dim) : "";
 }
 
-std::string refuses_teams(const Call& call, const Machine& machine) {
+std::string refuses_cooperative(const Call& call, const Machine& machine) {
   if (std::string why = refuses(call, machine); !why.empty()) return why;
   if (call.has(kMask) || call.number(kScale) != 1) return "there is a mask or a scale";
-  return refuse_teams(call.tensor(kX), call.integer(kDim), 2 << 20, 128 << 10, machine);
+  return refuse_cooperative(call.tensor(kX), call.integer(kDim), 2 << 20, 128 << 10, machine);
 }
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/softmax_teams",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = refuses_teams,
-     .run = run_teams,
-     .workspace = kTeamWorkspace},
+     .refuses = refuses_cooperative,
+     .run = run_cooperative,
+     .workspace = kCooperativeWorkspace},
     {.id = "cuda/softmax",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

@@ -3,12 +3,12 @@
 //          bytes of both inputs a thread; longer ones by clusters that stay, the next rows in
 //          shared memory; _teams: longer ones, to blocks that all run at once. Rows beyond those
 //          are read twice, and so is everything in _any.
-// Traffic  d_out, out and d_x once; the inputs twice where no team holds a row.
+// Traffic  d_out, out and d_x once; the inputs twice where no group of CTAs holds a row.
 // Numerics f32, sums as trees of fused multiply-adds, the same order in every run.
 // Measured H200, share of the tuned copy: bf16 1k to 64k 100 %, 256k 95 %; f32 1k to 64k 100 %,
 //          256k 94 %.
 #include "ops/softmax/softmax_backward/softmax_backward_spec.h"
-#include "ops/softmax/softmax_backward_teams.cuh"
+#include "ops/softmax/softmax_backward_cooperative.cuh"
 
 namespace pestle::ops::softmax_backward {
 namespace {
@@ -38,25 +38,26 @@ std::string refuses(const Call& call, const Machine&) {
   return {};
 }
 
-Status run_teams(const Call& call) {
+Status run_cooperative(const Call& call) {
   SoftmaxBackwardJob job =
       softmax_backward_job(call.tensor(kGrad), call.tensor(kOut), call.tensor(kDx),
                            call.integer(kDim), call.number(kScale));
-  return run_softmax_backward_teams<SoftmaxKind::kSoftmax>(call, "softmax_backward_teams", job);
+  return run_softmax_backward_cooperative<SoftmaxKind::kSoftmax>(call, "softmax_backward_teams",
+                                                                 job);
 }
 
-std::string refuses_teams(const Call& call, const Machine& machine) {
+std::string refuses_cooperative(const Call& call, const Machine& machine) {
   if (std::string why = refuses(call, machine); !why.empty()) return why;
-  return refuse_teams(call.tensor(kOut), call.integer(kDim), 1 << 20, 64 << 10, machine);
+  return refuse_cooperative(call.tensor(kOut), call.integer(kDim), 1 << 20, 64 << 10, machine);
 }
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/softmax_backward_teams",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = refuses_teams,
-     .run = run_teams,
-     .workspace = kTeamBackwardWorkspace},
+     .refuses = refuses_cooperative,
+     .run = run_cooperative,
+     .workspace = kCooperativeBackwardWorkspace},
     {.id = "cuda/softmax_backward",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

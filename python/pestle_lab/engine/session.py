@@ -32,6 +32,19 @@ class WorkerError(Exception):
         self.status, self.log = status, log
 
 
+def child_environment(kernel: Kernel, device: str) -> dict[str, str]:
+    """Of a process that runs a kernel: it finds this very package."""
+    environment = dict(os.environ)
+    environment.setdefault("PYTHONUNBUFFERED", "1")
+    if kernel.language == "triton" and device == "cpu":
+        environment["TRITON_INTERPRET"] = "1"
+    packages = str(Path(__file__).resolve().parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join(
+        p for p in (packages, environment.get("PYTHONPATH")) if p
+    )
+    return environment
+
+
 class Session:
     """One kernel in one process; a context manager, so that no process is left behind."""
 
@@ -54,14 +67,7 @@ class Session:
         self.log_path = Path(self.folder.name) / "log.txt"
         to_child, from_parent = os.pipe()
         to_parent, from_child = os.pipe()
-        environment = dict(os.environ)
-        environment.setdefault("PYTHONUNBUFFERED", "1")
-        if self.kernel.language == "triton" and self.device == "cpu":
-            environment["TRITON_INTERPRET"] = "1"
-        packages = str(Path(__file__).resolve().parents[2])
-        environment["PYTHONPATH"] = os.pathsep.join(
-            p for p in (packages, environment.get("PYTHONPATH")) if p
-        )
+        environment = child_environment(self.kernel, self.device)
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "pestle_lab.worker", str(to_child), str(from_child)],

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..errors import USAGE, LabError
+from ..options import console, out
 from . import jobs, target
 
 COMMANDS = {"list", "env", "sol", "build", "check", "bench", "compare", "report", "history", "new",
@@ -56,8 +57,6 @@ def run(
     jobs_: Annotated[bool, typer.Option("--jobs", help="List the jobs there.")] = False,
 ):
     """Any command on another machine: pestle-lab run --on ssh://me@host:22 check mine.py"""
-    from ..app import console, out
-
     where, words = target.parse(on), list(words or [])
     asked = [attach is not None, cancel is not None, jobs_, bool(words)]
     if sum(asked) != 1:

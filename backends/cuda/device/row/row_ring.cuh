@@ -1,14 +1,15 @@
-// Rows of a team that walks over several: each thread asks for parts of coming rows by asynchronous
-// copies to shared memory while the team works on the present one, so that loads are under way
-// whatever a row waits for. A thread's part of a row is `kElements` neighbours (a granule), then as
-// many `step` granules further, 32 elements in all. Lanes ask for neighbouring pieces of 16 bytes
-// and read those of their own granules, so granules of 32 and 64 bytes cost no half-used sectors.
+// Rows of a thread group that walks over several: each thread asks for parts of coming rows by
+// asynchronous copies to shared memory while the thread group works on the present one, so that
+// loads are under way whatever a row waits for. A thread's part of a row is `kElements` neighbours
+// (a granule), then as many `step` granules further, 32 elements in all. Lanes ask for neighbouring
+// pieces of 16 bytes and read those of their own granules, so granules of 32 and 64 bytes cost no
+// half-used sectors.
 #pragma once
 
 #include <type_traits>
 
 #include "backends/cuda/device/ptx/async_copy.cuh"
-#include "backends/cuda/device/row/row_team.cuh"
+#include "backends/cuda/device/row/thread_group.cuh"
 #include "backends/cuda/host/device.h"
 
 namespace pestle::cuda {
@@ -30,11 +31,12 @@ struct RowMap {
   static constexpr int kChunks = kRowElements / kChunk;
 };
 
-// A team's shape for rows of `columns` elements, a multiple of 8.
+// A thread group's shape for rows of `columns` elements, a multiple of 8.
 template <class Map>
-TeamShape team_over(int64_t rows, int64_t columns, int most_blocks, int most_threads) {
+ThreadGroupShape group_over(int64_t rows, int64_t columns, int most_blocks, int most_threads) {
   const int64_t granules = (columns + Map::kElements - 1) / Map::kElements;
-  TeamShape s = TeamShape::over(rows, granules, most_blocks, Map::kGranules, most_threads);
+  ThreadGroupShape s =
+      ThreadGroupShape::over(rows, granules, most_blocks, Map::kGranules, most_threads);
   s.whole = s.whole && columns % Map::kElements == 0;
   return s;
 }
@@ -94,13 +96,13 @@ struct RowElements {
   static constexpr int kEach = Map::kElements / Map::kChunk;
   int places[Map::kGranules];  // first elements, of the last granule's for those past the end
   uint32_t exists = 0;         // a bit a chunk
-  uint32_t stored = 0;         // the same, where the team has a row
+  uint32_t stored = 0;         // the same, where the thread group has a row
   bool whole;
 
-  __device__ RowElements(const Team& team, int columns) : whole(team.whole) {
+  __device__ RowElements(const ThreadGroup& thread_group, int columns) : whole(thread_group.whole) {
 #pragma unroll
     for (int g = 0; g < Map::kGranules; ++g) {
-      const int place = (team.first + g * team.step) * Map::kElements;
+      const int place = (thread_group.first + g * thread_group.step) * Map::kElements;
       for (int c = 0; c < kEach; ++c) {
         exists |= static_cast<uint32_t>(place + c * Map::kChunk < columns) << (g * kEach + c);
       }
@@ -108,7 +110,9 @@ struct RowElements {
     }
   }
   // Before a row.
-  __device__ void begin_row(const Team& team) { stored = team.inside ? exists : 0; }
+  __device__ void begin_row(const ThreadGroup& thread_group) {
+    stored = thread_group.inside ? exists : 0;
+  }
   // First element of a chunk that exists, or whose granule does.
   __device__ int element(int chunk) const {
     return places[chunk / kEach] + chunk % kEach * Map::kChunk;
@@ -149,14 +153,14 @@ struct RowRing {
   int piece;                   // of the row: the first that this lane asks for
   int lanes, step, pieces;
 
-  __device__ RowRing(const Team& team, int columns, const void* shared, int stages)
-      : lanes(min(team.lanes, 32)),
-        step(team.step * Map::kPieces),
+  __device__ RowRing(const ThreadGroup& thread_group, int columns, const void* shared, int stages)
+      : lanes(min(thread_group.lanes, 32)),
+        step(thread_group.step * Map::kPieces),
         pieces(columns / Map::kPieceElements) {
     constexpr int kP = Map::kPieces;
     const int lane = threadIdx.x % 32 % lanes;
     const int group = static_cast<int>(threadIdx.x % 32) - lane;
-    piece = (team.first - lane) * kP + lane;
+    piece = (thread_group.first - lane) * kP + lane;
     const auto warp = static_cast<uint32_t>(__cvta_generic_to_shared(shared)) +
                       threadIdx.x / 32 * (stages * kStride);
 #pragma unroll

@@ -7,7 +7,7 @@
 
 #include "backends/cuda/device/ptx/async_copy.cuh"
 #include "backends/cuda/device/row/row_ring.cuh"
-#include "backends/cuda/device/row/row_team.cuh"
+#include "backends/cuda/device/row/thread_group.cuh"
 
 namespace pestle::cuda {
 
@@ -19,10 +19,10 @@ inline constexpr int64_t kStagedPart = 65536;  // bytes of shared memory for a b
 inline constexpr int64_t kWarpRow = 4096, kLongWarpRow = 12288;
 
 struct StagedShape {
-  TeamShape team;    // its units are granules
-  int steps = 0;     // granules of a thread, at most
-  int waits = 1;     // groups of steps, each waited for
-  int together = 1;  // steps of a group
+  ThreadGroupShape thread_group;  // its units are granules
+  int steps = 0;                  // granules of a thread, at most
+  int waits = 1;                  // groups of steps, each waited for
+  int together = 1;               // steps of a group
   int step_shift = 0;
   int cluster_shift = 0;
 
@@ -34,14 +34,14 @@ struct StagedShape {
 #endif
       int
       granules_bytes(int granule_bytes) const {
-    return steps * team.threads * granule_bytes;
+    return steps * thread_group.threads * granule_bytes;
   }
   // kept_bytes: of a granule, that are kept beside it. warp_row: bytes of the longest row of a
   // warp.
   static StagedShape over(int64_t rows, int64_t granules, int granule_bytes, int kept_bytes,
                           int most_blocks, int64_t warp_row) {
     StagedShape s;
-    TeamShape& t = s.team;
+    ThreadGroupShape& t = s.thread_group;
     const int64_t bytes = granules * granule_bytes;
     t.rows = rows;
     t.units = static_cast<int>(granules);
@@ -89,8 +89,8 @@ struct StagedRow {
   int steps;     // that this warp has
   uint32_t own;  // the lane's first piece in shared memory; its others by exclusive or
 
-  __device__ StagedRow(const StagedShape& s, const Team& team, uint32_t shared)
-      : granules(s.team.units), first(team.first), shift(s.step_shift) {
+  __device__ StagedRow(const StagedShape& s, const ThreadGroup& thread_group, uint32_t shared)
+      : granules(s.thread_group.units), first(thread_group.first), shift(s.step_shift) {
     const int lane = threadIdx.x % 32;
     steps = max((granules - (first - lane) + (1 << shift) - 1) >> shift, 0);
     // Lanes that read neighbouring granules would meet in the same banks.

@@ -19,7 +19,7 @@
 #include "formats/nvfp4.h"
 #include "ops/quant/block/quantize_nvfp4/quantize_nvfp4_block.h"
 #include "ops/quant/block/quantize_nvfp4/quantize_nvfp4_spec.h"
-#include "ops/quant/rowwise/product_codes.cuh"
+#include "ops/quant/rowwise/quantize_by_reciprocal.cuh"
 
 namespace pestle::ops::quantize_nvfp4 {
 namespace {

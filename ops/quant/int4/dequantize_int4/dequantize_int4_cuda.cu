@@ -53,10 +53,10 @@ struct Int4Format {
     nibble_numbers(asymmetric ? word : word ^ 0x88888888u, c.minus, v);
     for (int i = 0; i < kUnit; ++i) v[i] *= c.scale;
   }
-  // By products: dequantize_products.cuh.
+  // By products: dequantize_mma.cuh.
   struct BlockAhead {};
   bool one_scale = false;  // a row
-  bool by_products() const { return one_scale && !asymmetric; }
+  bool by_mma() const { return one_scale && !asymmetric; }
   __device__ float row_factor(int64_t row) const {
     return __ldg(reinterpret_cast<const float*>(scale.data + row * scale.strides[0]));
   }

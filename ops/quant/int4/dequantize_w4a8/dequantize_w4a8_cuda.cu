@@ -101,11 +101,11 @@ struct W4a8Format {
       for (int i = 0; i < kUnit; ++i) v[i] = decode(v[i], c);
     }
   }
-  // By products: dequantize_products.cuh.
+  // By products: dequantize_mma.cuh.
   struct BlockAhead {
     uint8_t scale_rel;
   };
-  bool by_products() const { return true; }
+  bool by_mma() const { return true; }
   __device__ float row_factor(int64_t row) const {
     return __ldg(
         reinterpret_cast<const float*>(scale_channel.data + row * scale_channel.strides[0]));

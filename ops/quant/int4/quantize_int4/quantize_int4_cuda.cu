@@ -21,8 +21,8 @@
 #include "backends/cuda/host/shared_memory.h"
 #include "backends/cuda/host/tensor_amax.h"
 #include "ops/quant/hadamard/hadamard.cuh"
-#include "ops/quant/int4/quantize_int4/quantize_int4_codes.cuh"
 #include "ops/quant/int4/quantize_int4/quantize_int4_spec.h"
+#include "ops/quant/int4/quantize_int4/quantize_int4_unit.cuh"
 
 namespace pestle::ops::quantize_int4 {
 namespace {
@@ -394,8 +394,8 @@ struct AnyJob {
   }
 };
 
-// kCodes false: adds every element to its group's ends. Else codes, two a thread.
-template <bool kCodes>
+// kEncodes false: adds every element to its group's ends. Else codes, two a thread.
+template <bool kEncodes>
 __global__ void __launch_bounds__(kAnyThreads) any_kernel(AnyJob job) {
   __shared__ float v[kAnyColumns];
   const int64_t pieces = (job.columns + kAnyColumns - 1) / kAnyColumns;
@@ -411,7 +411,7 @@ __global__ void __launch_bounds__(kAnyThreads) any_kernel(AnyJob job) {
     uint32_t byte = 0;
     for (int j = 0; j < 2; ++j) {
       const int64_t column = first + i + j;
-      if constexpr (kCodes) {
+      if constexpr (kEncodes) {
         const formats::Int4Zero s = job.ends_at(row, column).scale(job.asymmetric);
         byte |= job.code(v[i + j], s, row, column) << (4 * j);
       } else {
@@ -422,7 +422,7 @@ __global__ void __launch_bounds__(kAnyThreads) any_kernel(AnyJob job) {
         if (ends.above != 0) atomicMax(to + 1, ends.above);
       }
     }
-    if constexpr (kCodes) *job.q.at(row, (first + i) / 2) = static_cast<char>(byte);
+    if constexpr (kEncodes) *job.q.at(row, (first + i) / 2) = static_cast<char>(byte);
   }
 }
 

@@ -1,7 +1,6 @@
 // repack_int4 on CUDA.
 // Map      turned  between words along k and awq's along n: a thread block 512 rows by 256 columns,
-// a
-//                  thread 16 bytes of 8 rows, which it turns 8 x 8 codes at a time
+//                  a thread 16 bytes of 8 rows, which it turns 8 x 8 codes at a time
 //          copied  between words along k and gptq's: a transposition of 4-byte words
 //                  (ops/copy/strided_copy.cu)
 //          tiles   other pairs and odd sizes: 64 rows n by 256 columns k, through shared memory as

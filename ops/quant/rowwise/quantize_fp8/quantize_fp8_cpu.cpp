@@ -11,7 +11,7 @@
 #include "formats/fp8.h"
 #include "ops/quant/rowwise/fp8_scale_grid.h"
 #include "ops/quant/rowwise/quantize_fp8/quantize_fp8_spec.h"
-#include "ops/quant/rowwise/transposed_codes.h"
+#include "ops/quant/rowwise/quantize_transposed.h"
 #include "ops/shared/cpu_rows.h"
 
 HWY_BEFORE_NAMESPACE();

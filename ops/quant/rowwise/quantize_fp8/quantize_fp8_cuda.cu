@@ -1,10 +1,10 @@
 // quantize_fp8 on CUDA: ops/quant/rowwise/quantize_rows.cuh with these codes and scales; by
-// columns, or with the codes transposed, ops/quant/rowwise/transposed_codes.cuh.
+// columns, or with the codes transposed, ops/quant/rowwise/quantize_transposed.cuh.
 #include "ops/quant/rowwise/fp8_scale_grid.h"
-#include "ops/quant/rowwise/joined_squares.cuh"
+#include "ops/quant/rowwise/overlapping_tiles.cuh"
 #include "ops/quant/rowwise/quantize_fp8/quantize_fp8_spec.h"
 #include "ops/quant/rowwise/quantize_rows.cuh"
-#include "ops/quant/rowwise/transposed_codes.cuh"
+#include "ops/quant/rowwise/quantize_transposed.cuh"
 #include "ops/shared/element.h"
 
 namespace pestle::ops::quantize_fp8 {
@@ -43,13 +43,13 @@ Status run(const Call& call) {
     return run_quantize_rows<Fp8Code<F>>(call, "quantize_fp8", rows_of(call));
   });
 }
-Status run_joined(const Call& call) {
+Status run_overlapping(const Call& call) {
   return with_fp8(call.tensor(kQ).dtype, [&]<class F>(F) {
-    return run_quantize_joined<Fp8Code<F>>(call, "quantize_fp8_joined", rows_of(call));
+    return run_quantize_overlapping<Fp8Code<F>>(call, "quantize_fp8_joined", rows_of(call));
   });
 }
-std::string refuses_joined(const Call& call, const Machine&) {
-  return refuse_quantize_joined(rows_of(call));
+std::string refuses_overlapping(const Call& call, const Machine&) {
+  return refuse_quantize_overlapping(rows_of(call));
 }
 Status run_tiles(const Call& call) {
   return with_fp8(call.tensor(kQ).dtype, [&]<class F>(F) {
@@ -78,8 +78,8 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/quantize_fp8_joined",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = refuses_joined,
-     .run = run_joined,
+     .refuses = refuses_overlapping,
+     .run = run_overlapping,
      .workspace = "if(has(scale), 0, 4*numel(scale_out))"},
     {.id = "cuda/quantize_fp8_tiles",
      .device = DeviceType::kCuda,

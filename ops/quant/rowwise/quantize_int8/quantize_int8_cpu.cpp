@@ -18,7 +18,7 @@
 #include "ops/quant/rowwise/int8_scale_grid.h"
 #include "ops/quant/rowwise/quantize_int8/quantize_int8_limits.h"
 #include "ops/quant/rowwise/quantize_int8/quantize_int8_spec.h"
-#include "ops/quant/rowwise/transposed_codes.h"
+#include "ops/quant/rowwise/quantize_transposed.h"
 #include "ops/shared/cpu_rows.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,12 +1,12 @@
 // quantize_int8 on CUDA: ops/quant/rowwise/quantize_rows.cuh with these codes and scales; rotated
 // first, ops/quant/hadamard/quantize_rotated.cuh; with the codes transposed,
-// ops/quant/rowwise/transposed_codes.cuh.
+// ops/quant/rowwise/quantize_transposed.cuh.
 #include "ops/quant/hadamard/quantize_rotated.cuh"
 #include "ops/quant/rowwise/int8_scale_grid.h"
-#include "ops/quant/rowwise/joined_squares.cuh"
+#include "ops/quant/rowwise/overlapping_tiles.cuh"
 #include "ops/quant/rowwise/quantize_int8/quantize_int8_spec.h"
 #include "ops/quant/rowwise/quantize_rows.cuh"
-#include "ops/quant/rowwise/transposed_codes.cuh"
+#include "ops/quant/rowwise/quantize_transposed.cuh"
 
 namespace pestle::ops::quantize_int8 {
 namespace {
@@ -51,11 +51,11 @@ Status run_rotated(const Call& call) {
 std::string refuses_rotated(const Call& call, const Machine&) {
   return refuse_quantize_rotated(rows_of(call));
 }
-Status run_joined(const Call& call) {
-  return run_quantize_joined<Int8Code>(call, "quantize_int8_joined", rows_of(call));
+Status run_overlapping(const Call& call) {
+  return run_quantize_overlapping<Int8Code>(call, "quantize_int8_joined", rows_of(call));
 }
-std::string refuses_joined(const Call& call, const Machine&) {
-  return refuse_quantize_joined(rows_of(call));
+std::string refuses_overlapping(const Call& call, const Machine&) {
+  return refuse_quantize_overlapping(rows_of(call));
 }
 Status run_tiles(const Call& call) {
   return run_quantize_tiles<Int8Code, false>(call, "quantize_int8_tiles", rows_of(call));
@@ -86,8 +86,8 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/quantize_int8_joined",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = refuses_joined,
-     .run = run_joined},
+     .refuses = refuses_overlapping,
+     .run = run_overlapping},
     {.id = "cuda/quantize_int8_tiles",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

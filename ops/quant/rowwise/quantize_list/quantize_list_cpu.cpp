@@ -1,7 +1,6 @@
 // quantize_list on the CPU.
 // Map      many tensors of about one size: whole ones over the threads; else one after the other,
-// each
-//          over all threads
+//          each over all threads
 // Traffic  as quantize_fp8 and quantize_int8, whose code it is
 // Numerics theirs
 // Needs    nothing: they take any strides

@@ -1,13 +1,11 @@
 // quantize_list on CUDA: up to 64 tensors a launch.
 // Map      a table of tensors in the kernel's parameters
-// (backends/cuda/device/tensor/tensor_table.cuh). A
-//          scale a tensor: a thread block 1024 units of 8 elements, four in flight a thread. A
-//          scale a row: a warp a row of up to 1024 elements, else a thread block a row, of which
-//          8192 elements stay in registers between amax and codes. each: tensor by tensor, by
-//          quantize_fp8 and quantize_int8.
+//          (backends/cuda/device/tensor/tensor_table.cuh). A scale a tensor: a thread block 1024
+//          units of 8 elements, four in flight a thread. A scale a row: a warp a row of up to 1024
+//          elements, else a thread block a row, of which 8192 elements stay in registers between
+//          amax and codes. each: tensor by tensor, by quantize_fp8 and quantize_int8.
 // Traffic  x and q once; x twice for computed scales of tensors: an amax pass over all of them,
-// then
-//          codes from the end, which the L2 still holds.
+//          then codes from the end, which the L2 still holds.
 // Numerics as ops/quant/rowwise/quantize_rows.cuh: codes bit for bit those of the CPU.
 // Measured on an H200, 64 tensors of 1024 x 1024 bf16, share of a copy of the same bytes:
 //          scale given 106 %, computed 63 % (its second read not counted), by row 89 to 90 %;
@@ -128,32 +126,32 @@ __global__ void __launch_bounds__(kThreads) list_tensors(const __grid_constant__
 
 // ---- a scale a row ----
 
-// kTeam threads, of which this is number `lane`, and a row of e.units units.
-template <class T, class Code, int kTeam>
+// kRowThreads threads, of which this is number `lane`, and a row of e.units units.
+template <class T, class Code, int kRowThreads>
 __device__ void quantize_list_row(const List& list, const Entry& e, uint32_t row, uint32_t lane) {
-  constexpr uint32_t kHeld = kTeam * kInFlight;
+  constexpr uint32_t kInRegisters = kRowThreads * kInFlight;
   const Entry own{unit_of<T>(e, static_cast<int64_t>(row) * e.units),
                   e.q + static_cast<int64_t>(row) * e.units * cuda::kUnit,
                   nullptr,
                   nullptr,
                   e.units,
                   0};
-  typename T::Raw held[kInFlight];
+  typename T::Raw in_registers[kInFlight];
 #pragma unroll
-  for (int i = 0; i < kInFlight; ++i) held[i] = load_unit<T>(own, lane + i * kTeam);
+  for (int i = 0; i < kInFlight; ++i) in_registers[i] = load_unit<T>(own, lane + i * kRowThreads);
   float s;
   if (list.computes) {
     uint32_t amax = 0;
 #pragma unroll
-    for (int i = 0; i < kInFlight; ++i) amax = max(amax, cuda::largest_of_unit<T>(held[i]));
-    for (uint32_t first = lane + kHeld; first < e.units; first += kHeld) {
+    for (int i = 0; i < kInFlight; ++i) amax = max(amax, cuda::largest_of_unit<T>(in_registers[i]));
+    for (uint32_t first = lane + kInRegisters; first < e.units; first += kInRegisters) {
       typename T::Raw raw[kInFlight];
 #pragma unroll
-      for (int i = 0; i < kInFlight; ++i) raw[i] = load_unit<T>(own, first + i * kTeam);
+      for (int i = 0; i < kInFlight; ++i) raw[i] = load_unit<T>(own, first + i * kRowThreads);
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) amax = max(amax, cuda::largest_of_unit<T>(raw[i]));
     }
-    s = Code::scale(kTeam == 32 ? __reduce_max_sync(0xFFFFFFFFu, amax) : block_max(amax));
+    s = Code::scale(kRowThreads == 32 ? __reduce_max_sync(0xFFFFFFFFu, amax) : block_max(amax));
     if (lane == 0) e.scale[row] = s;
   } else {
     s = e.scale[row];
@@ -162,18 +160,18 @@ __device__ void quantize_list_row(const List& list, const Entry& e, uint32_t row
   const auto encode = [&](const typename T::Raw(&units)[kInFlight], uint32_t first) {
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
-      const uint32_t unit = first + i * kTeam;
+      const uint32_t unit = first + i * kRowThreads;
       if (unit >= e.units) continue;
       const uint64_t element = (static_cast<uint64_t>(row) * e.units + unit) * cuda::kUnit;
       cuda::store8(own.q + static_cast<int64_t>(unit) * cuda::kUnit,
                    encode_unit<T, Code, false>(units[i], by, list.rounding, element));
     }
   };
-  encode(held, lane);
-  for (uint32_t first = lane + kHeld; first < e.units; first += kHeld) {
+  encode(in_registers, lane);
+  for (uint32_t first = lane + kInRegisters; first < e.units; first += kInRegisters) {
     typename T::Raw raw[kInFlight];
 #pragma unroll
-    for (int i = 0; i < kInFlight; ++i) raw[i] = load_unit<T>(own, first + i * kTeam);
+    for (int i = 0; i < kInFlight; ++i) raw[i] = load_unit<T>(own, first + i * kRowThreads);
     encode(raw, first);
   }
 }

@@ -3,8 +3,7 @@
 //          any    a thread an element, any strides
 // Traffic  x and rng once, q once.
 // Numerics the rule of formats/stochastic.h, two elements an instruction on bits of f16
-// (pair_codes);
-//          units with a NaN by the scalar rule.
+//          (pair_codes); units with a NaN by the scalar rule.
 // Measured 32768 x 16384 bf16 to E4M3 on an H200: 481 us, 4.47 TB/s, 110 % of the copy.
 #include "backends/cuda/device/row/tiles.h"
 #include "backends/cuda/device/tensor/any_tensor.cuh"
