@@ -24,7 +24,7 @@ pack() {
   rm -rf $out && mkdir -p $out/build/lib $out/site-wheels $out/dist
   cp dist/pestle-*manylinux*.whl $out/dist/
   # What the tests read of the tree. The package itself is the wheel's, so not python/pestle.
-  git ls-files -- tests bench docs tools ops/ops.def python/csrc README.md ':!tests/fuzz' |
+  git ls-files -- tests bench docs examples tools ops/ops.def python/csrc README.md ':!tests/fuzz' |
     tar c -T - | tar x -C $out
   # The C library that codes are held to, and what it needs.
   mkdir -p $out/build/bin
