@@ -12,7 +12,6 @@ against bf16's. What is not installed is named and left out.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import statistics
 import sys
@@ -251,6 +250,19 @@ def parse() -> argparse.Namespace:
     return args
 
 
+def tell(text: str) -> None:
+    """Progress: one line in a terminal, a line each elsewhere."""
+    start, end = ("\x1b[K", "\r") if sys.stderr.isatty() else ("", "\n")
+    print(f"{start}{text}", end=end, file=sys.stderr, flush=True)
+
+
+def save(rows: list[Row], path: str | None) -> None:
+    if path:
+        with open(path, "w") as file:
+            made = {"torch": torch.__version__, "rows": [asdict(row) for row in rows]}
+            json.dump(made, file, indent=1)
+
+
 def main() -> None:
     args = parse()
     variants = args.variant or list(VARIANTS)
@@ -259,24 +271,19 @@ def main() -> None:
     rows: list[Row] = []
     for name in args.shape:
         exact: dict = {}
-        made = []
+        made: list[Row] = []
         for variant in variants:
-            if sys.stderr.isatty():
-                print(f"\x1b[K{name}: {variant} ...", end="\r", file=sys.stderr, flush=True)
+            tell(f"{name}: {variant} ...")
             try:
-                row = measure(SHAPES[name], variant, args.device, args.seconds, exact)
+                made.append(measure(SHAPES[name], variant, args.device, args.seconds, exact))
             except Missing as error:
                 print(f"{name}: {variant}: left out, {error}", file=sys.stderr)
                 continue
-            made.append(copy.deepcopy(row))
             torch._dynamo.reset()
+            save(rows + made, args.json)
+            tell(f"{name}: {variant}: {made[-1].step_ms:.2f} ms a step")
         print_table(made)
         rows += made
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump(
-                {"torch": torch.__version__, "rows": [asdict(r) for r in rows]}, file, indent=1
-            )
     if args.plot:
         plot(rows, args.plot)
 

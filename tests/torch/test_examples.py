@@ -51,7 +51,8 @@ def test_a_step_names_what_it_leaves_out(tmp_path):
         "--seconds",
         "0.01",
     ]
-    environment = os.environ | {"PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         [*command, "--variant", "torchao int8, compiled"],
         capture_output=True, text=True, timeout=600, env=environment,
@@ -63,6 +64,8 @@ def test_a_step_names_what_it_leaves_out(tmp_path):
 
 def test_a_search_finds_the_same_in_every_format(tmp_path):
     pytest.importorskip("transformers")
+    if not (ROOT / ".venv/bin/pip").exists():
+        pytest.skip("the model is fetched by .venv's pip, which a GPU machine lacks")
     script = ROOT / "tools/demo_model.sh"
     model = subprocess.run([script], capture_output=True, text=True, timeout=600)
     assert model.returncode == 0, model.stderr

@@ -71,7 +71,8 @@ def test_fp8(device, act, dtype):
         codes, rows = alone(out_format="fp8_row")
     else:
         codes, rows = pestle.quantize_fp8(alone(), granularity="row", q_dtype=dtype)
-    assert torch.equal(got, pestle.scaled_mm_fp8(codes, weight, rows, scale, granularity="row"))
+    options = {"granularity": "row", "out_dtype": x.dtype}
+    assert torch.equal(got, pestle.scaled_mm_fp8(codes, weight, rows, scale, **options))
 
 
 @each

@@ -53,10 +53,13 @@ def cross_entropy(logits, target, *, ignore_index, label_smoothing):
     lse = torch.logsumexp(t, -1)
     # exp(Inf - Inf), which torch passes over.
     lse = torch.where((t == torch.inf).any(-1), torch.nan, lse)
-    own = t.gather(-1, classes.unsqueeze(-1)).squeeze(-1) * (1 - label_smoothing)
+    # Relative to the largest logit: lse, rounded to f32, is as large as the logits.
+    largest = t.amax(-1, keepdim=True)
+    below = t - torch.where(largest.isfinite(), largest, 0.0)
+    own = below.gather(-1, classes.unsqueeze(-1)).squeeze(-1) * (1 - label_smoothing)
     if label_smoothing:
-        own = own + label_smoothing * t.sum(-1) / count
-    loss = torch.where(wrong, torch.nan, lse - own)
+        own = own + label_smoothing * below.mean(-1, dtype=torch.float64).float()
+    loss = torch.where(wrong | lse.isnan(), torch.nan, below.exp().sum(-1).log() - own)
     return torch.where(ignored, 0.0, loss), lse
 
 
