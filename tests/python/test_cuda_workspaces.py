@@ -13,7 +13,15 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILDS = (os.environ.get("PESTLE_CUDA_BIN", ""), "build-cuda/bin/pestle", "build/cuda/bin/pestle")
 PESTLE = next((ROOT / p for p in BUILDS if p and (ROOT / p).exists()), None)
-OPS = ("matmul", "scaled_mm_fp8", "scaled_mm_int8", "linear_fp8", "linear_int8")
+OPS = (
+    "matmul",
+    "scaled_mm_fp8",
+    "scaled_mm_int8",
+    "scaled_mm_nvfp4",
+    "linear_fp8",
+    "linear_int8",
+    "linear_w4a8",
+)
 OF_CODES = (
     "out_format",
     "keep_out",

@@ -2,6 +2,8 @@
 //   kBits         of a code
 //   kScaleBytes   of a row of the weight and 64 of k, in shared memory
 //   kGroupSums    scales multiply sums over 32 of k, not codes
+//   kColumnFactors  the epilogue's factors of columns multiply whole sums
+//   kTableBytes   of shared memory that make_table() fills
 //   start()       reads what is of the whole weight; true: every tile is odd
 //   fetch, put    a row's scales for 64 of k: out of memory, and into shared memory; put is true
 //                 where the kernel's way would not be exact for them
@@ -17,6 +19,7 @@
 #include "backends/cuda/device/numeric/fp8.cuh"
 #include "backends/cuda/device/ptx/mma.cuh"
 #include "backends/cuda/device/tensor/any_tensor.cuh"
+#include "backends/cuda/host/tensor_amax.h"
 #include "formats/int4.h"
 #include "formats/mx.h"
 #include "formats/nvfp4.h"
@@ -63,13 +66,18 @@ inline ScaleBytes scale_bytes(const TensorView& scale, bool swizzled, int64_t co
                               int64_t together) {
   ScaleBytes s;
   s.data = scale.as<uint8_t>();
-  s.row_bytes = scale.strides[scale.rank - 2];
+  s.row_bytes = row_distance(scale);
   s.columns = static_cast<int>(columns);
   s.swizzled = swizzled;
   s.words = reinterpret_cast<uintptr_t>(scale.data) % static_cast<uintptr_t>(together) == 0 &&
             (swizzled || (columns % together == 0 && s.row_bytes % together == 0));
   return s;
 }
+
+struct FormatDefaults {
+  static constexpr bool kColumnFactors = false;
+  static constexpr int kTableBytes = 0;
+};
 
 #ifdef __CUDACC__
 
@@ -146,7 +154,7 @@ __device__ inline uint32_t scale_twice(const char* scales, int row, int unit, in
 #endif  // __CUDACC__
 
 // E2M1 codes with an E4M3 scale for 16 columns and an f32 for all.
-struct Nvfp4 {
+struct Nvfp4 : FormatDefaults {
   static constexpr int kBits = 4;
   static constexpr int kScaleBytes = 8;
   static constexpr bool kGroupSums = false;
@@ -199,7 +207,7 @@ struct Nvfp4 {
 #endif
 };
 
-struct MxWeight {
+struct MxWeight : FormatDefaults {
   ScaleBytes scale;
   bool high_first = false;  // of 4 bits
   bool e5m2 = false;        // of 8 bits
@@ -292,7 +300,7 @@ struct Mx : MxWeight {
 
 // Codes 0 to 15 less a zero point, or two's complement, with an f32 for each group of a multiple of
 // 32 columns. Two's complement codes with their sign bit turned are codes 0 to 15 less 8.
-struct Int4 {
+struct Int4 : FormatDefaults {
   static constexpr int kBits = 4;
   static constexpr int kScaleBytes = 12;  // f32 of two groups; 16-bit zero points of two groups
   static constexpr bool kGroupSums = true;

@@ -48,20 +48,26 @@ inline std::string refuse_far_rows(const char* name, const TensorView& t) {
 
 // Why the kernel can't make the product of the call, wherever x lies; empty: it can. `bits` of a
 // code of the weight.
-inline std::string refuse_many_rows_of_any_x(const Call& call, const WeightOnlyArgs& args,
-                                             int bits) {
+inline std::string refuse_many_rows_of_any_dtype(const Call& call, const WeightOnlyArgs& args,
+                                                 int bits) {
   const TensorView& weight = call.tensor(args.weight);
   const TensorView& x = call.tensor(args.x);
   const int64_t m = row_count(x), n = weight.shape[0], k = weight.shape[1] * 8 / bits;
-  if (x.dtype == DType::kF32) return "x: f32 has no CUDA kernel yet for more than 16 rows";
   if (m == 0 || n == 0 || k == 0) return "is for products that are not empty";
   if (m > INT_MAX / 4 || n > INT_MAX / 4 || k > INT_MAX / 4) return "M, N and K must be below 2^29";
   if (k % 32 != 0) return "K must be a multiple of 32";
   if (std::string why = refuse_pairs(call); !why.empty()) return why;
   Operands o;
   if (std::string why = read_outputs(call, args, &o); !why.empty()) return why;
-  if (std::string why = cuda::refuse_unaligned("weight", weight); !why.empty()) return why;
-  return refuse_far_rows("weight", weight);
+  const char* name = call.spec->args[static_cast<size_t>(args.weight)].name;
+  if (std::string why = cuda::refuse_unaligned(name, weight); !why.empty()) return why;
+  return refuse_far_rows(name, weight);
+}
+inline std::string refuse_many_rows_of_any_x(const Call& call, const WeightOnlyArgs& args,
+                                             int bits) {
+  if (call.tensor(args.x).dtype == DType::kF32)
+    return "x: f32 has no CUDA kernel yet for more than 16 rows";
+  return refuse_many_rows_of_any_dtype(call, args, bits);
 }
 inline std::string refuse_many_rows_x(const Call& call, const WeightOnlyArgs& args) {
   if (has_input_act(call)) return "input_act: another implementation's";
@@ -104,22 +110,22 @@ inline many_rows::Job many_rows_job(const Call& call, const WeightOnlyArgs& args
 
 template <class C, class Format>
 Status start_many_rows_tile(const Call& call, const char* name, many_rows::Job job,
-                            const Format& format) {
+                            const Format& format, const typename C::X& x) {
   job.m_tiles = static_cast<int>(cuda::ceil_div(job.m, C::kTileM));
   job.n_tiles = static_cast<int>(cuda::ceil_div(job.n, C::kTileN));
   if (int64_t{job.m_tiles} * job.n_tiles > INT_MAX / many_rows::kGroup)
     return unsupported(std::string(name) + ": more than 2^27 tiles");
   const cuda::Grid grid{int64_t{job.m_tiles} * job.n_tiles, many_rows::kThreads, C::kSharedBytes};
-  return cuda::launch(call, name, grid, many_rows::many_rows_kernel<C, Format>, job, format);
+  return cuda::launch(call, name, grid, many_rows::many_rows_kernel<C, Format>, job, format, x);
 }
 
-template <bool kBf16, class Format>
+template <bool kBf16, class Format, class X = many_rows::PlainRows>
 Status start_many_rows(const Call& call, const char* name, const many_rows::Job& job,
-                       const Format& format) {
-  using Large = many_rows::Config<kBf16, 128, 8, Format::kBits, Format::kScaleBytes>;
-  // 64 rows of x would spill where sums are scaled.
-  constexpr int kSmallM = Format::kGroupSums ? 48 : 64;
-  using Small = many_rows::Config<kBf16, kSmallM, 4, Format::kBits, Format::kScaleBytes>;
+                       const Format& format, const X& x = {}) {
+  using Large = many_rows::Config<kBf16, 128, 8, Format, X>;
+  // 64 rows of x would spill where sums of 32 of k begin anew.
+  constexpr int kSmallM = Format::kGroupSums || X::kDecoded ? 48 : 64;
+  using Small = many_rows::Config<kBf16, kSmallM, 4, Format, X>;
   const int device = cuda::device_index(call);
   const int64_t multiprocessors = cuda::multiprocessors(device);
   const auto rounds = [&](int64_t tile_m, int64_t tile_n) {
@@ -130,8 +136,8 @@ Status start_many_rows(const Call& call, const char* name, const many_rows::Job&
   const double share = 0.3 * kSmallM / 64;
   const bool large = cuda::most_shared_bytes(device) >= Large::kSharedBytes &&
                      rounds(128, 256) <= share * rounds(kSmallM, 128);
-  return large ? start_many_rows_tile<Large>(call, name, job, format)
-               : start_many_rows_tile<Small>(call, name, job, format);
+  return large ? start_many_rows_tile<Large>(call, name, job, format, x)
+               : start_many_rows_tile<Small>(call, name, job, format, x);
 }
 
 // An MX weight: x of bf16 multiplies codes times scales, f16 codes alone.
