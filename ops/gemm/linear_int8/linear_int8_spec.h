@@ -14,7 +14,7 @@ inline constexpr Arg own_args[] = {
     input("scale", "f32", "tensor: 1; row: N, 1; group: N, cdiv(K,group_size)",
           "decode scale: a code stands for code * scale")
         .selected_by("granularity"),
-    kept_output(output("out", PESTLE_PRODUCT_DTYPES("x"), "*M, " PESTLE_OUT_COLUMNS,
+    kept_output(output("out", PESTLE_GEMM_DTYPES("x"), "*M, " PESTLE_OUT_COLUMNS,
                        "epilogue(x @ W^T), W the decoded weight"))
         .selected_by("out_format")
         .within(4, "K"),

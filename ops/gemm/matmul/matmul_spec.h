@@ -4,7 +4,7 @@
 #include "core/op_spec.h"
 #include "ops/gemm/epilogue/epilogue.h"
 #include "ops/gemm/epilogue/output_args.h"
-#include "ops/quant/output/rule_codes.h"
+#include "ops/quant/output/quantize_after.h"
 
 namespace pestle::ops::matmul {
 
@@ -14,7 +14,7 @@ inline constexpr Arg args[] = {
         "b", "bf16|f16|f32|e4m3|e5m2", "*B, K, N",
         "right matrices, any strides: a weight [N, K] is passed transposed, one matrix for all by "
         "strides of 0"),
-    kept_output(output("out", PESTLE_PRODUCT_DTYPES("a"), "*B, M, " PESTLE_OUT_COLUMNS,
+    kept_output(output("out", PESTLE_GEMM_DTYPES("a"), "*B, M, " PESTLE_OUT_COLUMNS,
                        "residual * beta + gate * activation(a @ b * alpha + bias)"))
         .selected_by("out_format")
         .within(4, "if(precision == tf32, 16777216 + K, K)"),
@@ -28,26 +28,26 @@ inline constexpr Arg args[] = {
     choice("precision", "highest|tf32",
            "of products of two f32 matrices: as exact as f32, or each value may be rounded to "
            "TF32's 11 bits"),
-    kProductScaleArg,
+    kGemmScaleArg,
     kQuantGlobalScaleArg,
-    kProductCodesArg,
-    kProductScaleOutArg,
-    choice("out_format", kProductFormats, kProductFormatDoc),
-    kProductKeepArg,
-    kProductHadamardArg,
+    kGemmQuantizedArg,
+    kGemmScaleOutArg,
+    choice("out_format", kGemmFormats, kGemmFormatDoc),
+    kGemmKeepArg,
+    kGemmHadamardArg,
     kQuantNibblesArg,
     kQuantScaleLayoutArg,
 };
 
 inline constexpr Constraint constraints[] = {
-    kProductConstraints[0],
-    kProductConstraints[1],
-    kProductConstraints[2],
-    kProductConstraints[3],
-    kProductConstraints[4],
-    kProductConstraints[5],
-    kProductConstraints[6],
-    kProductConstraints[7],
+    kGemmConstraints[0],
+    kGemmConstraints[1],
+    kGemmConstraints[2],
+    kGemmConstraints[3],
+    kGemmConstraints[4],
+    kGemmConstraints[5],
+    kGemmConstraints[6],
+    kGemmConstraints[7],
     kEvenPairs,
     kBetaNeedsResidual,
     {"!has(gate) || B*M == 0 || (G > 0 && (B*M) % max(G,1) == 0)", kGateSentence},
