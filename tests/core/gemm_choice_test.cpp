@@ -1,4 +1,4 @@
-// Which way a matrix product goes, by rule and by a tuner's file.
+// Which path a GEMM takes, by rule and by a tuner's file.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -45,7 +45,7 @@ class Tuned : public testing::Test {
 };
 
 TEST(MatmulWays, OwnTilesWhereTheLibraryIsNot) {
-  EXPECT_EQ(described(bf16(4608, 12288, 3072), kOwn), "128x192, 2304 tiles in 18 rounds");
+  EXPECT_EQ(described(bf16(4608, 12288, 3072), kOwn), "128x192, 2304 tiles in 18 waves");
 }
 
 TEST(MatmulWays, FewRowsHaveTheirKernel) {
@@ -83,15 +83,14 @@ TEST(MatmulWays, TheLibraryServesNoSmallProductAndNoOtherMachine) {
 TEST(MatmulWays, SlicesOfKWhereTheyAreFasterAndOpen) {
   GemmOptions options = kOwn;
   const GemmKey key = bf16(4608, 3072, 12288);
-  EXPECT_EQ(described(key, options), "128x128, 864 tiles in 7 rounds");
+  EXPECT_EQ(described(key, options), "128x128, 864 tiles in 7 waves");
   options.split_k = true;
-  EXPECT_EQ(described(key, options),
-            "128x256, 432 tiles in 4 rounds, the last 36 in 3 slices of k");
+  EXPECT_EQ(described(key, options), "128x256, 432 tiles in 4 waves, the last 36 by split-K of 3");
   const GemmChoice narrow{GemmPath::kSplitK, 192, true, 0};
   EXPECT_EQ(described(key, options, &narrow),
-            "128x192, 576 tiles in 5 rounds, the last 48 in 2 slices of k (tuned)");
+            "128x192, 576 tiles in 5 waves, the last 48 by split-K of 2 (tuned)");
   EXPECT_EQ(choose_path(key, kOwn, &narrow).path, GemmPath::kTile);
-  // Codes go forward by twice as much of k, so that the same slices are shorter.
+  // Codes go forward by twice as much of k, so that the same splits are shorter.
   GemmKey int8{DType::kI8, DType::kI8, DType::kBF16, 64, 4096, 4096};
   int8.sums = GemmSums::kInteger;
   EXPECT_EQ(choose_path(int8, options).path, GemmPath::kTile);
@@ -115,7 +114,7 @@ TEST(MatmulWays, TheLibrarysAlgorithmIsOneThatItNames) {
 TEST(MatmulWays, ATunedWayComesFirstWhereItIsOpen) {
   const GemmKey key = bf16(4608, 12288, 3072);
   const GemmChoice narrow{GemmPath::kTile, 192, true, 0};
-  EXPECT_EQ(described(key, kAll, &narrow), "128x192, 2304 tiles in 18 rounds (tuned)");
+  EXPECT_EQ(described(key, kAll, &narrow), "128x192, 2304 tiles in 18 waves (tuned)");
   const GemmChoice library{GemmPath::kLibrary, 3, true, 130100};
   EXPECT_EQ(described(key, kAll, &library), "cuBLASLt's algorithm 3 (tuned)");
   // Not where the library is another or takes the call not.

@@ -1,4 +1,4 @@
-// Which tile a matrix product takes, on a machine of 132 multiprocessors.
+// Which tile a GEMM takes, on a machine of 132 multiprocessors.
 #include <gtest/gtest.h>
 
 #include "ops/gemm/select/gemm_tiles.h"
@@ -11,8 +11,8 @@ TilePlan choose(int64_t m, int64_t n, int64_t batches = 1, bool halves = false) 
 }
 
 TEST(GemmTiles, WideTilesWhereTheyFillTheRounds) {
-  EXPECT_EQ(describe(choose(4096, 4096)), "128x256, 512 tiles in 4 rounds");
-  EXPECT_EQ(describe(choose(4608, 9216)), "128x256, 1296 tiles in 10 rounds");
+  EXPECT_EQ(describe(choose(4096, 4096)), "128x256, 512 tiles in 4 waves");
+  EXPECT_EQ(describe(choose(4608, 9216)), "128x256, 1296 tiles in 10 waves");
 }
 
 TEST(GemmTiles, NarrowTilesWhereWideOnesLeaveMostOfARoundIdle) {
@@ -34,12 +34,12 @@ TEST(GemmTiles, NeverMoreRoundsTimesColumnsThanTheWidestTile) {
 }
 
 TEST(GemmTiles, SlicesOfKWhereTilesLeaveMostOfARoundIdle) {
-  // 432 tiles of 256 columns: 36 beyond three rounds.
+  // 432 tiles of 256 columns: 36 beyond three waves.
   const TilePlan tile = choose_tile_plan(4608, 3072, 1, 132, false, 192);
-  EXPECT_EQ(describe(tile), "128x256, 432 tiles in 4 rounds, the last 36 in 3 slices of k");
+  EXPECT_EQ(describe(tile), "128x256, 432 tiles in 4 waves, the last 36 by split-K of 3");
   EXPECT_EQ(tile.whole, 396);
   EXPECT_EQ(choose_tile_plan(64, 4096, 1, 132, false, 96).splits, 4);
-  // Not where joining the sums would take longer than the idle time, nor where no round is left.
+  // Not where adding the sums would take longer than the idle time, nor where no wave is left.
   EXPECT_EQ(choose_tile_plan(64, 4096, 1, 132, false, 32).splits, 1);
   EXPECT_EQ(choose_tile_plan(128, 256 * 132, 1, 132, false, 192).splits, 1);
   EXPECT_EQ(choose_tile_plan(4096, 4096, 1, 132, false, 64).splits, 1);

@@ -58,7 +58,7 @@ void load_block(const CpuMatrix& m, int64_t row, int64_t n, int64_t column, int6
   }
 }
 
-// A chunk of rows of one product.
+// A chunk of rows of one GEMM.
 struct Chunk {
   const CpuMatrix& a;
   const CpuMatrix& b;

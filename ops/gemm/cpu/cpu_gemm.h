@@ -1,4 +1,4 @@
-// Products of two matrices of floats of any strides on the CPU, 128 rows of out at a time.
+// GEMMs of two matrices of floats of any strides on the CPU, 128 rows of out at a time.
 // Map      rows of a as f32 in the caller's memory; blocks of columns of out over the threads, each
 //          with its piece of b as f32 in the second-level cache, as b lies: along k or across it
 //          (backends/cpu/simd/float_gemm.h).
@@ -30,7 +30,7 @@ struct GemmRows {
 };
 
 // `memory`: (min(a.rows, 128) + 3) * (round_up(k, 128) + round_up(b.columns, 96)) * 4 + 64 bytes.
-// `take` gets the product's rows in order, on this thread.
+// `take` gets the output's rows in order, on this thread.
 void multiply_matrices(const CpuMatrix& a, const CpuMatrix& b, void* memory,
                        const std::function<void(const GemmRows&)>& take);
 

@@ -1,9 +1,9 @@
-// Products by cuBLASLt (gemm_cublaslt.h).
+// GEMMs by cuBLASLt (gemm_cublaslt.h).
 // Map      cuBLASLt's own: the algorithm that it names first for the shape, or a later one where a
 //          tuner found that faster. Asked for once a thread, device and shape; then a look into a
 //          table of 64 and one call of the library.
 // Traffic  a, b, out and residual once, if its tiles fit the L2.
-// Numerics f32 sums; no algorithm that adds slices of k in less, no atomics: the same call gives
+// Numerics f32 sums; no algorithm that adds split-K's sums in less, no atomics: the same call gives
 //          the same bits. Bias, residual and scales in f32, then one rounding.
 // Measured H200, cuBLASLt 13.1: 1.00 to 1.10 of our kernels' speed, seven large shapes (matmul.md).
 #include "ops/gemm/cublaslt/gemm_cublaslt.h"
@@ -30,7 +30,7 @@ enum : int { kDescScaleA = 17, kDescScaleB = 18, kDescFast = 25, kDescModeA = 31
 enum : int { kLayoutBatches = 5, kLayoutBatchStride = 6, kEpilogueBias = 4, kScaleOfRows = 3 };
 enum : int { kScaleOf128 = 4, kScaleOf128x128 = 5 };
 enum : int { kPreferWorkspace = 1, kPreferReduction = 3, kPreferAlignment = 5 };  // of a, b, c, d
-constexpr uint32_t kReduceInF32 = 2;           // slices of k, if any, meet in the type of the sums
+constexpr uint32_t kReduceInF32 = 2;           // split-K, if any, adds in the type of the sums
 constexpr int kVersionWithRowScales = 120900;  // and with those of blocks
 
 struct Algorithm {

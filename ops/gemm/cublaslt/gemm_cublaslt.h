@@ -1,4 +1,4 @@
-// Products by cuBLASLt, where the process can find it at run time: the library that is loaded
+// GEMMs by cuBLASLt, where the process can find it at run time: the library that is loaded
 // already (PyTorch's), else libcublasLt.so.13 or .12 of the loader's path. Nothing is linked.
 #pragma once
 
@@ -14,7 +14,7 @@ inline constexpr const char* kCublasWorkspace = PESTLE_CUBLAS_BYTES;
   "33554432 + 2048 + 4*(M + N + (M + cdiv(N,128)) * (cdiv(K,128) + 4))"
 inline constexpr const char* kCublasScaledWorkspace = PESTLE_CUBLAS_SCALED_BYTES;
 
-// What a second pass's product may need (no less than slices of k), where there is such a pass.
+// What the GEMM beneath an unfused epilogue may need (no less than split-K), where there is one.
 #define PESTLE_UNFUSED_GEMM_BYTES \
   "if(gated == none && !has(gate) && !has(beta), 0, " PESTLE_CUBLAS_SCALED_BYTES ")"
 
@@ -45,9 +45,9 @@ struct CublasEpilogue {
 
 // Its version, 130100 for 13.1; 0: not found. Looked for once a process.
 int cublas_version();
-// Why cuBLASLt can't take the product; empty: it does.
+// Why cuBLASLt can't take the GEMM; empty: it does.
 std::string refuse_cublas(const Operands& o, const CublasEpilogue& e);
-// The same of a product of 8-bit floats, by the epilogue's arguments, of which alpha is the first.
+// The same of a GEMM of 8-bit floats, by the epilogue's arguments, of which alpha is the first.
 std::string refuse_cublas_quantized(const Call& call, int alpha);
 // Whether this version's sums of 8-bit floats that are not fast are begun anew every 128 of k or
 // less: measured, since its documentation says "periodically".

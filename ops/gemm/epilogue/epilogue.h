@@ -21,7 +21,7 @@ namespace pestle::ops {
 // The columns of out, of a product with the symbol N.
 #define PESTLE_OUT_COLUMNS "if(gated == none, N, N/2)"
 
-// Of a workspace: the product in f32 of calls whose epilogue may be a second pass.
+// Of a workspace: the GEMM's f32 output in calls whose epilogue may be unfused.
 #define PESTLE_UNFUSED_BYTES "if(gated == none && !has(gate) && !has(beta), 0, 512 + 4*M*N)"
 
 inline constexpr Arg kEpilogueBeta =

@@ -4,9 +4,9 @@
 //
 // Map      Where the copy engine takes out (16 bits) and residual (the same dtype): a consumer's
 //          tile in chunks of 64 rows x 64 columns, each with a place of its own in shared memory
-//          (gemm_warp_specialized.cuh), so that none waits for another's store. The mover has put the
-//          residual's chunk there, a warp of its own the factors and biases; each thread adds its
-//          accumulators to the residual's elements in place; the mover stores the chunk.
+//          (gemm_warp_specialized.cuh), so that none waits for another's store. The copy warp has
+//          put the residual's chunk there, a warp of its own the factors and biases; each thread
+//          adds its accumulators to the residual's elements in place; the copy warp stores the chunk.
 //          Else accumulators go to shared memory as f32, and each thread takes 8 neighbouring
 //          columns of 4 rows, so that residual and result move in whole lines.
 //          Pairs (kPairs): a tile's first columns are those that the activation takes, its last
@@ -69,7 +69,7 @@ struct EpilogueArguments {
   const float* beta = nullptr;
   FloatMatrix gate;       // a row for each rows_per_gate rows of out, which no tile crosses
   int rows_per_gate = 1;  // counted over all matrices
-  // Pairs: the columns of the product where those for the activation begin, and their partners.
+  // Pairs: the columns of the GEMM where those for the activation begin, and their partners.
   bool pairs = false;
   int first_of_pairs = 0, last_of_pairs = 0;
 };
@@ -205,7 +205,7 @@ struct FusedEpilogue {
     const int row = tile.batch * a.m + tile.m * kTileM;
     return row / a.rows_per_gate * a.gate.row_stride;
   }
-  // Pairs: column `column` of a tile of kTileN columns of the product, as a column of all of it.
+  // Pairs: column `column` of a tile of kTileN columns of the GEMM, as a column of all of it.
   template <int kTileN>
   __device__ int gemm_column(const Tile& tile, int column) const {
     constexpr int kHalf = kTileN / 2;
@@ -217,7 +217,7 @@ struct FusedEpilogue {
   template <int kTileN>
   static constexpr int kOutColumns = kPairs ? kTileN / 2 : kTileN;
 
-  // ---- the movers: a warp of the producer's warpgroup for each consumer -------------------------
+  // ---- the copy warps: one of the producer's warpgroup for each consumer ------------------------
   // Columns' values of a chunk, two a lane.
   struct Pair {
     float2 factor, bias;
@@ -334,7 +334,7 @@ struct FusedEpilogue {
     }
   }
 
-  // The same where results are made beside the next tile's products: places serve in turns.
+  // The same where results are made between the next tile's multiplications: places serve in turns.
   template <class Memory>
   __device__ void prepare_overlapped(Memory& s, int consumer, int chunk, int column, int row,
                                      int batch) const {
@@ -399,7 +399,7 @@ struct FusedEpilogue {
     const int row = threadIdx.x % 128 / 32 * 16 + (lane / 8 & 1) * 8 + lane % 8;
     return shared_address(rows) + row * kRowBytes;
   }
-  // A chunk's results, on the residual where there is one, and on to the mover.
+  // A chunk's results, on the residual where there is one, and on to the copy warp.
   template <bool kAdded>
   __device__ void put_chunk(const float (&v)[32], const char* rows, float beta,
                             uint64_t* filled) const {
@@ -506,8 +506,7 @@ struct FusedEpilogue {
     }
   }
 
-  // ---- results beside the next tile's products: pieces of 4 elements, straight code
-  // --------------
+  // ---- overlapped with the next tile: pieces of 4 elements, straight code -----------------------
   template <class Memory>
   __device__ PendingTile pending_tile(Memory& s, int consumer) const {
     PendingTile tile;

@@ -1,4 +1,4 @@
-// Quantised output in the contracts of products, whose output is out [*B, M, N]: the formats, the
+// Quantised output in the contracts of GEMMs, whose output is out [*B, M, N]: the formats, the
 // rule that says which op makes the codes (ops/quant/output/quantize_after.h runs it), and what it
 // asks.
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace pestle::ops {
 
-// Dtypes of a product: by default what it is of; of one whose codes are asked for bf16, kept or not.
+// Dtypes of out: by default the operands'; where quantised output is asked for bf16, kept or not.
 #define PESTLE_GEMM_DTYPES(of) \
   "none: =" of "|bf16|f16|f32; fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8: bf16|f16|f32"
 inline constexpr const char* kGemmFormats =

@@ -1,12 +1,13 @@
-// Epilogues as a second pass on CUDA: alpha, bias, activation, pairs, gate and residual over a
-// product of f32.
-// Map      a thread 8 columns of out (and their partners), a block a part of one row, so that the
-//          gate's row is the block's.
-// Traffic  the product once (4 bytes a column, 8 a pair), residual and out once; bias and gate from
-//          the L2.
+// Unfused epilogues on CUDA: alpha, bias, activation, pairs, gate, beta and residual over a GEMM's
+// f32 output in a kernel of their own.
+//
+// Map      a thread 8 columns of out (and their partners), a CTA a part of one row, so that the
+//          gate's row is the CTA's.
+// Traffic  the GEMM's output once (4 bytes a column, 8 a pair), residual and out once; bias and gate
+//          from the L2.
 // Numerics f32, one rounding.
-// Measured H200, 4608 x 24576 x 3072 with swiglu: 318 us after the product, whose f32 out costs as
-//          much as all of the fused kernel's epilogue (ops/gemm/matmul/matmul.md).
+// Measured H200, 4608 x 24576 x 3072 with swiglu: 318 us after the GEMM, whose f32 out costs as much
+//          as all of the fused kernel's epilogue (ops/gemm/matmul/matmul.md).
 #include "backends/cuda/device/tensor/any_tensor.cuh"
 #include "backends/cuda/host/launch.h"
 #include "ops/gemm/epilogue/unfused_epilogue.h"
@@ -34,7 +35,7 @@ __device__ float scalar_at(const char* p) {
   return p ? __uint_as_float(AnyTensor::bits(p, 4)) : 1.0f;
 }
 
-// Eight columns of the product with alpha and bias.
+// Eight columns of the GEMM's output with alpha and bias.
 template <class Rows>
 __device__ void load_sums(const UnfusedJob<Rows>& job, int64_t row, int64_t column, int count,
                           float (&y)[8]) {

@@ -1,5 +1,6 @@
-// Epilogues as a second pass: the product alone, in f32 in the workspace, by whichever
-// implementation of the op takes it; then bias, activation, pairs, gate and residual over it.
+// Unfused epilogues: the GEMM alone, in f32 in the workspace, by whichever implementation of the op
+// takes it; then a second pass applies bias, activation, pairs, gate and residual.
+// Extended is an epilogue with pairs, a gate or a beta, which most kernels can't fuse.
 #pragma once
 
 #include <string>
@@ -11,16 +12,16 @@ namespace pestle::ops {
 
 // Does the call have pairs?
 bool wants_pairs(const Call& call);
-// Does it have pairs, a gate or a beta?
+// Does it have an extended epilogue?
 bool wants_extended(const Call& call);
 // What implementations say that know no pairs, or none of the three.
 std::string refuse_pairs(const Call& call);
 std::string refuse_extended(const Call& call);
-// What the second passes say where there is none of it.
+// What implementations with the second pass say where there is none of it.
 std::string refuse_without_pairs(const Call& call, const Machine&);
 std::string refuse_without_extended(const Call& call, const Machine&);
 
-// Bytes on the CPU for linear_* and scaled_mm_* : the product, and what these ops need.
+// Bytes on the CPU for linear_* and scaled_mm_* : the f32 output, and what these ops need.
 inline constexpr const char* kPairsWorkspace =
     "4*M*N + 512 + (min(M,128) + 4) * round_up(K,128) * 4 + 16448";
 
@@ -28,7 +29,7 @@ inline constexpr const char* kPairsWorkspace =
 int out_place(const Call& call);
 int alpha_place(const Call& call);
 
-// The product alone, in the workspace's first bytes.
+// The GEMM alone, into the workspace's first bytes.
 Status run_gemm_alone(const Call& call, TensorView* sums);
 
 // All of it, on the CPU and on a GPU.

@@ -1,4 +1,5 @@
-// The matrix product for whatever the fast kernels refuse: any strides, dtypes, byte offsets.
+// The GEMM for whatever the fast kernels refuse (implementations named _any): any strides, dtypes,
+// byte offsets.
 // Map      A thread a result, tiles of 16 x 16 through shared memory, sums along k in one order.
 // Traffic  a and b once for each 16 columns or rows of out.
 // Numerics f32 sums (exact integers for i8), scaled by blocks of 128 of k where scales are, then

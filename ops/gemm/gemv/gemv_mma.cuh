@@ -1,16 +1,17 @@
-// The matrix product with few rows of a (16 at most) and sums in f32 throughout, where the tensor
-// cores' own sums of 8-bit floats are refused (accumulation=f32); the others: gemv_wgmma.cuh.
+// GEMV by mma.sync: up to 16 rows of a, sums in f32 throughout, where the tensor cores' own sums of
+// 8-bit floats are refused (accumulation=f32); the others: gemv_wgmma.cuh.
 //
-// Map      A thread block takes 64 columns of out (rows of the weight) by 8 warps, or 32 by 16
-//          where that leaves no multiprocessor without a block, and a slice of k; blocks of a
-//          cluster take the slices of the same columns. Warps take turns along k, 64 bytes of each
-//          row at a time: four lanes read 16 bytes each of a weight's row, and the same of a row of
-//          a, which are the fragments of mma.sync if k is counted in that order.
-// Order    A warp's sums along k, then warps in order, then slices in order: two runs give the same
+// Map      A CTA takes 64 columns of out (rows of the weight) by 8 warps, or 32 by 16 where that
+//          leaves no multiprocessor without a CTA, and a split of k; the CTAs of a cluster take the
+//          splits of the same columns. Warps take turns along k, 64 bytes of each row at a time:
+//          four lanes read 16 bytes each of a weight's row, and the same of a row of a, which are
+//          the fragments of mma.sync if k is counted in that order.
+// Order    A warp's sums along k, then warps in order, then splits in order: two runs give the same
 //          bits.
-// Traffic  b once; a once a thread block, from the L2.
+// Traffic  b once; a once a CTA, from the L2.
 // Numerics bf16 and f16 products in f32; 8-bit floats become f16, exactly, so sums are f32's; 8-bit
 //          integers in s32. Epilogue in f32, one rounding.
+// Needs    Clusters (sm_90); rows of a and b at multiples of 16 bytes, along k.
 #pragma once
 
 #include "backends/cuda/device/ptx/cluster.cuh"
@@ -120,7 +121,7 @@ struct GemvStep {
 template <int kColumns>
 struct GemvMmaShared {
   uint32_t sums[GemvMmaShape<kColumns>::kWarps][kColumns][20];  // 16 rows of a; 20: banks differ
-  uint32_t parts[kColumns][16];                                 // [slice][own column]
+  uint32_t parts[kColumns][16];                                 // [split][own column]
 };
 
 // The value of one result, to its end in memory.
@@ -175,7 +176,7 @@ struct GemvMma {
       s.x[i] = exists ? __ldg(reinterpret_cast<const uint4*>(p.x[i] + at)) : make_uint4(0, 0, 0, 0);
   }
 
-  // A warp's sums over the slice [begin, end) of k, in bytes.
+  // A warp's sums over the split [begin, end) of k, in bytes.
   __device__ static void accumulate(const GemvMmaJob& job, int column0, int begin, int end,
                                     Sum (&d)[kColumns / 16][kEights][4]) {
     const Places p = places_of(job, column0);
@@ -287,7 +288,7 @@ inline std::string refuse_gemv(const Operands& o) {
   return "";
 }
 
-// Slices of k that fill the GPU in one wave; a power of two up to a cluster of 8.
+// Splits of k that fill the GPU in one wave; a power of two up to a cluster of 8.
 template <class Shape>
 int gemv_splits(int64_t n, int64_t k_bytes, int multiprocessors) {
   const int64_t tiles = cuda::ceil_div(n, Shape::kColumns);

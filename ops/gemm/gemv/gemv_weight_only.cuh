@@ -1,4 +1,4 @@
-// Linear layers with 4-bit weights and few rows of x (16 at most): the weight is decoded in registers.
+// GEMV with 4-bit weights, up to 16 rows of x: the weight is decoded in registers.
 //
 // Map      A CTA of 8 warps takes 32 rows of the weight, a warp 4 of them, and up to 4 rows of x, which it
 //          holds in shared memory as f32, some columns at a time. A lane reads 16 bytes (32 codes) of each of

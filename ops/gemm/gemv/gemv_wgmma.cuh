@@ -1,7 +1,6 @@
-// The matrix product with few rows of a (16 at most) whose weight has many rows: warpgroup
-// instructions, the weight as their first operand.
+// GEMV by wgmma: up to 16 rows of a, the weight as the instructions' first operand.
 //
-// Map      A thread block a multiprocessor takes neighbouring columns of out (rows of the weight),
+// Map      A CTA a multiprocessor takes neighbouring columns of out (rows of the weight),
 //          as many as leave no multiprocessor without (ops/gemm/select/gemm_tiles.h). A producer
 //          thread has the copy engine fill a ring of stages, each 512 bytes of k of those
 //          columns and of a; a warpgroup multiplies: 64 columns are the instruction's rows, the
@@ -9,7 +8,7 @@
 // Order    Along k in four chains, unit i of every 128 bytes in chain i, then (0 + 1) + (2 + 3);
 //          codes of 8-bit floats by 128 of k, in order. Two runs give the same bits. Chains, since
 //          a product waits for the one before it on its sums, as long as its bytes take to arrive.
-// Traffic  b once; a once a thread block, from the L2. Up to 200 KiB are under way to each
+// Traffic  b once; a once a CTA, from the L2. Up to 200 KiB are under way to each
 //          multiprocessor, past its L1.
 // Numerics bf16 and f16 in the tensor cores' f32; 8-bit floats 128 products at a time, those sums
 //          in f32 registers; 8-bit integers in s32. Epilogue in f32, one rounding.

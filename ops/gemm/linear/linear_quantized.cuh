@@ -1,6 +1,7 @@
-// A linear layer whose activations become codes in the call, on CUDA: the quantiser's kernels (or,
+// A linear layer that quantises its activations in the call, on CUDA: the quantiser's kernels (or,
 // with input_act, those of activations and norms with quantised output) write codes and a scale a
-// row into the caller's workspace, the product of codes reads them there: two launches.
+// row into the caller's workspace, the GEMM of quantised operands reads them there: two launches.
+// Map      the quantiser's (ops/quant/rowwise), then the GEMM's (ops/gemm/sm90, ops/gemm/sm80).
 // Traffic  x once, codes once written and read (mostly out of the L2), the weight and out once.
 // Numerics the codes are those of the quantising op; then as the op that multiplies codes.
 #pragma once
@@ -20,7 +21,7 @@ namespace pestle::ops {
   "if(activations == row, 256 + round_up(M*K,256) + 2*round_up(4*M,256) + " \
   "if(input_act == none, 0, bytes(x)*M*K), 0)"
 inline constexpr const char* kLinearInputWorkspace = PESTLE_LINEAR_INPUT_BYTES;
-// The same, and what a product in slices of k needs.
+// The same, and what split-K needs.
 inline constexpr const char* kSplitKLinearWorkspace =
     PESTLE_LINEAR_INPUT_BYTES " + " PESTLE_SPLIT_K_BYTES("1");
 #undef PESTLE_LINEAR_INPUT_BYTES
@@ -28,19 +29,19 @@ inline constexpr const char* kSplitKLinearWorkspace =
 inline constexpr const char* kLibraryLinearWorkspace =
     "256 + round_up(M*K,256) + 2*round_up(4*M,256) + " PESTLE_CUBLAS_SCALED_BYTES
     " + if(input_act == none, 0, bytes(x)*M*K)";
-// Beneath quantised output: the product as bf16, then what the product and its quantiser need.
+// Beneath quantised output: out as bf16, then what the GEMM and its quantiser need.
 inline constexpr const char* kLinearQuantizedOutputWorkspace =
     "if(keep_out, 0, 2*M*N) + 512 + 256 + round_up(M*K,256) + 2*round_up(4*M,256) + "
     "if(input_act == none, 0, bytes(x)*M*K) + 4*M*(cdiv(N,128) + 1) + 9216 + " PESTLE_UNFUSED_BYTES
     " + " PESTLE_SPLIT_K_BYTES("1") " + " PESTLE_UNFUSED_GEMM_BYTES;
 
-// A second pass over the product, which is f32 in the workspace before what its kernels need.
+// The unfused epilogue: the GEMM's f32 output, before what its kernels need.
 #define PESTLE_UNFUSED_LINEAR_BYTES                           \
   "4*M*N + 8192 + round_up(M*K,256) + 2*round_up(4*M,256) + " \
   "if(input_act == none, 0, bytes(x)*M*K)"
 inline constexpr const char* kUnfusedLinearWorkspace =
     PESTLE_UNFUSED_LINEAR_BYTES " + " PESTLE_SPLIT_K_BYTES("1");
-// The same where that product may be cuBLASLt's.
+// The same where that GEMM may be cuBLASLt's.
 inline constexpr const char* kUnfusedLibraryLinearWorkspace =
     PESTLE_UNFUSED_LINEAR_BYTES " + " PESTLE_CUBLAS_SCALED_BYTES;
 
@@ -211,7 +212,7 @@ inline void fill_quantized_scales(const Call& call, const LinearQuantizedArgs& a
   e->columns = {scale.as<float>(), step, of_terms};
 }
 
-// After the codes are made: the operands and the job of their product with the weight.
+// After the codes are made: the operands and the job of their GEMM with the weight.
 inline Status fill_linear(const Call& call, const LinearQuantizedArgs& args,
                           const QuantizedX& quantized, Operands* o, GemmJob* job) {
   PESTLE_TRY(read_quantized(call, args, quantized, o));

@@ -13,12 +13,12 @@ namespace pestle::ops {
 #define PESTLE_QUANT_LINEAR_BYTES "(min(M,128) + 3) * round_up(K,128) * 4 + 64"
 #define PESTLE_LINEAR_ROWS_BYTES "(bytes(x) + 1)*M*K + 8*M + 6144 + " PESTLE_QUANT_LINEAR_BYTES
 inline constexpr const char* kLinearRowsWorkspace = PESTLE_LINEAR_ROWS_BYTES;
-// The same beneath the second pass of pairs, and of quantised output, out as bf16.
+// The same beneath pairs' unfused epilogue, and beneath quantised output, out as bf16.
 inline constexpr const char* kLinearPairsWorkspace =
     PESTLE_UNFUSED_BYTES " + 16896 + " PESTLE_LINEAR_ROWS_BYTES;
 inline constexpr const char* kCpuLinearQuantizedOutputWorkspace =
     "if(keep_out, 0, 2*M*N) + 17408 + " PESTLE_UNFUSED_BYTES " + " PESTLE_LINEAR_ROWS_BYTES;
-// Of a product that needs no more than kQuantLinearWorkspace.
+// Of a GEMM that needs no more than kQuantLinearWorkspace.
 inline constexpr const char* kCpuScaledQuantizedOutputWorkspace =
     "if(keep_out, 0, 2*M*N) + 2048 + " PESTLE_UNFUSED_BYTES
     " + 16448 + (min(M,128) + 4) * round_up(K,128) * 4 + 64";
@@ -37,7 +37,7 @@ inline Status run_linear_after_input(const Call& call, const LinearArgs& args,
                              : run_linear(call, args, weight, hadamard);
 }
 
-// activations=row: `format` names the quantiser and the product of its codes: fp8 or int8.
+// activations=row: `format` names the quantiser and the GEMM of its codes: fp8 or int8.
 Status run_linear_rows(const Call& call, std::string_view format, DType codes, int64_t hadamard);
 
 // What that implementation says.
@@ -49,7 +49,7 @@ inline std::string refuse_linear_rows(const Call& call, int activations,
   return refuse_uneven_rows(call, tensors);
 }
 
-// What the second pass of pairs says where there are none, or codes, which are made after it.
+// What pairs' unfused epilogue says where there are none, or quantised output, which comes after it.
 inline std::string refuse_without_plain_pairs(const Call& call, const Machine& machine) {
   return wants_quantized_output(call) ? refuse_quantized_output(call)
                                       : refuse_without_pairs(call, machine);

@@ -1,8 +1,10 @@
-// linear_fp8 on CUDA, activations=row.
+// linear_fp8 on CUDA, activations=row: which implementations there are.
 // Map      the kernels of quantize_fp8, then those of scaled_mm_fp8
-//          (ops/gemm/linear/linear_quantized.cuh). With input_act the codes are those of activation,
-//          gated_activation or rms_norm. codes: the product, then the quantising op over it.
-//          cublaslt: the product by cuBLASLt, where it is large and scaled_mm_fp8's would be.
+//          (ops/gemm/linear/linear_quantized.cuh); with input_act the codes are those of activation,
+//          gated_activation or rms_norm. cuda/linear_fp8_hopper: GEMV up to 16 rows, else the tiles
+//          of sm_90. cublaslt: the GEMM by cuBLASLt, where scaled_mm_fp8's would be. portable: from
+//          sm_80 on. late: an extended epilogue, unfused. _any: a thread a result, any strides.
+//          codes: quantised output, the GEMM, then the quantising op over it.
 // Traffic  x once, its codes once written and read, the weight and out once.
 // Numerics the tensor cores add 128 products, f32 registers the rest (scaled_mm_fp8's accurate);
 //          accumulation=fast: the tensor cores add all.
@@ -69,7 +71,7 @@ Status run_sm90(const Call& call) {
               : start_gemm<hopper::WgmmaType::kE5m2>(call, o, job);
 }
 
-// ---- cuBLASLt, and which of the ways the product goes -------------------------------------------
+// ---- cuBLASLt, and which path the GEMM takes ----------------------------------------------------
 
 GemmSums sums_of_call(const Call& call) {
   return call.integer(kAccumulation) == 1 ? GemmSums::kFast : GemmSums::kAccurate;
@@ -115,7 +117,7 @@ Status run_by_cublas(const Call& call) {
 constexpr GemmIds kIds{"cuda/linear_fp8_hopper", "cuda/linear_fp8_hopper",
                        "cuda/linear_fp8_cublaslt"};
 
-// False: the product is none of Hopper's.
+// False: the GEMM is none of sm_90's.
 bool read_advised(const Call& call, const Machine& machine, AdvisedGemm* p) {
   Operands o;
   if (wants_pairs(call) || !refuses_sm90(call, machine).empty() ||

@@ -71,7 +71,7 @@ inline constexpr Case cases[] = {
     {"M=4 N=40 K=96 x=f32 out=f32 input_act=geglu_tanh granularity=group group_size=32"},
     {"M=2 N=33 K=128 input_act=rms_norm eps=0.001 residual=bf16 hadamard=16"},
     {"M=3 N=24 K=80 x=f16 input_act=silu granularity=row"},
-    // Long enough for slices of k.
+    // Long enough for split-K.
     {"M=70 N=40 K=7184 granularity=row activations=row bias=bf16 residual=bf16"},
     {"M=33 N=40 K=7168 granularity=row activations=row hadamard=256 input_act=silu"},
     {"M=3 N=16 K=64 granularity=row activations=row input_act=gelu", kEdge, Dist::kZeros},

@@ -1,5 +1,5 @@
-// linear_mxfp4 on CUDA: few rows of x by ops/gemm/gemv/gemv_weight_only.cuh, more by
-// ops/gemm/weight_only/many_rows.cuh, with this format.
+// linear_mxfp4 on CUDA: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_only.cuh, more rows
+// by ops/gemm/weight_only/many_rows.cuh, both with this format, whose decoding is here.
 #include "formats/mx.h"
 #include "formats/swizzle.h"
 #include "ops/gemm/gemv/gemv_weight_only.cuh"

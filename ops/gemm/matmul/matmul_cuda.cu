@@ -1,19 +1,20 @@
-// matmul on CUDA.
-// Map      cuda/matmul_hopper: tiles of 128 x 256, 192 or 128 by warpgroup instructions
-//          (ops/gemm/sm90/gemm_warp_specialized.cuh), each operand along k or across it as its strides say.
-//          cuda/matmul_slices: the same, tiles that leave much of a round idle in slices of k.
-//          cuda/matmul_few_rows: up to 16 rows (ops/gemm/gemv/gemv_mma.cuh).
+// matmul on CUDA: which implementations there are. gemm_choice.h and `pestle tune` choose among
+// those for 16-bit operands on sm_90; else the first that takes the call.
+// Map      cuda/matmul_few_rows: GEMV, up to 16 rows (ops/gemm/gemv/gemv_wgmma.cuh).
+//          cuda/matmul_hopper: warp-specialised, tiles of 128 x 256, 192 or 128
+//          (ops/gemm/sm90/gemm_warp_specialized.cuh), each operand along k or across it.
+//          cuda/matmul_slices: the same, by split-K where tiles leave much of a wave idle.
 //          cuda/matmul_cublaslt: cuBLASLt, where the process has it and it was measured to be
 //          faster (ops/gemm/cublaslt/gemm_cublaslt.h).
 //          cuda/matmul_split, cuda/matmul_split_bf16: f32 by narrow parts
 //          (ops/gemm/split_f32/gemm_split_f32.cuh).
-//          cuda/matmul_portable: mma.sync, every GPU from sm_80 on; on Hopper odd K, strides and
-//          offsets that the copy engine refuses, and 8-bit floats
-//          (ops/gemm/sm80/gemm_portable.cuh). cuda/matmul_packed: copies what the copy engine
-//          refuses, then as above. cuda/matmul_codes: the product, then the quantising op over it
-//          (ops/quant/output/quantize_after.h). cuda/matmul_late: epilogues that the kernel does not
-//          know, over the product in f32 (ops/gemm/epilogue/unfused_epilogue.h). _any: a thread a
-//          result, tiles of 16 x 16 through shared memory, any strides and dtypes.
+//          cuda/matmul_packed: copies operands that TMA refuses, then as above or below.
+//          cuda/matmul_portable: mma.sync, every GPU from sm_80 on; on sm_90 odd K, strides and
+//          offsets that TMA refuses, and 8-bit floats (ops/gemm/sm80/gemm_portable.cuh).
+//          cuda/matmul_late: extended epilogues that the kernel can't fuse, over the GEMM in f32
+//          (ops/gemm/epilogue/unfused_epilogue.h). cuda/matmul_any: a thread a result, any strides
+//          and dtypes (ops/gemm/fallback/gemm_fallback.cuh). cuda/matmul_codes: quantised output,
+//          the GEMM, then the quantising op over it (ops/quant/output/quantize_after.h).
 // Traffic  a and b once from memory where a group of tiles fits the L2; out and residual once.
 // Numerics f32 sums along k in one order; the tensor cores truncate what falls below the sum's
 //          last bit. Epilogue in f32, one rounding.
@@ -132,7 +133,7 @@ Status run_split_k(const Call& call) {
   return start_float(call, "matmul_slices", o, true);
 }
 
-// ---- cuBLASLt, and which of the ways a product of 16-bit floats goes ---------------------------
+// ---- cuBLASLt, and which path a GEMM of 16-bit floats takes ------------------------------------
 
 CublasEpilogue cublas_epilogue(const Call& call, const Operands& o) {
   CublasEpilogue e;
@@ -163,7 +164,7 @@ Status run_by_cublas(const Call& call) {
 constexpr GemmIds kIds{"cuda/matmul_few_rows", "cuda/matmul_hopper", "cuda/matmul_cublaslt",
                        "cuda/matmul_slices"};
 
-// False: the product is none of Hopper's 16-bit ones, or of pairs, which have one way alone.
+// False: the GEMM is none of sm_90's 16-bit ones, or of pairs, which have one path alone.
 bool read_advised(const Call& call, const Machine& machine, AdvisedGemm* p) {
   if (wants_pairs(call) || !refuses_sm90(call, machine).empty()) return false;
   Operands o;
@@ -219,19 +220,18 @@ std::string refuses_fallback(const Call& call, const Machine&) {
   return wants_extended(call) ? refuse_extended(call) : refuse_quantized_output(call);
 }
 
-// A second pass over the product, which is f32 in the workspace.
+// What the unfused epilogue is for.
 std::string refuses_unfused(const Call& call, const Machine& machine) {
   const std::string why = refuse_quantized_output(call);
   return why.empty() ? refuse_without_extended(call, machine) : why;
 }
 
-// The product, and what its kernels need (packed operands, parts of f32).
+// The f32 output, and what the GEMM's kernels need (packed operands, parts of f32).
 constexpr const char* kUnfusedWorkspace =
     "4*B*M*N + 6*(numel(a) + numel(b) + 16*B*(M + 2*K + N)) + 12*(M + N) + 8192 "
     "+ " PESTLE_CUBLAS_BYTES;
 
-// The product in the workspace as bf16, what the product needs (packed operands, parts
-// of f32), what the
+// Out in the workspace as bf16, what the GEMM needs (packed operands, parts of f32), what the
 // quantiser needs (a maximum for each scale).
 constexpr const char* kQuantizedOutputWorkspace =
     "if(keep_out, 0, 2*B*M*N) + if(gated == none && !has(gate) && !has(beta), 0, 4*B*M*N) + "
@@ -301,7 +301,7 @@ constexpr Impl kImpls[] = {
      .refuses = refuses_split_f32,
      .run = run_split_f32,
      .workspace = kSplitF32Workspace},
-    // The way of matmul_split for values out of the range of f16 parts, to be timed and checked.
+    // What matmul_split does for values out of the range of f16 parts, to be timed and checked.
     {.id = "cuda/matmul_split_bf16",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,

@@ -104,7 +104,7 @@ inline constexpr Case cases[] = {
     {"B= M=0 N=8 K=16 gated=act_last activation=silu", kEdge},
     {"B= M=5 N=128 K=40 gated=act_first activation=silu out_format=mxfp8 bias=f32", kEdge},
     {"B= M=24 N=40 K=64 gated=act_first gate=f16 residual=bf16 G=1", kEdge, Dist::kOutliers},
-    // Long enough for slices of k.
+    // Long enough for split-K.
     {"B= M=130 N=40 K=3600"},
     {"B= M=20 N=264 K=3656 bias=f32 residual=bf16 activation=gelu"},
     {"B=2 M=17 N=72 K=3584 a=f16 b=f16 out=f32 alpha=f32"},

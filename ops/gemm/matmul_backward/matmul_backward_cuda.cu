@@ -1,16 +1,15 @@
-// matmul_backward on CUDA.
-// Map      cuda/matmul_backward_hopper: two products by matmul's kernels
-//          (ops/gemm/sm90/gemm_warp_specialized.cuh) on transposed views, nothing is copied; a result whose
-//          rows are dense the other way is made as the transposed product. Where an activation
-//          followed, the product is made again into the workspace (f32), and a pass over it makes
-//          d_pre = d_out * slope there.
+// matmul_backward on CUDA: which implementations there are.
+// Map      cuda/matmul_backward_hopper: two GEMMs by matmul's kernels
+//          (ops/gemm/sm90/gemm_warp_specialized.cuh) on transposed views, nothing is copied; a
+//          result whose columns are dense is made as the transposed GEMM. Where an activation
+//          followed, matmul's GEMM is made again into the workspace (f32), and a pass over it makes
+//          d_pre = d_out * slope there. d_bias: sums of 64 columns of a run of rows a CTA, then of
+//          the runs in their order.
 //          cuda/matmul_backward_cublaslt: the same steps, the two gradients by cuBLASLt
-//          (ops/gemm/cublaslt/gemm_cublaslt.h), which takes them from where matmul gives it a
-//          product. d_bias: sums of 64 columns of a run of rows a block, then of the runs in their
-//          order. cuda/matmul_backward_split: f32, the products by
-//          ops/gemm/split_f32/gemm_split_f32.cuh. _any: the same steps by kernels for any strides
-//          and dtypes.
-// Traffic  d_out, a and b once for each product that reads them, d_a and d_b once.
+//          (ops/gemm/cublaslt/gemm_cublaslt.h), which takes them from where matmul gives it a GEMM.
+//          cuda/matmul_backward_split: f32, the GEMMs by ops/gemm/split_f32/gemm_split_f32.cuh.
+//          cuda/matmul_backward_any: the same steps by kernels for any strides and dtypes.
+// Traffic  d_out, a and b once for each GEMM that reads them, d_a and d_b once.
 // Numerics f32 sums in one order. d_pre made in the workspace is rounded to a's dtype (_any: f32).
 // Measured H200, bf16: _cublaslt 669 to 705 TFLOP/s, torch's speed; _hopper 0.96 (notebook)
 #include "backends/cuda/device/numeric/activations.cuh"
@@ -64,7 +63,7 @@ __global__ void __launch_bounds__(256)
   job.to.store(row, column, count, v);
 }
 
-// Sums of 64 columns over a run of rows: 32 lanes of rows, joined in one order.
+// Sums of 64 columns over a run of rows: 32 lanes of rows, added in one order.
 template <class Rows>
 __global__ void __launch_bounds__(256)
     column_sums_kernel(const __grid_constant__ Rows from, float* sums, int64_t rows,
@@ -275,7 +274,7 @@ Status run_gradients(const Call& call, StartGradient start) {
 Status run_sm90(const Call& call) { return run_gradients(call, start_by_tiles); }
 Status run_by_cublas(const Call& call) { return run_gradients(call, start_by_library); }
 
-// ---- cuBLASLt, and which of the two ways the gradients go ---------------------------------------
+// ---- cuBLASLt, and which path the gradients take ------------------------------------------------
 
 std::string refuses_cublas(const Call& call, const Machine& machine) {
   std::string why = refuses_sm90(call, machine);
@@ -290,7 +289,7 @@ std::string refuses_cublas(const Call& call, const Machine& machine) {
 
 constexpr GemmIds kIds{nullptr, "cuda/matmul_backward_hopper", "cuda/matmul_backward_cublaslt"};
 
-// The products of d_a and of d_b; false: none of Hopper's 16-bit ones.
+// The GEMMs of d_a and of d_b; false: none of sm_90's 16-bit ones.
 bool read_advised(const Call& call, const Machine& machine, AdvisedGemm (&gemms)[2]) {
   if (!refuses_sm90(call, machine).empty()) return false;
   const bool library = refuses_cublas(call, machine).empty();

@@ -1,4 +1,4 @@
-// Operands of a product, copied so that their rows begin at multiples of 16 bytes.
+// Operands of a GEMM, copied so that their rows begin at multiples of 16 bytes.
 // Map      Rows with neighbouring elements: a thread makes 4 units of 16 bytes, each out of 5
 //          aligned words, shifted; a row's last unit byte by byte. 8-bit operands across k are
 //          turned, and whatever has no neighbours is gathered, by the strided copies

@@ -1,5 +1,5 @@
 // Operands whose strides or offset neither the copy engine nor cp.async can read, copied into the
-// caller's workspace so that both can: a product costs far more than its operands' bytes.
+// caller's workspace so that both can: a GEMM costs far more than its operands' bytes.
 #pragma once
 
 #include "ops/gemm/sm90/gemm_launch.cuh"

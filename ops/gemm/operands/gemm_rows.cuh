@@ -1,4 +1,5 @@
-// Rows of a product's operands, eight neighbours at a time, for passes over it.
+// Rows of a GEMM's output and of its epilogue's operands, eight neighbours at a time, for passes
+// over them.
 #pragma once
 
 #include "backends/cuda/device/tensor/any_tensor.cuh"

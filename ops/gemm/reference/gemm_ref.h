@@ -1,4 +1,4 @@
-// The reference of every op that is a product of two matrices of rows: plain loops, float64 sums.
+// The reference of every op that is a GEMM of two matrices of rows: plain loops, float64 sums.
 #pragma once
 
 #include <algorithm>

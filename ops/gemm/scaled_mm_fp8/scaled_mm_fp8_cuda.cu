@@ -1,16 +1,19 @@
-// scaled_mm_fp8 on CUDA.
-// Map      cuda/scaled_mm_fp8_hopper: tiles of 128 x 256, 192 or 128 by warpgroup instructions of
-//          8-bit floats (ops/gemm/sm90/gemm_warp_specialized.cuh). Scales of tensors and rows in the
-//          epilogue, of blocks on the sums of each 128 of k. packed: codes that lie across k or off
-//          16 bytes, copied first. portable: mma.sync of codes as f16, from sm_80 on, and
-//          accumulation=f32 (ops/gemm/sm80/gemm_portable.cuh). _any: a thread a result
-//          (ops/gemm/fallback/gemm_fallback.cuh). codes: the product, then the quantising op over it
-//          (ops/quant/output/quantize_after.h). cublaslt: large products without an epilogue but a
-//          bias, where cuBLASLt is found (ops/gemm/cublaslt/gemm_cublaslt.h).
+// scaled_mm_fp8 on CUDA: which implementations there are (chosen as matmul_cuda.cu's are).
+// Map      cuda/scaled_mm_fp8_few_rows: GEMV, up to 16 rows (ops/gemm/gemv).
+//          cuda/scaled_mm_fp8_hopper: tiles of 128 x 256, 192 or 128 by wgmma of 8-bit floats
+//          (ops/gemm/sm90/gemm_warp_specialized.cuh), scales of tensors and rows in the epilogue,
+//          of blocks on the sums of each 128 of k. slices: the same, by split-K where tiles leave
+//          much of a wave idle. cublaslt: large GEMMs without an epilogue but a bias, where
+//          cuBLASLt is found (ops/gemm/cublaslt/gemm_cublaslt.h). packed: codes that lie across k
+//          or off 16 bytes, copied first. portable: mma.sync of codes as f16, from sm_80 on, and
+//          accumulation=f32 (ops/gemm/sm80/gemm_portable.cuh). late: an extended epilogue, unfused
+//          (ops/gemm/epilogue/unfused_epilogue.h). _any: a thread a result
+//          (ops/gemm/fallback/gemm_fallback.cuh). codes: quantised output, the GEMM, then the
+//          quantising op over it (ops/quant/output/quantize_after.h).
 // Traffic  a and b once from memory where a group of tiles fits the L2; out and residual once.
 // Numerics accumulation=accurate: the tensor cores add 128 products, with 13 bits behind the
 //          largest term, f32 registers the rest (cuBLASLt 13.1, too: measured). fast: the tensor
-//          cores add all. f32: _any alone. (docs/formats/fp8.md)
+//          cores add all. f32: codes as f16, by few_rows, portable and _any. (docs/formats/fp8.md)
 // Measured H200: fast 1070 to 1230 TFLOP/s, accurate 970 to 1130, blocks 800 to 930: 0.86 to 0.98
 //          of torch._scaled_mm by tensor, 0.78 to 0.90 by row (scaled_mm_fp8.md).
 //          cublaslt, 4608 x 12288 x 3072: 279 us fast, 317 accurate, 0.96 to 1.04 of torch.
@@ -124,7 +127,7 @@ Status run_gemv(const Call& call) {
            : start_gemv_mma<GemvKind::kE5m2>(call, name, o, job.epilogue, f32);
 }
 
-// ---- cuBLASLt, and which of the ways a product goes ---------------------------------------------
+// ---- cuBLASLt, and which path a GEMM takes ------------------------------------------------------
 
 CublasEpilogue cublas_epilogue(const Call& call) {
   CublasEpilogue e;
@@ -164,14 +167,14 @@ Status run_by_cublas(const Call& call) {
                     algorithm_for(call, key_of(o, sums_of_call(call))));
 }
 
-// A second pass over a product that may be cuBLASLt's.
+// The unfused epilogue of a GEMM that may be cuBLASLt's.
 constexpr const char* kUnfusedLibraryWorkspace =
     PESTLE_UNFUSED_SCALED_BYTES " + " PESTLE_CUBLAS_SCALED_BYTES;
 
 constexpr GemmIds kIds{"cuda/scaled_mm_fp8_few_rows", "cuda/scaled_mm_fp8_hopper",
                        "cuda/scaled_mm_fp8_cublaslt", "cuda/scaled_mm_fp8_slices"};
 
-// False: the product is none of Hopper's.
+// False: the GEMM is none of sm_90's.
 bool read_advised(const Call& call, const Machine& machine, AdvisedGemm* p) {
   Operands o;
   if (!refuses_sm90(call, machine).empty() || !read_scaled(call, kArgs, &o).empty()) return false;

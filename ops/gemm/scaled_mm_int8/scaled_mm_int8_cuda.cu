@@ -1,11 +1,14 @@
-// scaled_mm_int8 on CUDA.
-// Map      cuda/scaled_mm_int8_hopper: tiles of 128 x 256, 192 or 128 by warpgroup instructions of
-//          8-bit integers (ops/gemm/sm90/gemm_warp_specialized.cuh), scales in the epilogue. packed: codes
-//          that lie across k or off 16 bytes, copied first. portable: mma.sync, from sm_80 on
-//          (ops/gemm/sm80/gemm_portable.cuh). _any: a thread a result
-//          (ops/gemm/fallback/gemm_fallback.cuh). host: a launch of one thread puts the scale into the
-//          workspace, then as by tensor. codes: the product, then the quantising op over it
-//          (ops/quant/output/quantize_after.h).
+// scaled_mm_int8 on CUDA: which implementations there are (chosen as matmul_cuda.cu's are).
+// Map      cuda/scaled_mm_int8_few_rows: GEMV, up to 16 rows (ops/gemm/gemv/gemv_wgmma.cuh).
+//          cuda/scaled_mm_int8_hopper: tiles of 128 x 256, 192 or 128 by wgmma of 8-bit integers
+//          (ops/gemm/sm90/gemm_warp_specialized.cuh), scales in the epilogue. slices: the same, by
+//          split-K where tiles leave much of a wave idle. packed: codes that lie across k or off 16
+//          bytes, copied first. portable: mma.sync, from sm_80 on
+//          (ops/gemm/sm80/gemm_portable.cuh). late: an extended epilogue, unfused
+//          (ops/gemm/epilogue/unfused_epilogue.h). _any: a thread a result
+//          (ops/gemm/fallback/gemm_fallback.cuh). host: a launch of one thread puts the scale into
+//          the workspace, then as by tensor. codes: quantised output, the GEMM, then the quantising
+//          op over it (ops/quant/output/quantize_after.h).
 // Traffic  a and b once from memory where a group of tiles fits the L2; out and residual once.
 // Numerics sums exact in s32, which K up to 131071 cannot overflow; longer ones go to _any, whose
 //          sums are s64. Then f32, one rounding.

@@ -1,5 +1,5 @@
-// Which of an op's kernels a product on tensor cores goes to, and how it says so (core/dispatch.h's
-// Advice): the rule of gemm_choice.h, a tuner's choice before it.
+// Which of an op's implementations a GEMM on tensor cores goes to, and how it says so
+// (core/dispatch.h's Advice): the rule of gemm_choice.h, a tuner's choice before it.
 #pragma once
 
 #include "core/dispatch.h"
@@ -8,7 +8,7 @@
 
 namespace pestle::ops {
 
-// The op's implementations by way; null: it has none.
+// The op's implementations by path; null: it has none.
 struct GemmIds {
   const char* gemv;
   const char* tile;
@@ -25,7 +25,7 @@ struct GemmIds {
   }
 };
 
-// A product as its op sees it; `options` without what the machine is.
+// A GEMM as its op sees it; `options` without what the machine is.
 struct AdvisedGemm {
   GemmKey key;
   GemmOptions options;
@@ -39,11 +39,11 @@ inline int multiprocessors_for(const Call& call, const Machine& machine) {
              : kMultiprocessorsOfH200;
 }
 
-// Why a call is not for slices of k. `why`: what the kernel of whole tiles has against it; else `o`
+// Why a call is not for split-K. `why`: what the kernel of whole tiles has against it; else `o`
 // are its operands.
 inline std::string refuse_split_k(const Call& call, const Machine& machine, const std::string& why,
                                   const Operands& o, GemmSums sums) {
-  if (wants_pairs(call)) return "gated: pairs of columns are not made in slices of k";
+  if (wants_pairs(call)) return "gated: pairs of columns are not made by split-K";
   if (!why.empty()) return why;
   const GemmKey key = key_of(o, sums);
   GemmOptions options{machine.compute_capability, multiprocessors_for(call, machine)};
@@ -51,9 +51,8 @@ inline std::string refuse_split_k(const Call& call, const Machine& machine, cons
   const GemmChoice* tuned = tuned_choice(key, options.compute_capability, options.multiprocessors);
   const GemmChoice choice =
       choose_path(key, options, tuned && tuned->path == GemmPath::kSplitK ? tuned : nullptr);
-  return choice.path == GemmPath::kSplitK
-             ? ""
-             : "its tiles leave no round that slices of k would shorten";
+  return choice.path == GemmPath::kSplitK ? ""
+                                          : "its tiles leave no wave that split-K would shorten";
 }
 
 inline void fill_machine(const Call& call, const Machine& machine, AdvisedGemm* p) {
@@ -95,9 +94,9 @@ inline std::string plan_of(const GemmIds& ids, const AdvisedGemm& p, std::string
 
 // All that a tuner may measure.
 inline std::vector<TunedChoice> paths_of(const AdvisedGemm& p) {
-  std::vector<TunedChoice> ways;
+  std::vector<TunedChoice> paths;
   const auto add = [&](GemmPath path, int variant) {
-    ways.push_back(as_tuned(p.key, {path, variant}, p.options.version));
+    paths.push_back(as_tuned(p.key, {path, variant}, p.options.version));
   };
   if (p.options.gemv) add(GemmPath::kGemv, 0);
   for (const int columns : {256, 192, 128}) {
@@ -106,11 +105,11 @@ inline std::vector<TunedChoice> paths_of(const AdvisedGemm& p) {
     if (is_open({GemmPath::kSplitK, columns}, p.key, p.options)) add(GemmPath::kSplitK, columns);
   }
   for (int i = 0; p.options.library && i < p.options.algorithms; ++i) add(GemmPath::kLibrary, i);
-  return ways;
+  return paths;
 }
 
 // The three answers of an op's Advice, from how it reads a call: `kRead` says false of a call that
-// is no such product.
+// is no such GEMM.
 template <const GemmIds& kIds, bool (*kRead)(const Call&, const Machine&, AdvisedGemm*)>
 struct GemmAdvice {
   static const char* prefer(const Call& call, const Machine& machine) {

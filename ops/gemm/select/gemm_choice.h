@@ -1,5 +1,6 @@
-// Which way a matrix product on tensor cores goes: pure functions of its shape and the machine,
-// tested on a CPU. What `pestle tune` measured on a machine comes first (gemm_tuned.h).
+// Which path a GEMM on tensor cores takes (GEMV, whole tiles, split-K, cuBLASLt): pure functions of
+// its shape and the machine, tested on a CPU. What `pestle tune` measured on a machine comes first
+// (gemm_tuned.h).
 #pragma once
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 
 namespace pestle::ops {
 
-// kSplitK: tiles, the last ones in slices of k.
+// kSplitK: tiles, those of the last wave by split-K.
 enum class GemmPath : int { kGemv, kTile, kLibrary, kSplitK };
 
 struct GemmChoice {
@@ -30,7 +31,7 @@ struct GemmOptions {
   int compute_capability = 90;
   int multiprocessors = kMultiprocessorsOfH200;
   bool gemv = false;                   // its kernel takes the call
-  bool split_k = false;                // the same of tiles in slices
+  bool split_k = false;                // the same of tiles by split-K
   bool library = false;                // cuBLASLt was found and takes the call
   int version = 0;                     // cuBLASLt's
   int algorithms = kCublasAlgorithms;  // that it names at most
@@ -53,8 +54,8 @@ inline TilePlan split_k_plan_of(int columns, const GemmKey& p, int multiprocesso
              : tile;
 }
 
-// Whether a tuned way can be gone: it may be of another library, or of a call with an epilogue that
-// this one has not.
+// Whether a tuned path can be taken: it may be of another library, or of a call with an epilogue
+// that this one has not.
 inline bool is_open(const GemmChoice& choice, const GemmKey& p, const GemmOptions& options) {
   switch (choice.path) {
     case GemmPath::kGemv: return options.gemv;

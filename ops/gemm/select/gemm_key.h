@@ -1,4 +1,4 @@
-// A matrix product as decisions about it see it.
+// A GEMM as decisions about it see it.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace pestle::ops {
 
-// What sums along k may lose: part of what decides how fast a product is.
+// What sums along k may lose: part of what decides how fast a GEMM is.
 enum class GemmSums : int { kF32, kFast, kAccurate, kBlocks, kInteger };
 
 struct GemmKey {

@@ -1,4 +1,4 @@
-// Which tile a matrix product takes: pure functions of the shape and the machine, tested on a CPU.
+// Which tile a GEMM takes: pure functions of the shape and the machine, tested on a CPU.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ struct TilePlan {
   int n = 256;  // columns; 128 rows
   int64_t tiles = 0;
   int64_t waves = 0;  // of tiles over the multiprocessors
-  // Of the tiles behind the last whole round each is made in slices of k, one a multiprocessor.
+  // Split-K: each tile behind the last whole wave is made by `splits` multiprocessors.
   int64_t whole = 0;  // tiles that one multiprocessor makes
   int splits = 1;
 };
@@ -24,17 +24,17 @@ inline TilePlan tile_plan_of(int columns, int64_t m, int64_t n, int64_t batches,
   return {columns, tiles, (tiles + multiprocessors - 1) / multiprocessors, tiles};
 }
 
-// ---- slices of k: where tiles leave much of the last round idle ---------------------------------
+// ---- split-K: where tiles leave much of the last wave idle --------------------------------------
 
 // Sums begun anew (halves) fill the registers of wider tiles.
 inline bool takes_split_k(int columns, bool halves) { return !halves || columns == 128; }
 
 inline constexpr int kMostSplitsOfK = 8;
-inline constexpr int64_t kMostParts = 132;  // slices beside the last ones of their tiles
-inline constexpr int kSplitUnit = 4;        // steps of k (of 128 bytes) that slices are made of
+inline constexpr int64_t kMostParts = 132;  // of k, without the last ones of their tiles
+inline constexpr int kSplitUnit = 4;        // steps of k (of 128 bytes) that splits are made of
 
-// The steps of k that a round of slices takes beyond what each multiplies, some 8 to 12 us: blocks
-// that all begin at once and meet, sums to the L2, and of each slice more back again. Measured on
+// The steps of k that a wave of splits takes beyond what each multiplies, some 8 to 12 us: CTAs
+// that all begin at once and meet, sums to the L2, and of each split more back again. Measured on
 // an H200 in codes and bf16, 8 to 224 steps (ops/gemm/matmul/matmul.md).
 inline int64_t steps_to_reduce(int columns, int splits) {
   return 14 + (14 + 3 * (splits - 1)) * 128 / columns;
@@ -52,7 +52,7 @@ inline int64_t steps_of(const TilePlan& t, int64_t steps, int multiprocessors) {
          steps_to_reduce(t.n, t.splits);
 }
 
-// The same tiles with as many slices as are fastest; 1 where none are.
+// The same tiles with as many splits as are fastest; 1 where none are.
 inline TilePlan with_split_k(const TilePlan& tile, int64_t steps, int multiprocessors) {
   TilePlan best = tile;
   const int64_t rest = tile.tiles % multiprocessors;
@@ -71,7 +71,7 @@ inline TilePlan with_split_k(const TilePlan& tile, int64_t steps, int multiproce
 
 // The tile that wastes least: steps of k that a multiprocessor goes through, times a tile's
 // columns, with what narrow tiles lose by reading more of a for each product. `halves`: tiles must
-// be multiples of 128. `steps`: of k; 0: no slices.
+// be multiples of 128. `steps`: of k; 0: no split-K.
 inline TilePlan choose_tile_plan(int64_t m, int64_t n, int64_t batches, int multiprocessors,
                                  bool halves, int64_t steps = 0) {
   struct Candidate {
@@ -97,19 +97,19 @@ inline TilePlan choose_tile_plan(int64_t m, int64_t n, int64_t batches, int mult
 
 inline std::string describe(const TilePlan& t) {
   const std::string tiles = "128x" + std::to_string(t.n) + ", " + std::to_string(t.tiles) +
-                            " tiles in " + std::to_string(t.waves) + " rounds";
+                            " tiles in " + std::to_string(t.waves) + " waves";
   if (t.splits == 1) return tiles;
-  return tiles + ", the last " + std::to_string(t.tiles - t.whole) + " in " +
-         std::to_string(t.splits) + " slices of k";
+  return tiles + ", the last " + std::to_string(t.tiles - t.whole) + " by split-K of " +
+         std::to_string(t.splits);
 }
 
-// Products with few rows: neighbouring columns of out that a multiprocessor takes at a time.
+// GEMV: neighbouring columns of out that a multiprocessor takes at a time.
 struct GemvTile {
   int columns = 8;  // a multiple of 8, at most 128
   int tiles = 0;
 };
 
-// As many columns as leave the fewest rounds, and no multiprocessor without.
+// As many columns as leave the fewest waves, and no multiprocessor without.
 inline GemvTile choose_gemv_tile(int64_t n, int multiprocessors) {
   constexpr int64_t kMost = 16;  // eights
   const int64_t eights = (n + 7) / 8;

@@ -13,6 +13,7 @@ namespace pestle::ops {
 namespace {
 
 constexpr std::array<const char*, 5> kSums = {"f32", "fast", "accurate", "blocks", "integer"};
+// The words of files, which outlive names in code.
 constexpr std::array<const char*, 4> kPathNames = {"few_rows", "tile", "library", "slices"};
 
 template <size_t kCount>

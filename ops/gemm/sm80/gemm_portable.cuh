@@ -1,4 +1,4 @@
-// The matrix product by mma.sync and cp.async, for every GPU from sm_80 on and for operands that
+// The GEMM by mma.sync and cp.async, for every GPU from sm_80 on and for operands that
 // Hopper's copy engine refuses: D[m, n] = sum over k of A[m, k] * B[k, n], then the epilogue.
 //
 // Map      A block of 8 warps takes 128 x kTileN of out, a warp 64 x kTileN / 4 in registers. Both

@@ -1,4 +1,4 @@
-// The matrix product that every GPU from sm_80 on can run (ops/gemm/sm80/gemm_portable.cuh), as
+// The GEMM that every GPU from sm_80 on can run (ops/gemm/sm80/gemm_portable.cuh), as
 // ops start it: compiled once, in gemm_portable.cu.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace pestle::ops {
 
-// Why the portable product can't take the operands; empty: it does. Any strides that lie at whole
+// Why the portable GEMM can't take the operands; empty: it does. Any strides that lie at whole
 // elements, any K; both bf16, both f16, both i8, or any two dtypes of 8-bit floats.
 std::string refuse_portable(const Operands& o);
 

@@ -1,4 +1,4 @@
-// The instances of Hopper's matrix product (gemm_warp_specialized.cuh) for bf16 and f16.
+// The instances of gemm_warp_specialized.cuh for bf16 and f16 whose epilogue follows its tile.
 #include "ops/gemm/sm90/gemm_dense.cuh"
 
 namespace pestle::ops {

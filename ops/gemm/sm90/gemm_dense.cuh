@@ -1,4 +1,4 @@
-// Hopper's product of two matrices of bf16 or of f16, each along k or across it: what ops start
+// The GEMM of two matrices of bf16 or of f16 on sm_90, each along k or across it: what ops start
 // that multiply such matrices. Its kernels are compiled once (gemm_dense.cu, gemm_overlapped.cu).
 #pragma once
 
@@ -6,13 +6,12 @@
 
 namespace pestle::ops {
 
-// `job` comes with its epilogue filled; `splits`: of k, in the call's workspace
-// (PESTLE_SPLIT_K_BYTES).
+// `job` comes with its epilogue filled; `split_k`: in the call's workspace (PESTLE_SPLIT_K_BYTES).
 Status start_dense_gemm(const Call& call, const char* name, const Operands& o, const GemmJob& job,
                         bool split_k = false);
 
-// Columns of the tile where results are made beside the next tile's products (gemm_overlapped.cu), else
-// 0: wide tiles, more than one round of them, with an activation or a residual.
+// Columns of the tile where the epilogue is overlapped with the next tile (gemm_overlapped.cu), else
+// 0: wide tiles, more than one wave of them, with an activation or a residual.
 int overlapped_columns(const Call& call, const Operands& o, const hopper::EpilogueArguments& e);
 Status start_overlapped_gemm(const Call& call, const char* name, const Operands& o,
                              const GemmJob& job, int columns);

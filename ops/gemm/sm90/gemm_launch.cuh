@@ -1,4 +1,4 @@
-// Starting Hopper's matrix product: operands as the copy engine reads them, the epilogue's
+// Starting the GEMM of gemm_warp_specialized.cuh: operands as TMA reads them, the epilogue's
 // arguments, the tile. For the .cu files of ops that multiply.
 #pragma once
 
@@ -123,8 +123,8 @@ struct GemmJob {
   hopper::EpilogueArguments epilogue;
 };
 
-// What a product in slices of k needs, for a contract with symbols M and N and so many matrices:
-// counts, and the sums of slices, of which there are no more than kMostParts of 128 x 256.
+// What split-K needs, for a contract with symbols M and N and so many matrices: counts, and the
+// sums of splits, of which there are no more than kMostParts of 128 x 256.
 #define PESTLE_SPLIT_K_BYTES(batches) \
   "2048 + min(" PESTLE_MOST_SPLIT_K_BYTES ", 28*" batches "*round_up(M,128)*round_up(N,256))"
 #define PESTLE_MOST_SPLIT_K_BYTES "17301504"
@@ -193,7 +193,8 @@ inline hopper::FloatMatrix bias_row(const TensorView& bias) {
   return float_matrix({bias.data, bias.dtype, 1, bias.shape[0], 1, 0, bias.strides[0], 0});
 }
 
-// Why Hopper's kernel, which reads these operands, can't end as the call wants: pairs, gate, beta.
+// Why the kernel, which reads these operands, has not the extended epilogue (pairs, gate, beta)
+// that the call wants.
 // `scaled`: factors of columns are in the epilogue.
 inline std::string refuse_extended_parts(const Call& call, int first, const Operands& o,
                                          bool scaled) {
@@ -250,7 +251,7 @@ inline void fill_epilogue_values(const Call& call, int first, const Operands& o,
   fill_output_values(o, e);
 }
 
-// Starts the last tiles in slices of k; the job's units are those of whole tiles so far.
+// Starts the last tiles by split-K; the job's units are those of whole tiles so far.
 template <class C>
 Status start_split_k(const Call& call, const char* name, const TilePlan& tile,
                      const cuda::Grid& grid, GemmJob job) {
@@ -268,7 +269,7 @@ Status start_split_k(const Call& call, const char* name, const TilePlan& tile,
   return cuda::launch_together(call, name, all, gemm_kernel<C>, job);
 }
 
-// `job` comes with its epilogue filled, and the scales of blocks. `splits`: of k, in the call's
+// `job` comes with its epilogue filled, and the scales of blocks. `split_k`: in the call's
 // workspace (PESTLE_SPLIT_K_BYTES), where they are faster.
 template <class C>
 Status start_warp_specialized(const Call& call, const char* name, const Operands& o, GemmJob job,
@@ -325,7 +326,7 @@ constexpr GemmSums sums_of() {
   return hopper::is_8_bit(kWgmma) ? GemmSums::kFast : GemmSums::kF32;
 }
 
-// Columns of the tile, by a tuner's choice of this way or by rule; `splits`: of k, too.
+// Columns of the tile, by a tuner's choice of this path or by rule; `split_k`: of split-K's path.
 inline int tile_columns(const Call& call, const Operands& o, GemmSums sums, bool split_k = false) {
   const int device = cuda::device_index(call);
   const GemmKey key = key_of(o, sums);
@@ -337,7 +338,7 @@ inline int tile_columns(const Call& call, const Operands& o, GemmSums sums, bool
   return choose_path(key, options, tuned && tuned->path == path ? tuned : nullptr).variant;
 }
 
-// Of pairs: columns of the product, twice out's.
+// Of pairs: columns of the GEMM, twice out's.
 inline int pair_columns(const Call& call, const Operands& o) {
   return choose_tile_plan(o.out.rows, 2 * o.out.columns, o.out.batches,
                           cuda::multiprocessors(cuda::device_index(call)), true)

@@ -1,5 +1,5 @@
-// The instances of Hopper's matrix product whose results are made beside the next tile's products
-// (WarpSpecializedGemm::accumulate_overlapped), for bf16 and f16.
+// The instances of gemm_warp_specialized.cuh for bf16 and f16 whose epilogue is overlapped with the
+// next tile's multiplications (WarpSpecializedGemm::accumulate_overlapped).
 #include "ops/gemm/sm90/gemm_dense.cuh"
 
 namespace pestle::ops {

@@ -1,4 +1,4 @@
-// Products of codes with decode scales on CUDA: a [*M, K] and b [N, K], both along k.
+// GEMMs of quantised operands with scales on CUDA: a [*M, K] and b [N, K], both along k.
 #pragma once
 
 #include "ops/gemm/cpu/quant_linear.h"
@@ -29,7 +29,7 @@ inline bool rows_stack(const TensorView& t, Stack* s) {
   return even_rows(t, s->row_stride);
 }
 
-// The product as bf16, copies of operands, the quantiser's maxima.
+// The output as bf16, copies of operands, the quantiser's maxima.
 inline constexpr const char* kScaledQuantizedOutputWorkspace =
     "if(keep_out, 0, 2*M*N) + 1024 + numel(a) + numel(b) + 16*(M + 2*K + N) + 1024 + "
     "4*M*(cdiv(N,128) + 1) + 9216 + " PESTLE_UNFUSED_BYTES " + " PESTLE_UNFUSED_GEMM_BYTES;
@@ -77,7 +77,7 @@ inline void fill_row_scales(const Call& call, const ScaledArgs& args,
   e->columns = {b.as<float>(), b_row, of_terms};
 }
 
-// What the kernels of all granularities need; the product is the caller's.
+// What the kernels of all granularities need; the GEMM is the caller's.
 inline Status fill_scaled(const Call& call, const ScaledArgs& args, const Operands& o,
                           GemmJob* job) {
   PESTLE_TRY(fill_epilogue(call, args.alpha, o, &job->epilogue));
@@ -184,9 +184,9 @@ inline Status read_packed(const Call& call, const char* name, const ScaledArgs& 
   return why.empty() ? pack_operands(call, name, o) : unsupported(why);
 }
 
-// A second pass over the product, which is f32 in the workspace before what its kernels need.
+// The unfused epilogue: the GEMM's f32 output, before what its kernels need.
 #define PESTLE_UNFUSED_SCALED_BYTES "4*M*N + numel(a) + numel(b) + 16*(M + 2*K + N) + 8192"
-// The same where that product may be in slices of k.
+// The same where that GEMM may be by split-K.
 inline constexpr const char* kUnfusedScaledWorkspace =
     PESTLE_UNFUSED_SCALED_BYTES " + " PESTLE_SPLIT_K_BYTES("1");
 

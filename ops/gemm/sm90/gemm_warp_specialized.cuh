@@ -1,29 +1,30 @@
-// The matrix product on Hopper: D[m, n] = sum over k of A[m, k] * B[n, k], tiles handed to an
-// epilogue.
+// The GEMM on sm_90, a warp-specialised persistent kernel: D[m, n] = sum over k of A[m, k] * B[n, k],
+// tiles handed to an epilogue.
 //
-// Map      A persistent grid, one block a multiprocessor: a producer warp (TMA into a ring of
-//          kStages), two consumer warpgroups, each 64 rows x kTileN columns of accumulators in
-//          registers (wgmma from shared memory), and for each consumer a mover warp that brings
-//          what its epilogue needs and takes its results away, while the next tile's sums are
-//          made. A consumer's whole tile of out lies in shared memory at one time: two chunks of 64
-//          columns in memory of their own, the others where its rows of a lay in the tile's last
-//          stages, which go back to the ring when they have been stored.
-//          Held (instances of gemm_overlapped.cu): a tile's sums are copied to other registers and
-//          become results beside the next tile's first products, a piece of four elements a thread
+// Map      One CTA an SM: a producer warp (TMA into a ring of kStages), two consumer warpgroups, each
+//          64 rows x kTileN columns of accumulators in registers (wgmma from shared memory), and for
+//          each consumer a copy warp that brings what its epilogue needs and takes its results
+//          away by TMA, while the next tile's sums are made. A consumer's whole tile of out lies in
+//          shared memory at one time: two chunks of 64 columns in memory of their own, the others
+//          where its rows of a lay in the tile's last stages, which go back to the ring when they
+//          have been stored.
+// Overlap  (instances of gemm_overlapped.cu) A tile's sums are copied to other registers and become
+//          results between the next tile's first multiplications, a piece of four elements a thread
 //          after each instruction: a warp's instruction begins when the one before it has been
-//          begun, so more between two would idle the tensor cores. 192 columns hold 96 sums beside
-//          96, and all chunks have memory of their own; 256 have room for 64: the first two chunks
-//          are finished at once, the last two later, in the memory of the first two.
+//          begun, so more between two would idle the tensor cores. 192 columns hold 96 sums and 96
+//          pending ones, and all chunks have memory of their own; 256 have room for 64 pending: the
+//          first two chunks are finished at once, the last two later, in the memory of the first.
 // Order    Groups of 16 tiles along m sweep n, so that both operands of what runs at one time fit
 //          the L2. Sums run along k in one order: two runs give the same bits.
-// Slices   Where tiles leave much of the last round idle, each of its tiles is made by several
-//          blocks, a slice of k each (gemm_tiles.h). All blocks run at once, and each has one
-//          slice at most, as its last work: the one with a tile's last slice waits for the others'
-//          sums, which pass through the L2, adds them in the order of k and finishes the tile.
+// Split-K  Where tiles leave much of the last wave idle, each of its tiles is made by several CTAs, a
+//          split of k each (gemm_tiles.h). All CTAs run at once, and each has one split at most, as
+//          its last work: the one with a tile's last split waits for the others' sums, which pass
+//          through the L2, adds them in the order of k and finishes the tile.
 // Numerics Sum::kDirect adds all of k in the tensor cores' accumulator. Those of 8-bit floats keep
 //          13 bits behind the largest term; Sum::kPromoted and Sum::kBlocks begin anew with each
 //          stage (128 of k) and add those sums in f32 registers, kBlocks scaled.
 // Traffic  Per tile and 128 bytes of k: 16 KiB of A, kTileN * 128 bytes of B through L2.
+// Needs    Code of sm_90a (wgmma, TMA), one CTA an SM with up to 227 KiB of shared memory.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -74,9 +75,9 @@ struct GemmTiles {
   int n_tiles = 0;
   int k_steps = 0;  // of kRowBytes
   int total = 0;    // m_tiles * n_tiles * batches
-  // Tiles from `whole` on are made in `splits` of k; units: whole tiles and slices.
+  // Tiles from `whole` on are made in `splits` of k; units: whole tiles and splits.
   int whole = 0, splits = 1, units = 0;
-  char* parts = nullptr;     // sums of all but a tile's last slice, by consumer
+  char* parts = nullptr;     // sums of all but a tile's last split, by consumer
   uint32_t* told = nullptr;  // how many of them are there, by tile and consumer
   int lead = 0;  // steps of k that the first consumer is ahead of the second; 0: as it comes
   int kept = 0;  // last stages of a tile that chunks of out lie in
@@ -99,12 +100,12 @@ struct GemmTiles {
   }
 };
 
-// What passes between a consumer and its mover: chunks of 64 rows x 64 columns of 16 bits.
+// What passes between a consumer and its copy warp: chunks of 64 rows x 64 columns of 16 bits.
 constexpr int kOwnChunks = 2;
 constexpr int kMostChunks = 4;
 
-// Results are made beside the next tile's products (Held), or before them.
-constexpr int kOverlapSteps = 8;  // of k that a held tile needs at least
+// Results are made between the next tile's multiplications (Overlapped), or before them.
+constexpr int kOverlapSteps = 8;  // of k that an overlapped tile needs at least
 struct NotOverlapped {
   static constexpr bool kOverlapped = false;
 };
@@ -132,7 +133,7 @@ struct GemmConfig {
   static constexpr bool kScaled = kScaledOf;  // factors of rows and columns in the epilogue
   // A tile of b is two boxes of kTileN / 2 columns, and out has half of the columns.
   static constexpr bool kPairs = kPairsOf;
-  // Has code for slices of k. Sums begun anew fill the registers of 256 columns.
+  // Has code for split-K. Sums begun anew fill the registers of 256 columns.
   static constexpr bool kCanSplitK =
       !EpilogueMode::kOverlapped && !kPairs && (kSumOf == Sum::kDirect || kN == 128);
   using Accumulator = std::conditional_t<kOf == WgmmaType::kInt8, int, float>;
@@ -183,11 +184,11 @@ __device__ inline Tile tile_at(const GemmTiles& t, int index) {
   return {first + static_cast<int>(m), static_cast<int>(n), static_cast<int>(batch)};
 }
 
-// What a block makes at a time: a tile, or a slice of k of one.
+// What a CTA makes at a time: a tile, or a split of k of one.
 struct Unit {
   Tile tile;
   int first, steps;  // of k
-  int split, place;  // of the tile among those that are sliced
+  int split, place;  // of the tile among those that are split
   bool helps;        // another block finishes the tile
 };
 
@@ -196,15 +197,15 @@ __device__ inline Unit unit_at(const GemmTiles& t, int index) {
   if (!kCanSplitK || index < t.whole) return {tile_at(t, index), 0, t.k_steps, 0, 0, false};
   const int rest = t.total - t.whole;
   const int split = (index - t.whole) / rest, place = index - t.whole - split * rest;
-  // Slices of whole fours of steps: factors of blocks are asked for so.
+  // Splits of whole fours of steps: factors of blocks are asked for so.
   const int fours = (t.k_steps + 3) / 4;
   const int first = fours * split / t.splits * 4;
   const int end = min(fours * (split + 1) / t.splits * 4, t.k_steps);
   return {tile_at(t, t.whole + place), first, end - first, split, place, split + 1 < t.splits};
 }
 
-// Sums of a tile that become results beside the next tile's products: all of them, or of a wide
-// tile the last two chunks.
+// Sums of a tile that become results between the next tile's multiplications: all of them, or of a
+// wide tile the last two chunks.
 template <class EpilogueMode, int kCount, bool = EpilogueMode::kOverlapped>
 struct PendingSums {};
 template <class EpilogueMode, int kCount>
@@ -235,7 +236,7 @@ struct Ring {
   }
 };
 
-// Between the consumers, of four warps each, and their movers.
+// Between the consumers, of four warps each, and their copy warps.
 __device__ inline void init_chunk_barriers(ChunkBarriers& b) {
   for (int consumer = 0; consumer < 2; ++consumer) {
     for (int i = 0; i < kMostChunks; ++i) {
@@ -318,7 +319,7 @@ struct WarpSpecializedGemm {
         "r"(threadIdx.x % 128)
         : "memory");
   }
-  // The last stages of `steps` go to the mover.
+  // The last stages of `steps` go to the copy warp.
   __device__ static void release(Memory& s, const GemmTiles& t, int stage, int step, int steps,
                                  int consumer) {
     if constexpr (Config::EpilogueMode::kOverlapped) {
@@ -539,7 +540,7 @@ struct WarpSpecializedGemm {
   __device__ static uint32_t* told_of(const GemmTiles& t, const Unit& unit, int consumer) {
     return t.told + unit.place * 2 + consumer;
   }
-  // The sums of a slice for the block that finishes the tile.
+  // The sums of a split for the CTA that finishes the tile.
   __device__ static void give_part(const GemmTiles& t, const Unit& unit, int consumer,
                                    const Accumulator (&d)[kAccumulators]) {
     Quad* to = part_at(t, unit, unit.split, consumer);
@@ -550,7 +551,7 @@ struct WarpSpecializedGemm {
     sync_threads(1 + consumer, 128);
     if (threadIdx.x % 128 == 0) count_up(told_of(t, unit, consumer));
   }
-  // d, the last slice's sums, plus those of the others, one after the other along k.
+  // d, the last split's sums, plus those of the others, one after the other along k.
   __device__ static void add_parts(const GemmTiles& t, const Unit& unit, int consumer,
                                    Accumulator (&d)[kAccumulators]) {
     const auto others = static_cast<uint32_t>(t.splits - 1);
@@ -599,7 +600,7 @@ struct WarpSpecializedGemm {
   }
 
   using Sums = PendingSums<typename Config::EpilogueMode, kAccumulators>;
-  // The sums of a tile, and beside its first products the results of the one before.
+  // The sums of a tile, and between its first multiplications the results of the one before.
   template <class Epilogue>
   __device__ static void accumulate_overlapped(Memory& s, const GemmTiles& t, Ring<kStages>& ring,
                                                int consumer, const Epilogue& epilogue,
@@ -693,7 +694,7 @@ struct WarpSpecializedGemm {
     if (Config::kCanSplitK && t.splits > 1) clear_counts(t);
     int warpgroup = threadIdx.x / 128;
     // By a shuffle: the compiler knows it for the same in a warp and makes the places of operands
-    // in uniform registers. Held kernels gain 1 to 2 %; in the others no difference was shown.
+    // in uniform registers. Overlapped kernels gain 1 to 2 %; in the others no difference was shown.
     if constexpr (Config::EpilogueMode::kOverlapped) warpgroup = __shfl_sync(~0u, warpgroup, 0);
     if (warpgroup == 0) {
       give_registers<40>();

@@ -1,4 +1,4 @@
-// Products of f32 matrices on Hopper's tensor cores, of narrow parts of both operands
+// GEMMs of f32 matrices on sm_90's tensor cores, of narrow parts of both operands
 // (ops/gemm/split_f32/split_parts.cuh): their mainloop, and what ops call.
 //
 //   Route::kF16, two parts   hi*hi + (hi*lo + lo*hi) * 2^-11            as exact as f32
@@ -7,7 +7,7 @@
 //   Route::kBf16, for TF32   three products of two parts                more exact than TF32
 //
 // Map      As ops/gemm/sm90/gemm_warp_specialized.cuh: a persistent grid, a producer, two consumers of 64
-//          rows, two movers. A stage holds 64 of k of all parts, so that each part is read once for
+//          rows, two copy warps. A stage holds 64 of k of all parts, so that each part is read once for
 //          all of its products. Tiles of 128 x 128; of one part 128 x 256.
 // Numerics Tensor cores truncate what falls below the last bit of a running sum, which over long k
 //          would cost more than f32 does. So the product of the first parts is begun anew each

@@ -1,4 +1,4 @@
-// f32 matrices as sums of narrow parts, for products on tensor cores
+// f32 matrices as sums of narrow parts, for GEMMs on tensor cores
 // (ops/gemm/split_f32/gemm_split_f32.cuh).
 //
 //   f16   x * 2^s = hi + lo * 2^-11, both rounded to nearest; 2^s brings the largest value of a row

@@ -1,4 +1,4 @@
-// Quantised output as a second pass (products, group_norm): the output is stored, rounded once, and
+// Quantised output as a second pass (GEMMs, group_norm): the output is stored, rounded once, and
 // the op that the contract's rule names (core/codes.h) makes codes of it, out of the L2 as far as
 // it fits. So codes are that op's own, on every device and for every format that it knows.
 #pragma once
