@@ -6,9 +6,9 @@
 //          tile in chunks of 64 rows x 64 columns, each with a place of its own in shared memory
 //          (gemm_warp_specialized.cuh), so that none waits for another's store. The copy warp has
 //          put the residual's chunk there, a warp of its own the factors and biases; each thread
-//          adds its accumulators to the residual's elements in place; the copy warp stores the chunk.
-//          Else accumulators go to shared memory as f32, and each thread takes 8 neighbouring
-//          columns of 4 rows, so that residual and result move in whole lines.
+//          adds its accumulators to the residual's elements in place; the copy warp stores the
+//          chunk. Else accumulators go to shared memory as f32, and each thread takes 8
+//          neighbouring columns of 4 rows, so that residual and result move in whole lines.
 //          Pairs (kPairs): a tile's first columns are those that the activation takes, its last
 //          the others, so that chunk c meets its partner, chunk c + kTileN / 128, in the same
 //          thread's registers.

@@ -3,11 +3,11 @@
 //
 // Map      a thread 8 columns of out (and their partners), a CTA a part of one row, so that the
 //          gate's row is the CTA's.
-// Traffic  the GEMM's output once (4 bytes a column, 8 a pair), residual and out once; bias and gate
-//          from the L2.
+// Traffic  the GEMM's output once (4 bytes a column, 8 a pair), residual and out once; bias and
+//          gate from the L2.
 // Numerics f32, one rounding.
-// Measured H200, 4608 x 24576 x 3072 with swiglu: 318 us after the GEMM, whose f32 out costs as much
-//          as all of the fused kernel's epilogue (ops/gemm/matmul/matmul.md).
+// Measured H200, 4608 x 24576 x 3072 with swiglu: 318 us after the GEMM, whose f32 out costs as
+//          much as all of the fused kernel's epilogue (ops/gemm/matmul/matmul.md).
 #include "backends/cuda/device/tensor/any_tensor.cuh"
 #include "backends/cuda/host/launch.h"
 #include "ops/gemm/epilogue/unfused_epilogue.h"

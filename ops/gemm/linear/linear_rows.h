@@ -49,7 +49,8 @@ inline std::string refuse_linear_rows(const Call& call, int activations,
   return refuse_uneven_rows(call, tensors);
 }
 
-// What pairs' unfused epilogue says where there are none, or quantised output, which comes after it.
+// What pairs' unfused epilogue says where there are none, or quantised output, which comes after
+// it.
 inline std::string refuse_without_plain_pairs(const Call& call, const Machine& machine) {
   return wants_quantized_output(call) ? refuse_quantized_output(call)
                                       : refuse_without_pairs(call, machine);

@@ -1,9 +1,10 @@
 // linear_fp8 on CUDA, activations=row: which implementations there are.
 // Map      the kernels of quantize_fp8, then those of scaled_mm_fp8
-//          (ops/gemm/linear/linear_quantized.cuh); with input_act the codes are those of activation,
-//          gated_activation or rms_norm. cuda/linear_fp8_hopper: GEMV up to 16 rows, else the tiles
-//          of sm_90. cublaslt: the GEMM by cuBLASLt, where scaled_mm_fp8's would be. portable: from
-//          sm_80 on. late: an extended epilogue, unfused. _any: a thread a result, any strides.
+//          (ops/gemm/linear/linear_quantized.cuh); with input_act the codes are those of
+//          activation, gated_activation or rms_norm. cuda/linear_fp8_hopper: GEMV up to 16 rows,
+//          else the tiles of sm_90. cublaslt: the GEMM by cuBLASLt, where scaled_mm_fp8's would be.
+//          portable: from sm_80 on. late: an extended epilogue, unfused. _any: a thread a result,
+//          any strides.
 //          codes: quantised output, the GEMM, then the quantising op over it.
 // Traffic  x once, its codes once written and read, the weight and out once.
 // Numerics the tensor cores add 128 products, f32 registers the rest (scaled_mm_fp8's accurate);

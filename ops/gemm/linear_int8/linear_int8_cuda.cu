@@ -1,10 +1,10 @@
 // linear_int8 on CUDA, activations=row: which implementations there are.
 // Map      the kernels of quantize_int8 (rotated, too), then those of scaled_mm_int8
-//          (ops/gemm/linear/linear_quantized.cuh); with input_act the codes are those of activation,
-//          gated_activation or rms_norm. cuda/linear_int8_hopper: GEMV up to 16 rows, else the tiles
-//          of sm_90. slices: these by split-K. portable: from sm_80 on. late: an extended epilogue,
-//          unfused. _any: a thread a result, any strides. codes: quantised output, the GEMM, then
-//          the quantising op over it.
+//          (ops/gemm/linear/linear_quantized.cuh); with input_act the codes are those of
+//          activation, gated_activation or rms_norm. cuda/linear_int8_hopper: GEMV up to 16 rows,
+//          else the tiles of sm_90. slices: these by split-K. portable: from sm_80 on. late: an
+//          extended epilogue, unfused. _any: a thread a result, any strides. codes: quantised
+//          output, the GEMM, then the quantising op over it.
 // Traffic  x once, its codes once written and read, the weight and out once.
 // Numerics sums exact in s32 up to K = 131071 (_any: s64); then f32, one rounding.
 // Measured H200: 1150 to 1371 TOP/s, rotated 1074 to 1328, quantising x included (linear_int8.md).

@@ -10,8 +10,8 @@ namespace pestle::ops {
 Status start_dense_gemm(const Call& call, const char* name, const Operands& o, const GemmJob& job,
                         bool split_k = false);
 
-// Columns of the tile where the epilogue is overlapped with the next tile (gemm_overlapped.cu), else
-// 0: wide tiles, more than one wave of them, with an activation or a residual.
+// Columns of the tile where the epilogue is overlapped with the next tile (gemm_overlapped.cu),
+// else 0: wide tiles, more than one wave of them, with an activation or a residual.
 int overlapped_columns(const Call& call, const Operands& o, const hopper::EpilogueArguments& e);
 Status start_overlapped_gemm(const Call& call, const char* name, const Operands& o,
                              const GemmJob& job, int columns);

@@ -1,25 +1,25 @@
-// The GEMM on sm_90, a warp-specialised persistent kernel: D[m, n] = sum over k of A[m, k] * B[n, k],
+// The GEMM on sm_90, a warp-specialised persistent kernel: D[m, n] = sum of A[m, k] * B[n, k] over k,
 // tiles handed to an epilogue.
 //
-// Map      One CTA an SM: a producer warp (TMA into a ring of kStages), two consumer warpgroups, each
-//          64 rows x kTileN columns of accumulators in registers (wgmma from shared memory), and for
-//          each consumer a copy warp that brings what its epilogue needs and takes its results
-//          away by TMA, while the next tile's sums are made. A consumer's whole tile of out lies in
-//          shared memory at one time: two chunks of 64 columns in memory of their own, the others
-//          where its rows of a lay in the tile's last stages, which go back to the ring when they
-//          have been stored.
+// Map      One CTA an SM: a producer warp (TMA into a ring of kStages), two consumer warpgroups,
+//          each 64 rows x kTileN columns of accumulators in registers (wgmma from shared memory),
+//          and for each consumer a copy warp that brings what its epilogue needs and takes its
+//          results away by TMA, while the next tile's sums are made. A consumer's whole tile of out
+//          lies in shared memory at one time: two chunks of 64 columns in memory of their own, the
+//          others where its rows of a lay in the tile's last stages, which go back to the ring when
+//          they have been stored.
 // Overlap  (instances of gemm_overlapped.cu) A tile's sums are copied to other registers and become
-//          results between the next tile's first multiplications, a piece of four elements a thread
-//          after each instruction: a warp's instruction begins when the one before it has been
-//          begun, so more between two would idle the tensor cores. 192 columns hold 96 sums and 96
-//          pending ones, and all chunks have memory of their own; 256 have room for 64 pending: the
-//          first two chunks are finished at once, the last two later, in the memory of the first.
+//          results between the next tile's first multiplications, four elements a thread after each
+//          instruction: a warp's instruction begins when the one before it has been begun, so more
+//          between two would idle the tensor cores. 192 columns hold 96 sums and 96 pending ones,
+//          and all chunks have memory of their own; 256 have room for 64 pending: the first two
+//          chunks are finished at once, the last two later, in the memory of the first two.
 // Order    Groups of 16 tiles along m sweep n, so that both operands of what runs at one time fit
 //          the L2. Sums run along k in one order: two runs give the same bits.
-// Split-K  Where tiles leave much of the last wave idle, each of its tiles is made by several CTAs, a
-//          split of k each (gemm_tiles.h). All CTAs run at once, and each has one split at most, as
-//          its last work: the one with a tile's last split waits for the others' sums, which pass
-//          through the L2, adds them in the order of k and finishes the tile.
+// Split-K  Where tiles leave much of the last wave idle, each of its tiles is made by several CTAs,
+//          a split of k each (gemm_tiles.h). All CTAs run at once, and each has one split at most,
+//          as its last work: the one with a tile's last split waits for the others' sums, which
+//          pass through the L2, adds them in the order of k and finishes the tile.
 // Numerics Sum::kDirect adds all of k in the tensor cores' accumulator. Those of 8-bit floats keep
 //          13 bits behind the largest term; Sum::kPromoted and Sum::kBlocks begin anew with each
 //          stage (128 of k) and add those sums in f32 registers, kBlocks scaled.

@@ -6,9 +6,9 @@
 //   Route::kBf16             six products of three parts                as exact as f32
 //   Route::kBf16, for TF32   three products of two parts                more exact than TF32
 //
-// Map      As ops/gemm/sm90/gemm_warp_specialized.cuh: a persistent grid, a producer, two consumers of 64
-//          rows, two copy warps. A stage holds 64 of k of all parts, so that each part is read once for
-//          all of its products. Tiles of 128 x 128; of one part 128 x 256.
+// Map      As ops/gemm/sm90/gemm_warp_specialized.cuh: a persistent grid, a producer, two consumers
+//          of 64 rows, two copy warps. A stage holds 64 of k of all parts, so that each part is
+//          read once for all of its products. Tiles of 128 x 128; of one part 128 x 256.
 // Numerics Tensor cores truncate what falls below the last bit of a running sum, which over long k
 //          would cost more than f32 does. So the product of the first parts is begun anew each
 //          stage (64 of k, four additions) and added in f32 registers, while the tensor cores
