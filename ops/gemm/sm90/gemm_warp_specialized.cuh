@@ -1,4 +1,4 @@
-// The GEMM on sm_90, a warp-specialised persistent kernel: D[m, n] = sum of A[m, k] * B[n, k] over k,
+// The GEMM on sm_90, a warp-specialised persistent kernel: D[m, n] = sum over k of A[m, k] B[n, k],
 // tiles handed to an epilogue.
 //
 // Map      One CTA an SM: a producer warp (TMA into a ring of kStages), two consumer warpgroups,
@@ -694,7 +694,7 @@ struct WarpSpecializedGemm {
     if (Config::kCanSplitK && t.splits > 1) clear_counts(t);
     int warpgroup = threadIdx.x / 128;
     // By a shuffle: the compiler knows it for the same in a warp and makes the places of operands
-    // in uniform registers. Overlapped kernels gain 1 to 2 %; in the others no difference was shown.
+    // in uniform registers. Overlapped kernels gain 1 to 2 %; in others no difference was shown.
     if constexpr (Config::EpilogueMode::kOverlapped) warpgroup = __shfl_sync(~0u, warpgroup, 0);
     if (warpgroup == 0) {
       give_registers<40>();
