@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(Staged<kBytes>::kThreads, 4)
 // ---- any ----
 
 template <class T>
-__device__ inline T load_fallback(const char* p, bool aligned) {
+__device__ inline T load_any(const char* p, bool aligned) {
   if (aligned) return *reinterpret_cast<const T*>(p);
   T value = 0;
   for (unsigned i = 0; i < sizeof(T); ++i) {
@@ -353,7 +353,7 @@ __global__ void __launch_bounds__(kThreads) copy_any(const __grid_constant__ Any
     const int64_t row = down + i, column = over + x;
     if (row < copy.rows && column < copy.columns) {
       tile[i][x] =
-          load_fallback<T>(from + row * copy.from_row + column * copy.from_column, copy.aligned);
+          load_any<T>(from + row * copy.from_row + column * copy.from_column, copy.aligned);
     }
   }
   __syncthreads();
@@ -379,7 +379,7 @@ __global__ void __launch_bounds__(kThreads) copy_elements(const __grid_constant_
     to += index % copy.size[d] * copy.to_stride[d];
     index /= copy.size[d];
   }
-  store_any<T>(to, load_fallback<T>(from, copy.aligned), copy.aligned);
+  store_any<T>(to, load_any<T>(from, copy.aligned), copy.aligned);
 }
 
 // ---- host ----

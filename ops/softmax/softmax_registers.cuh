@@ -33,8 +33,8 @@ __device__ inline void announce_block(const RowPlace& p, RegisterParts& parts) {
 }
 
 // What each warp has of its row becomes what all of the row's threads have.
-__device__ inline SoftmaxPart add_warps(const RowPlace& p, const SoftmaxPart& own,
-                                        RegisterParts& parts, int turn) {
+__device__ inline SoftmaxPart join_warps(const RowPlace& p, const SoftmaxPart& own,
+                                         RegisterParts& parts, int turn) {
   if (p.lanes <= 32) return own;
   const int warps = p.lanes / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float2 packed = make_float2(own.largest, own.sum);
@@ -71,7 +71,7 @@ __device__ __noinline__ void general_row(const SoftmaxJob& job, RowPlace place,
   };
   SoftmaxPart part = SoftmaxPart::none();
   add_general(row, piece, 0, row.chunks, part);
-  part = add_warps(place, part.pair_over_lanes(min(place.lanes, 32)), parts, 1);
+  part = join_warps(place, part.pair_over_lanes(min(place.lanes, 32)), parts, 1);
   if (place.units == 0) return;
   const StagedResult<T, kKind> result(part, false);
   char* out = job.out.any.data + place.row * job.out.distance + place.first * (kUnit * T::kBytes);
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kRegisterThreads, kPieces <= 8 ? 2 : 1)
   else if (largest > -kInfinity)
     own = odd_part(largest);
   if (place.cluster > 1) cluster_wait();
-  const SoftmaxPart all = add_warps(place, own, parts, 0);
+  const SoftmaxPart all = join_warps(place, own, parts, 0);
   // Lanes of a warp go together, whatever rows they have.
   if (__any_sync(~0u, place.row < job.groups.rows && !is_regular(all))) {
     return general_row<T, kKind>(job, place, parts);

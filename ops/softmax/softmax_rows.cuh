@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) long_kernel(SoftmaxJob job) {
 
 // Rows that keep a GPU busy with a block each, and rows that never do.
 constexpr int64_t kManyRows = 1024;
-constexpr int64_t kGemvRows = 132;
+constexpr int64_t kFewRows = 132;
 
 // Rows that warps hold in registers, at most.
 constexpr int64_t kMostShortUnits = 128;
@@ -160,7 +160,7 @@ Status start_softmax(const Call& call, const char* name, SoftmaxJob& job) {
     PESTLE_TRY(in_registers.status());
     if (in_registers.value()) return {};
     // Few rows of a block each are a matter of latency.
-    const bool few = rows <= kGemvRows && units <= kRowBlockUnits;
+    const bool few = rows <= kFewRows && units <= kRowBlockUnits;
     if (few || units <= kMostShortUnits) {
       job.groups = RowGroups::holding(rows, units, 1, kRowThreads, kRowChunks);
       return start(short_kernel<Vectors<T>, kKind>);

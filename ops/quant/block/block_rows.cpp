@@ -54,7 +54,7 @@ void quantize_group(const BlockMatrix& m, int64_t row, int64_t first, GroupBody 
   const int64_t blocks = std::min(kGroupBlocks, m.columns / m.block - first);
   const int64_t column = first * m.block;
   uint8_t scales[kGroupBlocks] = {};
-  if (row >= m.quantize_input_rows) {  // padding of the scales' tiles
+  if (row >= m.code_rows) {  // padding of the scales' tiles
     store_scales(m, row, first, blocks, scales);
     return;
   }
@@ -83,7 +83,7 @@ BlockMatrix::BlockMatrix(const TensorView& matrix, const TensorView& q, const Te
       value_row_bytes(matrix.strides[0] * dtype_bytes(matrix.dtype)),
       value_bytes(dtype_bytes(matrix.dtype)),
       codes(q.as<uint8_t>()),
-      quantize_input_rows(q.shape[0]),
+      code_rows(q.shape[0]),
       code_row_bytes(q.strides[0]),
       code_bits(bits),
       scales(scale.as<uint8_t>()),
@@ -107,7 +107,7 @@ std::string refuse_block_layout(const TensorView& matrix, const char* matrix_nam
 
 void quantize_groups(const BlockMatrix& m, GroupBody body, const BlockParams& params) {
   const int64_t groups = (m.columns / m.block + kGroupBlocks - 1) / kGroupBlocks;
-  const int64_t rows = m.swizzled ? m.scale_rows : m.quantize_input_rows;
+  const int64_t rows = m.swizzled ? m.scale_rows : m.code_rows;
   if (groups == 0 || rows == 0) return;
   cpu::parallel_for(rows * groups, grain_rows(rows, groups) * groups,
                     [&](int64_t begin, int64_t end) {
@@ -120,7 +120,7 @@ void quantize_groups(const BlockMatrix& m, GroupBody body, const BlockParams& pa
 
 void dequantize_groups(const BlockMatrix& m, GroupBody body, const BlockParams& params) {
   const int64_t groups = (m.columns / m.block + kGroupBlocks - 1) / kGroupBlocks;
-  if (groups == 0 || m.quantize_input_rows == 0) return;
+  if (groups == 0 || m.code_rows == 0) return;
   const auto range = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = i / groups;
@@ -135,8 +135,7 @@ void dequantize_groups(const BlockMatrix& m, GroupBody body, const BlockParams& 
     }
     hwy::FlushStream();  // bodies may have written past the caches
   };
-  cpu::parallel_for(m.quantize_input_rows * groups,
-                    grain_rows(m.quantize_input_rows, groups) * groups, range);
+  cpu::parallel_for(m.code_rows * groups, grain_rows(m.code_rows, groups) * groups, range);
 }
 
 }  // namespace pestle::ops

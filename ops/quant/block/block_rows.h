@@ -10,13 +10,12 @@ namespace pestle::ops {
 // A matrix of numbers beside its codes and block scales. Rows may lie apart; elements may not.
 struct BlockMatrix {
   uint8_t* values = nullptr;
-  int64_t value_rows =
-      0;  // may be fewer than quantize_input_rows, and value_columns fewer than columns:
+  int64_t value_rows = 0;     // may be fewer than code_rows, and value_columns fewer than columns:
   int64_t value_columns = 0;  // the rest of the codes is padding
   int64_t value_row_bytes = 0;
   int64_t value_bytes = 0;
   uint8_t* codes = nullptr;
-  int64_t quantize_input_rows = 0;
+  int64_t code_rows = 0;
   int64_t code_row_bytes = 0;
   int64_t code_bits = 0;
   uint8_t* scales = nullptr;
