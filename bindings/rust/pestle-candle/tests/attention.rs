@@ -29,7 +29,7 @@ fn mask(
             values.extend((0..keys).map(|k| if sees(b, q, k) { 0.0 } else { f64::NEG_INFINITY }));
         }
     }
-    Tensor::from_vec(values, (batch, 1, queries, keys), &common::CPU).unwrap()
+    Tensor::from_vec(values, (batch, 1, queries, keys), common::place()).unwrap()
 }
 
 #[test]
@@ -120,9 +120,9 @@ fn a_window_and_a_softcap() {
 
 #[test]
 fn bytes_are_a_mask_of_booleans() {
-    let sees = |q: usize, k: usize| (q + k) % 3 != 0;
+    let sees = |q: usize, k: usize| !(q + k).is_multiple_of(3);
     let bytes: Vec<u8> = (0..20).map(|at| u8::from(sees(at / 5, at % 5))).collect();
-    let bytes = Tensor::from_vec(bytes, (4, 5), &common::CPU).unwrap();
+    let bytes = Tensor::from_vec(bytes, (4, 5), common::place()).unwrap();
     let seen = mask((1, 4, 5), |_, q, k| sees(q, k));
     let how = Attention { mask: Some(bytes), ..Attention::default() };
     let ours = |t: &[Tensor]| attention(&t[0], &t[1], &t[2], &how);

@@ -1,7 +1,7 @@
 //! Files: ComfyUI's layout and the plain one as `pestle quantize` writes them, GPTQ and AWQ.
 mod common;
 use candle_core::{DType, Module, Tensor};
-use common::{assert_close, tensor, values, CPU};
+use common::{assert_close, place, tensor, values};
 use pestle::files::{quantize_file, quietly};
 use pestle_candle::{var_builder, Checkpoint, QVarBuilder};
 use serde_json::json;
@@ -68,7 +68,7 @@ fn every_format_of_both_layouts() {
         let stored = layers.iter().find(|layer| layer["name"] == "blocks.0.proj").unwrap();
         let told = stored["relative_error"].as_f64().unwrap();
 
-        let layer = open(&path).qlinear("blocks.0.proj", &CPU).unwrap();
+        let layer = open(&path).qlinear("blocks.0.proj", place()).unwrap();
         let decoded = layer.dequantize(DType::F32).unwrap();
         let squares = |t: &Tensor| common::f64s(t).iter().map(|v| v * v).sum::<f64>();
         let error = (squares(&(&decoded - &weight).unwrap()) / squares(&weight)).sqrt();
@@ -90,7 +90,7 @@ fn padded_sizes_come_back() {
         let path = folder.0.join(format!("{format}-{layout}"));
         let options = json!({"layout": layout, "default_keep": false});
         quantize_file(&model, &path, format, options, &mut quietly).unwrap();
-        let layer = open(&path).qlinear("a", &CPU).unwrap();
+        let layer = open(&path).qlinear("a", place()).unwrap();
         assert_eq!((layer.out_features(), layer.in_features()), (19, 40));
         assert_eq!(layer.forward(&tensor(&[2, 40], 2)).unwrap().dims(), [2, 19]);
     }
@@ -106,9 +106,9 @@ fn a_var_builder_gives_decoded_weights() {
     quantize_file(&model, &path, "int8-row", options, &mut quietly).unwrap();
 
     // SAFETY: nobody else knows of the test's own file.
-    let vb = unsafe { var_builder(&[&path], DType::F32, &CPU) }.unwrap();
+    let vb = unsafe { var_builder(&[&path], DType::F32, place()) }.unwrap();
     let decoded = vb.pp("a").pp("proj").get((32, 64), "weight").unwrap();
-    let layer = open(&path).qlinear("a.proj", &CPU).unwrap();
+    let layer = open(&path).qlinear("a.proj", place()).unwrap();
     assert_close(&decoded, &layer.dequantize(DType::F32).unwrap(), 0.0, 0.0);
     assert_close(&vb.pp("a").get(64, "norm.weight").unwrap(), &norm, 0.0, 0.0);
     assert!(vb.contains_tensor("a.proj.weight") && !vb.contains_tensor("b"));
@@ -116,7 +116,7 @@ fn a_var_builder_gives_decoded_weights() {
     assert!(error.contains("a.proj.weight"), "{error}");
 
     // SAFETY: as above.
-    let vb = unsafe { QVarBuilder::open(&[&path], DType::F32, &CPU) }.unwrap().pp("a");
+    let vb = unsafe { QVarBuilder::open(&[&path], DType::F32, place()) }.unwrap().pp("a");
     assert_eq!(vb.pp("proj").qlinear(64, 32).unwrap().out_features(), 32);
     assert!(vb.pp("proj").qlinear(32, 64).is_err());
     assert!(vb.pp("norm").qlinear(64, 64).unwrap_err().to_string().contains("not quantised"));
@@ -158,7 +158,7 @@ impl Int4 {
                 weight.push(code * scales[at]);
             }
         }
-        Tensor::from_vec(weight, (N, K), &CPU).unwrap()
+        Tensor::from_vec(weight, (N, K), place()).unwrap()
     }
 }
 
@@ -171,11 +171,11 @@ fn words(rows: usize, columns: usize, nibble: impl Fn(usize, usize, usize) -> u3
             result.push(word as i32);
         }
     }
-    Tensor::from_vec(result, (rows, columns), &CPU).unwrap()
+    Tensor::from_vec(result, (rows, columns), place()).unwrap()
 }
 
 fn assert_layer(path: &PathBuf, want: &Tensor) {
-    let layer = open(path).qlinear("a", &CPU).unwrap();
+    let layer = open(path).qlinear("a", place()).unwrap();
     assert_close(&layer.dequantize(DType::F32).unwrap(), want, 1e-6, 1e-6);
     let x = tensor(&[3, K], 9);
     let exact = x.to_dtype(DType::F64).unwrap().matmul(&want.t().unwrap()).unwrap();
@@ -197,13 +197,13 @@ fn gptq_with_and_without_act_order() {
 
     let shuffled = |k: usize| (k * 37 + 11) % K / GROUP;
     let g_idx: Vec<i32> = (0..K).map(|k| shuffled(k) as i32).collect();
-    let g_idx = ("a.g_idx", Tensor::from_vec(g_idx, K, &CPU).unwrap());
+    let g_idx = ("a.g_idx", Tensor::from_vec(g_idx, K, place()).unwrap());
     let path = folder.save("act-order", &[&common[..], &[g_idx]].concat());
     assert_layer(&path, &weight.decoded(shuffled));
 
-    let g_idx = ("a.g_idx", Tensor::zeros(K, DType::I32, &CPU).unwrap());
+    let g_idx = ("a.g_idx", Tensor::zeros(K, DType::I32, place()).unwrap());
     let path = folder.save("wrong", &[&common[..], &[g_idx]].concat());
-    let error = open(&path).qlinear("a", &CPU).unwrap_err().to_string();
+    let error = open(&path).qlinear("a", place()).unwrap_err().to_string();
     assert!(error.contains("g_idx"), "{error}");
 }
 
