@@ -220,3 +220,55 @@ fn awq() {
     );
     assert_layer(&path, &weight.decoded(|k| k / GROUP));
 }
+
+/// Blocks that candle itself quantised and decodes are the other side.
+#[test]
+fn gguf_of_every_type_that_is_read() {
+    use candle_core::quantized::{gguf_file, GgmlDType, QTensor};
+    let folder = Folder::new("gguf");
+    let path = folder.0.join("model.gguf");
+    let weight = tensor(&[5, 512], 1).to_device(&candle_core::Device::Cpu).unwrap();
+    let kinds = [
+        ("q4_0", GgmlDType::Q4_0),
+        ("q8_0", GgmlDType::Q8_0),
+        ("q4_k", GgmlDType::Q4K),
+        ("q6_k", GgmlDType::Q6K),
+        ("f16", GgmlDType::F16),
+        ("q5_0", GgmlDType::Q5_0),
+    ];
+    let stored = kinds
+        .map(|(name, kind)| (format!("{name}.weight"), QTensor::quantize(&weight, kind).unwrap()));
+    let tensors: Vec<_> = stored.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    let mut file = std::fs::File::create(&path).unwrap();
+    gguf_file::write(&mut file, &[], &tensors).unwrap();
+
+    let checkpoint = open(&path);
+    for (name, tensor) in &stored[..5] {
+        let want = tensor.dequantize(&candle_core::Device::Cpu).unwrap();
+        let got = checkpoint.float(name, DType::F32, place()).unwrap();
+        assert_close(&got, &want, 0.0, 0.0);
+    }
+    let layer = checkpoint.qlinear("q4_0", place()).unwrap();
+    let want = stored[0].1.dequantize(place()).unwrap();
+    assert_close(&layer.dequantize(DType::F32).unwrap(), &want, 0.0, 0.0);
+    let x = tensor(&[3, 512], 2);
+    let want = x.matmul(&want.t().unwrap()).unwrap();
+    assert_close(&layer.forward(&x).unwrap(), &want, 1e-4, 1e-4);
+    // SAFETY: nobody else knows of the file.
+    let vb = unsafe { var_builder(&[&path], DType::F32, place()) }.unwrap();
+    let got = vb.get((5, 512), "q6_k.weight").unwrap();
+    assert_close(&got, &stored[3].1.dequantize(place()).unwrap(), 0.0, 0.0);
+
+    let error = checkpoint.qlinear("q8_0", place()).unwrap_err().to_string();
+    assert!(error.contains("q8_0") && error.contains("float()"), "{error}");
+    let error = checkpoint.float("q5_0.weight", DType::F32, place()).unwrap_err().to_string();
+    assert!(error.contains("Q5_0") && error.contains("Q6_K"), "{error}");
+
+    let whole = std::fs::read(&path).unwrap();
+    let cut = folder.0.join("cut.gguf");
+    std::fs::write(&cut, &whole[..whole.len() - 600]).unwrap();
+    let checkpoint = open(&cut);
+    let names: Vec<_> = stored.iter().map(|(name, _)| name).collect();
+    let told = names.iter().filter_map(|name| checkpoint.float(name, DType::F32, place()).err());
+    assert!(told.map(|error| error.to_string()).any(|text| text.contains("the file ends before")));
+}
