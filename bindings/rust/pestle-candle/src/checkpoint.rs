@@ -21,6 +21,9 @@ enum Encoding {
     Blocks(GgmlDType),
 }
 
+/// A tensor in blocks: their type, its dimensions, and the bytes.
+type Blocks<'c> = (GgmlDType, &'c [usize], &'c [u8]);
+
 /// Where a tensor is: its file, and its bytes behind the file's header.
 struct Stored {
     file: usize,
@@ -96,7 +99,7 @@ impl Checkpoint {
                 .map_err(|error| file_error(path, format!("{name}: {error}")))?;
             let bytes = (begin, begin.saturating_add(size));
             let entry = Stored { file: self.files.len(), encoding, shape, bytes };
-            self.insert(path, &name, entry)?;
+            self.insert(path, name, entry)?;
         }
         self.files.push((map, header.tensor_data_offset as usize));
         Ok(())
@@ -170,7 +173,7 @@ impl Checkpoint {
     }
 
     /// The blocks of a tensor that is stored in GGUF's.
-    fn blocks(&self, name: &str) -> Result<Option<(GgmlDType, &[usize], &[u8])>> {
+    fn blocks(&self, name: &str) -> Result<Option<Blocks<'_>>> {
         if !self.contains(name) {
             return Ok(None);
         }
