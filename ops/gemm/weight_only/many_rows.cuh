@@ -18,7 +18,7 @@
 
 #include "backends/cuda/device/ptx/async_copy.cuh"
 #include "backends/cuda/device/ptx/mma.cuh"
-#include "ops/gemm/epilogue/matmul_epilogue.cuh"
+#include "ops/gemm/epilogue/fused_epilogue.cuh"
 
 namespace pestle::cuda::many_rows {
 
@@ -120,7 +120,7 @@ struct Copier {
 };
 
 template <class C, class Format>
-struct Product {
+struct WgmmaType {
   static constexpr int kM16 = C::kM16, kN8 = C::kN8;
   using Sums = float[kM16][kN8][4];
 
@@ -441,7 +441,7 @@ struct Product {
 template <class C, class Format>
 __global__ void __launch_bounds__(kThreads, C::kWarpsN == 8 ? 1 : 2)
     many_rows_kernel(const __grid_constant__ Job job, const Format format) {
-  Product<C, Format>::run(job, format);
+  WgmmaType<C, Format>::run(job, format);
 }
 
 #endif  // __CUDACC__
