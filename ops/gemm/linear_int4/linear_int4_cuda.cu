@@ -1,6 +1,6 @@
-// linear_int4 on CUDA: few rows of x by ops/gemm/gemv/weight_only_rows.cuh, more by
-// ops/gemm/weight_only/many_rows.cuh, with this format.
-#include "ops/gemm/gemv/weight_only_rows.cuh"
+// linear_int4 on CUDA: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_only.cuh, more rows
+// by ops/gemm/weight_only/many_rows.cuh, both with this format, whose decoding is here.
+#include "ops/gemm/gemv/gemv_weight_only.cuh"
 #include "ops/gemm/linear_int4/linear_int4_spec.h"
 #include "ops/gemm/weight_only/many_rows_launch.cuh"
 
@@ -77,7 +77,7 @@ struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_int4::kArgs;
   static constexpr int kBits = 4;
 
-  static std::string refuse_few(const Call& call) { return refuse_many(call); }
+  static std::string refuse_gemv(const Call& call) { return refuse_many(call); }
   static std::string refuse_many(const Call& call) {
     if (call.integer(kHadamard) != 0) return "hadamard: rotated weights have no CUDA kernel yet";
     if (call.integer(kGroupSize) % 32 != 0) return "group_size must be a multiple of 32";
@@ -85,7 +85,7 @@ struct Op {
       return "scale must begin at a multiple of 4 bytes";
     return "";
   }
-  static Status run_few(const Call& call) {
+  static Status run_gemv(const Call& call) {
     return run_weight_only(call, "linear_int4_few_rows", kArgs, int4_format<Int4>(call));
   }
   static Status run_many(const Call& call, const TensorView& x) {

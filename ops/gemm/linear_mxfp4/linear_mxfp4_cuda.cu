@@ -1,8 +1,8 @@
-// linear_mxfp4 on CUDA: few rows of x by ops/gemm/gemv/weight_only_rows.cuh, more by
-// ops/gemm/weight_only/many_rows.cuh, with this format.
+// linear_mxfp4 on CUDA: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_only.cuh, more rows
+// by ops/gemm/weight_only/many_rows.cuh, both with this format, whose decoding is here.
 #include "formats/mx.h"
 #include "formats/swizzle.h"
-#include "ops/gemm/gemv/weight_only_rows.cuh"
+#include "ops/gemm/gemv/gemv_weight_only.cuh"
 #include "ops/gemm/linear_mxfp4/linear_mxfp4_spec.h"
 #include "ops/gemm/weight_only/many_rows_launch.cuh"
 
@@ -50,11 +50,11 @@ struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_mxfp4::kArgs;
   static constexpr int kBits = 4;
 
-  static std::string refuse_few(const Call& call) { return refuse_many(call); }
+  static std::string refuse_gemv(const Call& call) { return refuse_many(call); }
   static std::string refuse_many(const Call& call) {
     return cuda::refuse_scale_strides("scale", call.tensor(kScale), is_swizzled(call));
   }
-  static Status run_few(const Call& call) {
+  static Status run_gemv(const Call& call) {
     const TensorView& scale = call.tensor(kScale);
     const Mxfp4 format{scale.as<uint8_t>(), scale.strides[0], blocks(call), is_swizzled(call),
                        high_first(call)};

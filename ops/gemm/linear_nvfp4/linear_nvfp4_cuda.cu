@@ -1,9 +1,9 @@
-// linear_nvfp4 on CUDA: few rows of x by ops/gemm/gemv/weight_only_rows.cuh, more by
-// ops/gemm/weight_only/many_rows.cuh, with this format.
+// linear_nvfp4 on CUDA: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_only.cuh, more rows
+// by ops/gemm/weight_only/many_rows.cuh, both with this format, whose decoding is here.
 #include "backends/cuda/device/numeric/fp8.cuh"
 #include "formats/nvfp4.h"
 #include "formats/swizzle.h"
-#include "ops/gemm/gemv/weight_only_rows.cuh"
+#include "ops/gemm/gemv/gemv_weight_only.cuh"
 #include "ops/gemm/linear_nvfp4/linear_nvfp4_spec.h"
 #include "ops/gemm/weight_only/many_rows_launch.cuh"
 
@@ -53,7 +53,7 @@ struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_nvfp4::kArgs;
   static constexpr int kBits = 4;
 
-  static std::string refuse_few(const Call& call) {
+  static std::string refuse_gemv(const Call& call) {
     const TensorView& scale = call.tensor(kScale);
     // Two neighbours are read at once.
     const bool odd = reinterpret_cast<uintptr_t>(scale.data) % 2 != 0 ||
@@ -63,7 +63,7 @@ struct Op {
   static std::string refuse_many(const Call& call) {
     return cuda::refuse_scale_strides("scale", call.tensor(kScale), is_swizzled(call));
   }
-  static Status run_few(const Call& call) {
+  static Status run_gemv(const Call& call) {
     const TensorView& scale = call.tensor(kScale);
     const Nvfp4 format{scale.as<uint8_t>(),
                        scale.strides[0],

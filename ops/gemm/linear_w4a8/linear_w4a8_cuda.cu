@@ -3,7 +3,7 @@
 //          through shared memory (ops/gemm/weight_only/many_rows.cuh); a stage of x is split there
 //          into three parts of bf16 once a CTA, the weight's integers are read from a table of all
 //          16 levels times all scales. late: a second pass for pairs. any: a thread a result
-//          (ops/gemm/fallback/decoded_any.cuh).
+//          (ops/gemm/fallback/decoded_fallback.cuh).
 // Traffic  x once read, and 4 bytes an element written and read; codes and scales once from memory
 //          where 16 tiles along m fit the L2; out and residual once.
 // Numerics x is the exact sum of its parts, the integers are exact in bf16: products are those of
@@ -28,7 +28,7 @@ constexpr int kHadamard = arg_index(spec, "hadamard");
 // x as f32, and before that x after input_act.
 #define PESTLE_W4A8_X_BYTES "512 + 4*M*K + if(input_act == none, 0, 256 + bytes(x)*M*K)"
 constexpr const char* kWorkspace = PESTLE_W4A8_X_BYTES;
-constexpr const char* kLateWorkspace = PESTLE_LATE_BYTES " + " PESTLE_W4A8_X_BYTES;
+constexpr const char* kUnfusedWorkspace = PESTLE_UNFUSED_BYTES " + " PESTLE_W4A8_X_BYTES;
 #undef PESTLE_W4A8_X_BYTES
 
 uintptr_t round_up(uintptr_t n) { return (n + 255) / 256 * 256; }
@@ -85,18 +85,18 @@ Status run_many(const Call& call) {
   return start_many_rows_tile<Tile>(call, "linear_w4a8_many_rows", job, format, {});
 }
 
-Status run_any(const Call& call) {
+Status run_fallback(const Call& call) {
   if (numel(call.tensor(kArgs.out)) == 0) return {};
   const TensorView x = rotated_x(call);
   PESTLE_TRY(place_rotated_x(call, x));
-  AnyW4a8Rows weight{};
-  weight.blocks = any_blocks(call.tensor(kArgs.weight), call.tensor(kScaleRel),
-                             row_length(x) / formats::kW4a8Group, false);
+  FallbackW4a8Rows weight{};
+  weight.blocks = fallback_blocks(call.tensor(kArgs.weight), call.tensor(kScaleRel),
+                                  row_length(x) / formats::kW4a8Group, false);
   weight.channel = AnyTensor(call.tensor(kScaleChannel));
   if (call.has(kCodebook)) weight.codebook = AnyTensor(call.tensor(kCodebook));
   formats::w4a8_default_codebook(weight.fixed);
-  return run_decoded_any(call, "linear_w4a8_any", kArgs.out, kArgs.alpha, row_length(x),
-                         AnyFloatRows{AnyTensor(x)}, weight);
+  return run_decoded_fallback(call, "linear_w4a8_any", kArgs.out, kArgs.alpha, row_length(x),
+                              FallbackFloatRows{AnyTensor(x)}, weight);
 }
 
 constexpr Impl kImpls[] = {
@@ -109,14 +109,14 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/linear_w4a8_late",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = refuse_without_late,
-     .run = run_late_on_cuda,
-     .workspace = kLateWorkspace},
+     .refuses = refuse_without_extended,
+     .run = run_unfused_on_cuda,
+     .workspace = kUnfusedWorkspace},
     {.id = "cuda/linear_w4a8_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = refuses_decoded_any,
-     .run = run_any,
+     .refuses = refuses_decoded_fallback,
+     .run = run_fallback,
      .workspace = kWorkspace},
 };
 

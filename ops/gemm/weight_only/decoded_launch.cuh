@@ -2,7 +2,7 @@
 // shared memory, and what the ops of such matrices have in common.
 #pragma once
 
-#include "ops/gemm/fallback/decoded_any.cuh"
+#include "ops/gemm/fallback/decoded_fallback.cuh"
 #include "ops/gemm/weight_only/many_rows_launch.cuh"
 
 namespace pestle::ops {
@@ -27,33 +27,33 @@ inline std::string refuse_decoded(const Call& call, const DecodedArgs& args, int
   return why;
 }
 
-// Op: kArgs; kBits; run_decoded(call); run_any(call).
+// Op: kArgs; kBits; run_decoded(call); run_fallback(call).
 template <class Op>
 std::string refuses_decoded(const Call& call, const Machine&) {
   return refuse_decoded(call, Op::kArgs, Op::kBits);
 }
-inline std::string refuses_decoded_any(const Call& call, const Machine&) {
-  return refuse_late(call);
+inline std::string refuses_decoded_fallback(const Call& call, const Machine&) {
+  return refuse_extended(call);
 }
 
 template <class Op>
-constexpr std::array<Impl, 3> decoded_impls(const char* fast, const char* late, const char* any) {
+constexpr std::array<Impl, 3> decoded_impls(const char* fast, const char* unfused, const char* fallback) {
   return {Impl{.id = fast,
                .device = DeviceType::kCuda,
                .min_compute_capability = 80,
                .refuses = refuses_decoded<Op>,
                .run = Op::run_decoded},
-          Impl{.id = late,
+          Impl{.id = unfused,
                .device = DeviceType::kCuda,
                .min_compute_capability = 80,
-               .refuses = refuse_without_late,
-               .run = run_late_on_cuda,
-               .workspace = PESTLE_LATE_BYTES},
-          Impl{.id = any,
+               .refuses = refuse_without_extended,
+               .run = run_unfused_on_cuda,
+               .workspace = PESTLE_UNFUSED_BYTES},
+          Impl{.id = fallback,
                .device = DeviceType::kCuda,
                .min_compute_capability = 80,
-               .refuses = refuses_decoded_any,
-               .run = Op::run_any}};
+               .refuses = refuses_decoded_fallback,
+               .run = Op::run_fallback}};
 }
 
 #ifdef __CUDACC__

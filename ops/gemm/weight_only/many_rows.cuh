@@ -21,7 +21,7 @@
 
 #include "backends/cuda/device/ptx/async_copy.cuh"
 #include "backends/cuda/device/ptx/mma.cuh"
-#include "ops/gemm/epilogue/matmul_epilogue.cuh"
+#include "ops/gemm/epilogue/fused_epilogue.cuh"
 #include "ops/gemm/weight_only/x_rows.cuh"
 
 namespace pestle::cuda::many_rows {

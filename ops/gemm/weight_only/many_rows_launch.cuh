@@ -4,8 +4,8 @@
 
 #include "backends/cuda/host/tensor_amax.h"
 #include "ops/copy/strided_copy_cuda.h"
-#include "ops/gemm/gemv/weight_only_rows.cuh"
-#include "ops/gemm/sm90/matmul_launch.cuh"
+#include "ops/gemm/gemv/gemv_weight_only.cuh"
+#include "ops/gemm/sm90/gemm_launch.cuh"
 #include "ops/gemm/weight_only/formats.cuh"
 #include "ops/gemm/weight_only/many_rows.cuh"
 
@@ -16,8 +16,8 @@ namespace many_rows = cuda::many_rows;
 // Of a contract with symbols M and K: x in the workspace.
 #define PESTLE_MANY_ROWS_X_BYTES "bytes(x)*M*K + 512"
 inline constexpr const char* kManyRowsInputWorkspace = PESTLE_MANY_ROWS_X_BYTES;
-inline constexpr const char* kManyRowsLateWorkspace =
-    PESTLE_LATE_BYTES " + 512 + " PESTLE_MANY_ROWS_X_BYTES;
+inline constexpr const char* kManyRowsUnfusedWorkspace =
+    PESTLE_UNFUSED_BYTES " + 512 + " PESTLE_MANY_ROWS_X_BYTES;
 
 // All leading dimensions as one.
 inline std::string read_even(const Call& call, int place, Stack* s) {
@@ -35,8 +35,8 @@ inline std::string read_outputs(const Call& call, const WeightOnlyArgs& args, Op
   if (why.empty() && call.has(residual)) why = read_even(call, residual, &o->residual);
   Stack rows;
   if (why.empty() && call.has(gate)) why = read_even(call, gate, &rows);
-  return why.empty() ? refuse_split_elements(call, {args.out, args.alpha, args.alpha + 1, residual,
-                                                    args.alpha + kBetaPlace, gate})
+  return why.empty() ? refuse_misaligned(call, {args.out, args.alpha, args.alpha + 1, residual,
+                                                args.alpha + kBetaPlace, gate})
                      : why;
 }
 
@@ -96,7 +96,7 @@ inline many_rows::Job many_rows_job(const Call& call, const WeightOnlyArgs& args
   Operands o;
   read_outputs(call, args, &o);
   fill_factors(call, args.alpha, &job.epilogue);
-  fill_late_parts(call, args.alpha, o, &job.epilogue);
+  fill_extended_parts(call, args.alpha, o, &job.epilogue);
   fill_output_values(o, &job.epilogue);
   job.x = x.as<char>();
   job.weight = weight.as<char>();
@@ -128,14 +128,14 @@ Status start_many_rows(const Call& call, const char* name, const many_rows::Job&
   using Small = many_rows::Config<kBf16, kSmallM, 4, Format, X>;
   const int device = cuda::device_index(call);
   const int64_t multiprocessors = cuda::multiprocessors(device);
-  const auto rounds = [&](int64_t tile_m, int64_t tile_n) {
+  const auto waves = [&](int64_t tile_m, int64_t tile_n) {
     const int64_t tiles = cuda::ceil_div(job.m, tile_m) * cuda::ceil_div(job.n, tile_n);
     return static_cast<double>(cuda::ceil_div(tiles, multiprocessors));
   };
   // A small tile of 64 rows is a quarter of a large one, and reckoned to take 0.3 of its time.
   const double share = 0.3 * kSmallM / 64;
   const bool large = cuda::most_shared_bytes(device) >= Large::kSharedBytes &&
-                     rounds(128, 256) <= share * rounds(kSmallM, 128);
+                     waves(128, 256) <= share * waves(kSmallM, 128);
   return large ? start_many_rows_tile<Large>(call, name, job, format, x)
                : start_many_rows_tile<Small>(call, name, job, format, x);
 }
@@ -162,16 +162,16 @@ Status run_many_rows(const Call& call, const char* name, const WeightOnlyArgs& a
 
 // ---- what the ops of such weights have in common ----
 // Op: kArgs; kBits; refuse_many(call): why many_rows can't read its scales; run_many(call, x). Where
-// few rows have a kernel of their own also refuse_few(call), run_few(call).
+// few rows have a kernel of their own also refuse_gemv(call), run_gemv(call).
 template <class Op>
-concept HasFewRows = requires(const Call& call) { Op::run_few(call); };
+concept HasGemv = requires(const Call& call) { Op::run_gemv(call); };
 
 template <class Op>
 struct WeightOnlyOp {
-  static std::string few(const Call& call) {
-    if constexpr (HasFewRows<Op>) {
+  static std::string gemv(const Call& call) {
+    if constexpr (HasGemv<Op>) {
       const std::string why = refuse_weight_only(call, Op::kArgs);
-      return why.empty() ? Op::refuse_few(call) : why;
+      return why.empty() ? Op::refuse_gemv(call) : why;
     } else {
       return "few rows of x have no kernel of their own";
     }
@@ -181,8 +181,8 @@ struct WeightOnlyOp {
     return why.empty() ? Op::refuse_many(call) : why;
   }
 
-  static std::string refuses_few(const Call& call, const Machine&) {
-    return wants_late(call) ? refuse_late(call) : few(call);
+  static std::string refuses_gemv(const Call& call, const Machine&) {
+    return wants_extended(call) ? refuse_extended(call) : gemv(call);
   }
   static std::string refuses_many(const Call& call, const Machine&) {
     const std::string why = many_of_any_x(call);
@@ -193,9 +193,9 @@ struct WeightOnlyOp {
     return many_of_any_x(call);
   }
   // The product alone, of which pairs are not, nor the epilogue's operands.
-  static std::string refuses_late(const Call& call, const Machine& machine) {
-    const std::string why = refuse_without_late(call, machine);
-    if (!why.empty() || few(call).empty()) return why;
+  static std::string refuses_unfused(const Call& call, const Machine& machine) {
+    const std::string why = refuse_without_extended(call, machine);
+    if (!why.empty() || gemv(call).empty()) return why;
     std::array<Value, kMaxArgs> values{};
     for (size_t i = 0; i < call.args.size(); ++i) values[i] = call.args[i];
     values[static_cast<size_t>(Op::kArgs.alpha + kGatedPlace)].i = 0;
@@ -214,7 +214,7 @@ struct WeightOnlyOp {
 
 template <class Op>
 constexpr std::array<Impl, 3> many_rows_impls(const char* many, const char* input,
-                                              const char* late) {
+                                              const char* unfused) {
   using All = WeightOnlyOp<Op>;
   return {Impl{.id = many,
                .device = DeviceType::kCuda,
@@ -227,23 +227,23 @@ constexpr std::array<Impl, 3> many_rows_impls(const char* many, const char* inpu
                .refuses = All::refuses_input,
                .run = All::run_input_first,
                .workspace = kManyRowsInputWorkspace},
-          Impl{.id = late,
+          Impl{.id = unfused,
                .device = DeviceType::kCuda,
                .min_compute_capability = 80,
-               .refuses = All::refuses_late,
-               .run = run_late_on_cuda,
-               .workspace = kManyRowsLateWorkspace}};
+               .refuses = All::refuses_unfused,
+               .run = run_unfused_on_cuda,
+               .workspace = kManyRowsUnfusedWorkspace}};
 }
 
 template <class Op>
-constexpr std::array<Impl, 4> weight_only_impls(const char* few_rows, const char* many,
-                                                const char* input, const char* late) {
-  const auto [with_x, input_first, second_pass] = many_rows_impls<Op>(many, input, late);
-  return {Impl{.id = few_rows,
+constexpr std::array<Impl, 4> weight_only_impls(const char* gemv, const char* many,
+                                                const char* input, const char* unfused) {
+  const auto [with_x, input_first, second_pass] = many_rows_impls<Op>(many, input, unfused);
+  return {Impl{.id = gemv,
                .device = DeviceType::kCuda,
                .min_compute_capability = 80,
-               .refuses = WeightOnlyOp<Op>::refuses_few,
-               .run = Op::run_few},
+               .refuses = WeightOnlyOp<Op>::refuses_gemv,
+               .run = Op::run_gemv},
           with_x, input_first, second_pass};
 }
 
