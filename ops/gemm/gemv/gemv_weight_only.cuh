@@ -221,17 +221,21 @@ __device__ inline float activated(int activation, float y) {
   }
 }
 
-// Column `n` of row `m` of out, of the warp's lanes' sums.
-__device__ inline void store_weight_only(const WeightOnlyJob& job, int64_t m, int64_t n,
-                                         float sum) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
-  if (threadIdx.x % 32 != 0 || n >= job.n || m >= job.rows_of_x) return;
+// The epilogue of column `n` of row `m` of out.
+__device__ inline void finish_weight_only(const WeightOnlyJob& job, int64_t m, int64_t n,
+                                          float sum) {
   if (job.alpha != nullptr) sum *= __uint_as_float(cuda::AnyTensor::bits(job.alpha, 4));
   if (job.bias.data != nullptr) sum += job.bias.load(job.bias.data + n * job.bias.strides[0]);
   sum = activated(job.activation, sum);
   if (job.residual.data != nullptr) sum += job.residual.load(job.residual.at(m, n));
   job.out.store(job.out.at(m, n), sum);
+}
+// The same of the warp's lanes' sums.
+__device__ inline void store_weight_only(const WeightOnlyJob& job, int64_t m, int64_t n,
+                                         float sum) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+  if (threadIdx.x % 32 == 0 && n < job.n && m < job.rows_of_x) finish_weight_only(job, m, n, sum);
 }
 
 template <class Format, int kM>

@@ -90,6 +90,15 @@ struct Op {
   static Status run_gemv(const Call& call) {
     return run_weight_only(call, "linear_int4_few_rows", kArgs, int4_format<Int4>(call));
   }
+  static Status run_mma(const Call& call) {
+    auto format = int4_format<gemv::GemvInt4>(call);
+    format.k = static_cast<int>(call.tensor(kArgs.weight).shape[1] * 2);
+    const WeightOnlyJob job = weight_only_job(call, kArgs);
+    const char* name = "linear_int4_gemv";
+    return call.tensor(kArgs.x).dtype == DType::kBF16
+               ? gemv::start_weight_mma<true>(call, name, job, format)
+               : gemv::start_weight_mma<false>(call, name, job, format);
+  }
   static Status run_many(const Call& call, const TensorView& x) {
     auto format = int4_format<many_rows::Int4>(call);
     format.k = static_cast<int>(call.tensor(kArgs.weight).shape[1] * 2);
@@ -106,8 +115,8 @@ struct Op {
 };
 
 constexpr auto kImpls = weight_only_impls<Op>(
-    "cuda/linear_int4_few_rows", "cuda/linear_int4_many_rows", "cuda/linear_int4_input",
-    "cuda/linear_int4_late", "cuda/linear_int4_any");
+    "cuda/linear_int4_gemv", "cuda/linear_int4_few_rows", "cuda/linear_int4_many_rows",
+    "cuda/linear_int4_input", "cuda/linear_int4_late", "cuda/linear_int4_any");
 
 }  // namespace
 

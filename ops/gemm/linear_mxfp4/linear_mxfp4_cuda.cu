@@ -63,11 +63,23 @@ struct Op {
                        high_first(call)};
     return run_weight_only(call, "linear_mxfp4_few_rows", kArgs, format);
   }
-  static Status run_many(const Call& call, const TensorView& x) {
+  static many_rows::MxWeight weight_of(const Call& call, int together) {
     many_rows::MxWeight weight;
-    weight.scale = many_rows::scale_bytes(call.tensor(kScale), is_swizzled(call), blocks(call), 2);
+    weight.scale =
+        many_rows::scale_bytes(call.tensor(kScale), is_swizzled(call), blocks(call), together);
     weight.high_first = high_first(call);
-    return run_mx_many_rows<kBits>(call, "linear_mxfp4_many_rows", kArgs, x, weight);
+    return weight;
+  }
+  static Status run_mma(const Call& call) {
+    const WeightOnlyJob job = weight_only_job(call, kArgs);
+    const many_rows::MxWeight weight = weight_of(call, 4);
+    const char* name = "linear_mxfp4_gemv";
+    return call.tensor(kArgs.x).dtype == DType::kBF16
+               ? gemv::start_weight_mma<true>(call, name, job, gemv::GemvMxfp4<false>{weight})
+               : gemv::start_weight_mma<false>(call, name, job, gemv::GemvMxfp4<true>{weight});
+  }
+  static Status run_many(const Call& call, const TensorView& x) {
+    return run_mx_many_rows<kBits>(call, "linear_mxfp4_many_rows", kArgs, x, weight_of(call, 2));
   }
   static AnyMxfp4Rows fallback_weight(const Call& call) {
     return {
@@ -77,8 +89,8 @@ struct Op {
 };
 
 constexpr auto kImpls = weight_only_impls<Op>(
-    "cuda/linear_mxfp4_few_rows", "cuda/linear_mxfp4_many_rows", "cuda/linear_mxfp4_input",
-    "cuda/linear_mxfp4_late", "cuda/linear_mxfp4_any");
+    "cuda/linear_mxfp4_gemv", "cuda/linear_mxfp4_few_rows", "cuda/linear_mxfp4_many_rows",
+    "cuda/linear_mxfp4_input", "cuda/linear_mxfp4_late", "cuda/linear_mxfp4_any");
 
 }  // namespace
 

@@ -5,7 +5,7 @@
 #include "backends/cuda/host/tensor_amax.h"
 #include "ops/copy/strided_copy_cuda.h"
 #include "ops/gemm/fallback/decoded_weights.cuh"
-#include "ops/gemm/gemv/gemv_weight_only.cuh"
+#include "ops/gemm/gemv/gemv_weight_mma.cuh"
 #include "ops/gemm/sm90/gemm_launch.cuh"
 #include "ops/gemm/weight_only/byte_formats.cuh"
 #include "ops/gemm/weight_only/formats.cuh"
@@ -237,13 +237,17 @@ Status run_group_bytes(const Call& call, const char* name, const WeightOnlyArgs&
 // Op: kArgs; kBits; kWorkspace; refuse_call(call): why none of the implementations takes it;
 // refuse_many(call): why many_rows can't read its scales; run_many(call, x); kFallback, a name, and
 // fallback_weight(call), which decoded_any.cuh multiplies by. Where few rows have a kernel of their
-// own also refuse_gemv(call), run_gemv(call).
+// own also refuse_gemv(call), run_mma(call) for bf16 and f16, run_gemv(call).
 template <class Op>
 struct WeightOnlyOp {
   static std::string refuses_gemv(const Call& call, const Machine&) {
     if (wants_extended(call)) return refuse_extended(call);
     const std::string why = refuse_weight_only(call, Op::kArgs);
     return why.empty() ? Op::refuse_gemv(call) : why;
+  }
+  static std::string refuses_mma(const Call& call, const Machine& machine) {
+    const std::string why = refuses_gemv(call, machine);
+    return why.empty() ? gemv::refuse_mma(call, Op::kArgs) : why;
   }
   static std::string many_of_any_x(const Call& call) {
     std::string why = Op::refuse_call(call);
@@ -318,17 +322,25 @@ constexpr std::array<Impl, 4> many_rows_impls(const char* many, const char* inpu
 }
 
 template <class Op>
-constexpr std::array<Impl, 5> weight_only_impls(const char* gemv, const char* many,
+constexpr std::array<Impl, 6> weight_only_impls(const char* mma, const char* gemv, const char* many,
                                                 const char* input, const char* unfused,
                                                 const char* fallback) {
   const auto [with_x, input_first, second_pass, any] =
       many_rows_impls<Op>(many, input, unfused, fallback);
-  return {Impl{.id = gemv,
+  return {Impl{.id = mma,
+               .device = DeviceType::kCuda,
+               .min_compute_capability = 80,
+               .refuses = WeightOnlyOp<Op>::refuses_mma,
+               .run = Op::run_mma},
+          Impl{.id = gemv,
                .device = DeviceType::kCuda,
                .min_compute_capability = 80,
                .refuses = WeightOnlyOp<Op>::refuses_gemv,
                .run = Op::run_gemv},
-          with_x, input_first, second_pass, any};
+          with_x,
+          input_first,
+          second_pass,
+          any};
 }
 
 }  // namespace pestle::ops
