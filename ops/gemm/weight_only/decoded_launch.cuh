@@ -37,7 +37,8 @@ inline std::string refuses_decoded_fallback(const Call& call, const Machine&) {
 }
 
 template <class Op>
-constexpr std::array<Impl, 3> decoded_impls(const char* fast, const char* unfused, const char* fallback) {
+constexpr std::array<Impl, 3> decoded_impls(const char* fast, const char* unfused,
+                                            const char* fallback) {
   return {Impl{.id = fast,
                .device = DeviceType::kCuda,
                .min_compute_capability = 80,
