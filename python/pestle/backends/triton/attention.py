@@ -21,7 +21,7 @@ import triton.language as tl
 
 from ..._backends import implements
 from . import _device as d
-from ._launch import cdiv, kind, launch, power_of_2, raw
+from ._launch import capability_of, cdiv, kind, launch, power_of_2, raw
 
 LARGEST_HEAD = 256
 _MOST = 1 << 30  # queries of a group of heads, or keys: places are 32-bit numbers
@@ -207,8 +207,6 @@ def forward(q, k, v, mask, sinks, lengths, q_offsets, k_offsets, out, lse,
     bad = tl.sum(tl.sum((d.abs_bits(sums) >= d.F32_INF).to(tl.int32), axis=1), axis=0)
     if bad > 0:
         sums = tl.zeros((BM, BV), tl.float32)
-        rises = tl.zeros((BM, BV), tl.float32)
-        falls = tl.zeros((BM, BV), tl.float32)
         for start in range(lo, hi, BN):
             t = _logits(x, k, mask, start, keys, begin, end, k_s, k_d, m_row, m_key, inner, outer,
                         KIND, DOT16, MASK, SOFTCAP, BN, BD, D)  # fmt: skip
@@ -216,17 +214,14 @@ def forward(q, k, v, mask, sinks, lengths, q_offsets, k_offsets, out, lse,
             p = tl.where(p < SMALLEST_WEIGHT, 0.0, p)
             values = d.widen(_values(v, start, keys, v_s, v_d, BN, BV, DV), KIND)
             is_number = d.abs_bits(values) < d.F32_INF
-            number = tl.where(is_number, values, 0.0)
-            if DOT16:
-                number = number.to(x.dtype)
+            number = tl.where(is_number, values, 0.0).to(x.dtype)
             sums = tl.dot(_weights(p, KIND, DOT16), number, sums, input_precision="ieee")
-            up = ((is_number == 0) & (values != float("-inf"))).to(x.dtype)
-            down = ((is_number == 0) & (values != float("inf"))).to(x.dtype)
-            counts = (p > 0).to(x.dtype)
-            rises = tl.dot(counts, up, rises, input_precision="ieee")
-            falls = tl.dot(counts, down, falls, input_precision="ieee")
-        sums = tl.where(rises > 0, float("inf"), sums)
-        sums = tl.where(falls > 0, tl.where(rises > 0, float("nan"), float("-inf")), sums)
+            # Of the others each that goes up counts 1, each that goes down 128; NaN does both.
+            others = tl.where(values == float("-inf"), 128.0, tl.where(values > 0, 1.0, 129.0))
+            others = tl.where(is_number, 0.0, others).to(x.dtype)
+            count_of = tl.dot((p > 0).to(x.dtype), others, input_precision="ieee").to(tl.int32)
+            sums += tl.where((count_of & 127) > 0, float("inf"), 0.0)
+            sums += tl.where(count_of > 127, float("-inf"), 0.0)
 
     unit = 32768.0 if DOT16 and KIND == d.F16 else 1.0
     y = tl.div_rn(sums, total[:, None] * unit + tl.zeros((BM, BV), tl.float32))
@@ -247,16 +242,22 @@ def _refuses(q, k, v, *others, **options):
     return None
 
 
-def _tile(dtype: torch.dtype, rows: int, depth: int, value_depth: int) -> dict:
-    """By what lies in shared memory: tiles of k and v, twice where they are of 16 bits."""
-    deep, wide = (max(16, power_of_2(n)) for n in (depth, value_depth))
-    high = 128 if max(deep, wide) <= 128 else 64
-    if dtype == torch.float32:
-        high = 64 if max(deep, wide) <= 64 else 32
+def _tile(q: torch.Tensor, rows: int, value_depth: int) -> dict:
+    """Sizes that registers hold (found by compiling), and for f32, whose products are unrolled,
+    code that compiles in seconds."""
+    deep, wide = (max(16, power_of_2(n)) for n in (q.shape[3], value_depth))
+    widest = max(deep, wide)
+    if q.dtype == torch.float32:
+        high, across, warps = 32, 32 if widest <= 64 else 16, 8
+    elif widest > 128:
+        high, across, warps = 64, 32, 8
+    elif capability_of(q) >= (9, 0):
+        high, across, warps = 128, 64, 8
+    else:
+        high, across, warps = 64, 32, 4
     high = max(16, min(high, power_of_2(rows)))
-    return {"BM": high, "BN": 64 if max(deep, wide) <= 128 and high > 32 else 32, "BD": deep,
-            "BV": wide, "warps": 8 if high * max(deep, wide) > 8192 else 4,
-            "num_stages": 1 if dtype == torch.float32 else 2}  # fmt: skip
+    return {"BM": high, "BN": across, "BD": deep, "BV": wide, "warps": warps if high > 16 else 4,
+            "num_stages": 1 if q.dtype == torch.float32 else 2}  # fmt: skip
 
 
 def _strides(t: torch.Tensor | None, count: int) -> list[int]:
@@ -286,7 +287,7 @@ def attention(
         (scale / softcap, softcap * LOG2E.value) if softcap else (scale * LOG2E.value, 0.0)
     )
     rows = queries * (heads // key_heads)
-    tile = _tile(q.dtype, rows, depth, value_depth)
+    tile = _tile(q, rows, value_depth)
     tiles = cdiv(rows, tile["BM"])
     # The interpreter multiplies bf16 as integers.
     dot16 = q.dtype == torch.float16 or (q.dtype == torch.bfloat16 and not d.INTERPRETED.value)
