@@ -24,4 +24,4 @@ done
 NVCC
 chmod +x "$room/bin/nvcc"
 export PATH=$room/bin:$PATH CUDA_HOME=$room CUDA_PATH=$room CUDARC_CUDA_VERSION=13000 CUDA_COMPUTE_CAP=90
-cargo clippy --locked --quiet -p pestle-candle --features cuda -- -D warnings
+cargo clippy --locked --quiet -p pestle-candle --features cuda --all-targets -- -D warnings

@@ -1,7 +1,10 @@
-//! Quantised safetensors: ComfyUI's layout, the plain one of `pestle quantize`, GPTQ and AWQ.
+//! Quantised checkpoints: safetensors in ComfyUI's layout, the plain one of `pestle quantize`, GPTQ and AWQ,
+//! and GGUF.
+use crate::gguf;
 use crate::memory::{launch, In, Out};
 use crate::qlinear::QLinear;
 use crate::weight::{label, Weight};
+use candle_core::quantized::{gguf_file, GgmlDType};
 use candle_core::{bail, DType, Device, Error, Result, Shape, Tensor};
 use memmap2::Mmap;
 use pestle::ops;
@@ -11,10 +14,20 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// What a tensor's bytes are.
+#[derive(Clone, Copy, PartialEq)]
+enum Encoding {
+    Elements(Dtype),
+    Blocks(GgmlDType),
+}
+
+/// A tensor in blocks: their type, its dimensions, and the bytes.
+type Blocks<'c> = (GgmlDType, &'c [usize], &'c [u8]);
+
 /// Where a tensor is: its file, and its bytes behind the file's header.
 struct Stored {
     file: usize,
-    dtype: Dtype,
+    encoding: Encoding,
     shape: Vec<usize>,
     bytes: (usize, usize),
 }
@@ -33,7 +46,7 @@ fn file_error(path: &Path, error: impl std::fmt::Display) -> Error {
 }
 
 impl Checkpoint {
-    /// Opens the safetensors files of a model.
+    /// Opens the files of a model, safetensors or GGUF.
     ///
     /// # Safety
     /// The files are mapped: nobody may change them meanwhile.
@@ -55,18 +68,47 @@ impl Checkpoint {
     }
 
     fn add(&mut self, path: &Path, map: Mmap) -> Result<()> {
+        if map.starts_with(b"GGUF") {
+            return self.add_gguf(path, map);
+        }
         let (length, header) = safetensors::SafeTensors::read_metadata(&map)
             .map_err(|error| file_error(path, error))?;
         let index = self.files.len();
         for (name, info) in header.tensors() {
-            let (dtype, shape) = (info.dtype, info.shape.clone());
-            let entry = Stored { file: index, dtype, shape, bytes: info.data_offsets };
-            if self.tensors.insert(name.clone(), entry).is_some() {
-                bail!("{}: a tensor {name} is in another file, too", path.display());
-            }
+            let (encoding, shape) = (Encoding::Elements(info.dtype), info.shape.clone());
+            let entry = Stored { file: index, encoding, shape, bytes: info.data_offsets };
+            self.insert(path, &name, entry)?;
         }
         self.read_descriptions(path, &header)?;
         self.files.push((map, 8 + length));
+        Ok(())
+    }
+
+    fn add_gguf(&mut self, path: &Path, map: Mmap) -> Result<()> {
+        let header = gguf_file::Content::read(&mut std::io::Cursor::new(&map[..]))
+            .map_err(|error| file_error(path, error))?;
+        for (name, info) in &header.tensor_infos {
+            let encoding = match info.ggml_dtype {
+                GgmlDType::F32 => Encoding::Elements(Dtype::F32),
+                GgmlDType::F16 => Encoding::Elements(Dtype::F16),
+                GgmlDType::BF16 => Encoding::Elements(Dtype::BF16),
+                blocks => Encoding::Blocks(blocks),
+            };
+            let (shape, begin) = (info.shape.dims().to_vec(), info.offset as usize);
+            let size = gguf::bytes_of(info.ggml_dtype, &shape)
+                .map_err(|error| file_error(path, format!("{name}: {error}")))?;
+            let bytes = (begin, begin.saturating_add(size));
+            let entry = Stored { file: self.files.len(), encoding, shape, bytes };
+            self.insert(path, name, entry)?;
+        }
+        self.files.push((map, header.tensor_data_offset as usize));
+        Ok(())
+    }
+
+    fn insert(&mut self, path: &Path, name: &str, entry: Stored) -> Result<()> {
+        if self.tensors.insert(name.to_string(), entry).is_some() {
+            bail!("{}: a tensor {name} is in another file, too", path.display());
+        }
         Ok(())
     }
 
@@ -97,14 +139,11 @@ impl Checkpoint {
 
     /// A tensor as it is stored; 8-bit types that candle lacks come as bytes.
     pub fn tensor(&self, name: &str, device: &Device) -> Result<Tensor> {
-        let Some(Stored { file, dtype, shape, bytes: (begin, end) }) = self.tensors.get(name)
-        else {
-            bail!("no tensor {name} in the checkpoint");
+        let (stored, bytes) = self.stored(name)?;
+        let dtype = match stored.encoding {
+            Encoding::Elements(dtype) => dtype,
+            Encoding::Blocks(kind) => bail!("{name} is {kind:?} of GGUF: float() decodes it"),
         };
-        let (map, start) = &self.files[*file];
-        let bytes = map
-            .get(start + begin..start + end)
-            .ok_or_else(|| Error::Msg(format!("{name}: the file ends before it does")).bt())?;
         let dtype = match dtype {
             Dtype::F32 => DType::F32,
             Dtype::F16 => DType::F16,
@@ -118,7 +157,31 @@ impl Checkpoint {
             Dtype::F8_E4M3 | Dtype::F8_E5M2 | Dtype::F8_E8M0 => DType::U8,
             other => bail!("{name}: safetensors dtype {other:?} is not read"),
         };
-        Tensor::from_raw_buffer(bytes, dtype, shape, device)
+        Tensor::from_raw_buffer(bytes, dtype, &stored.shape, device)
+    }
+
+    fn stored(&self, name: &str) -> Result<(&Stored, &[u8])> {
+        let Some(stored) = self.tensors.get(name) else {
+            bail!("no tensor {name} in the checkpoint");
+        };
+        let (map, start) = &self.files[stored.file];
+        let (begin, end) = stored.bytes;
+        let bytes = map
+            .get(start.saturating_add(begin)..start.saturating_add(end))
+            .ok_or_else(|| Error::Msg(format!("{name}: the file ends before it does")).bt())?;
+        Ok((stored, bytes))
+    }
+
+    /// The blocks of a tensor that is stored in GGUF's.
+    fn blocks(&self, name: &str) -> Result<Option<Blocks<'_>>> {
+        if !self.contains(name) {
+            return Ok(None);
+        }
+        let (stored, bytes) = self.stored(name)?;
+        Ok(match stored.encoding {
+            Encoding::Blocks(kind) => Some((kind, &stored.shape, bytes)),
+            Encoding::Elements(_) => None,
+        })
     }
 
     fn f32(&self, name: &str, device: &Device) -> Result<Tensor> {
@@ -126,7 +189,10 @@ impl Checkpoint {
     }
 
     fn dtype(&self, name: &str) -> Option<Dtype> {
-        self.tensors.get(name).map(|stored| stored.dtype)
+        match self.tensors.get(name)?.encoding {
+            Encoding::Elements(dtype) => Some(dtype),
+            Encoding::Blocks(_) => None,
+        }
     }
 
     /// ComfyUI's description of a layer, wherever it is, with pestle's beside it.
@@ -149,6 +215,7 @@ impl Checkpoint {
         self.contains(&format!("{layer}.qweight"))
             || self.contains(&format!("{layer}.comfy_quant"))
             || self.layers.contains_key(layer)
+            || matches!(self.blocks(&format!("{layer}.weight")), Ok(Some(_)))
     }
 
     /// A quantised linear layer by its name, without `.weight`; its bias comes along.
@@ -157,6 +224,12 @@ impl Checkpoint {
         let bias = if self.contains(&bias) { Some(self.tensor(&bias, device)?) } else { None };
         if self.contains(&format!("{layer}.qweight")) {
             return crate::packed::linear(self, layer, bias, self.gptq_v2, device);
+        }
+        if let Some((kind, shape, bytes)) = self.blocks(&format!("{layer}.weight"))? {
+            let weight = gguf::int4(bytes, kind, shape, device)
+                .map_err(|error| Error::Msg(format!("{layer}: {error}")).bt())?;
+            let (n, k) = weight.shape()?;
+            return QLinear::with_shape(weight, bias, n, k);
         }
         let Some(description) = self.description(layer)? else {
             bail!("{layer} is not quantised in the checkpoint, or is not there");
@@ -232,6 +305,10 @@ impl Checkpoint {
 
     /// A tensor as floats, decoded if it is a quantised layer's weight.
     pub fn float(&self, name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
+        if let Some((kind, shape, bytes)) = self.blocks(name)? {
+            let made = if dtype == DType::F64 { DType::F32 } else { dtype };
+            return gguf::decoded(bytes, kind, shape, made, device)?.to_dtype(dtype);
+        }
         match name.strip_suffix(".weight") {
             Some(layer) if self.is_quantized(layer) => {
                 self.qlinear(layer, device)?.dequantize(match dtype {
@@ -401,11 +478,11 @@ pub fn files_of(path: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(path).map_err(|error| file_error(path, error))?;
     let mut files: Vec<PathBuf> = entries
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|file| file.extension().is_some_and(|end| end == "safetensors"))
+        .filter(|file| file.extension().is_some_and(|end| end == "safetensors" || end == "gguf"))
         .collect();
     files.sort();
     if files.is_empty() {
-        bail!("{}: no safetensors files there", path.display());
+        bail!("{}: no safetensors or GGUF files there", path.display());
     }
     Ok(files)
 }

@@ -13,6 +13,7 @@ mod attention;
 pub mod checkpoint;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod gguf;
 mod graph;
 pub mod kaio;
 mod matmul;

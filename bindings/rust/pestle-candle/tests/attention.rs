@@ -29,7 +29,7 @@ fn mask(
             values.extend((0..keys).map(|k| if sees(b, q, k) { 0.0 } else { f64::NEG_INFINITY }));
         }
     }
-    Tensor::from_vec(values, (batch, 1, queries, keys), &common::CPU).unwrap()
+    Tensor::from_vec(values, (batch, 1, queries, keys), common::place()).unwrap()
 }
 
 #[test]
@@ -99,16 +99,84 @@ fn fewer_dimensions_and_other_strides() {
 }
 
 #[test]
-fn what_no_query_may_see_is_said() {
+fn a_window_and_a_softcap() {
+    let seen = mask((1, 5, 6), |_, q, k| k <= q + 1 && k + 1 >= q); // one key before its place, q + 1
+    let how = Attention {
+        causal: Causal::BottomRight,
+        window: Some(2),
+        softcap: Some(1.5),
+        ..Attention::default()
+    };
+    let ours = |t: &[Tensor]| attention(&t[0], &t[1], &t[2], &how);
+    let exact = |t: &[Tensor]| {
+        let scores = (t[0].matmul(&t[1].t()?.contiguous()?)? * (8f64.powf(-0.5) / 1.5))?;
+        let scores = ((scores.tanh()? * 1.5)?).broadcast_add(&seen)?;
+        let e = scores.exp()?;
+        e.broadcast_div(&e.sum_keepdim(D::Minus1)?)?.matmul(&t[2])
+    };
+    let shapes = [&[1, 2, 5, 8][..], &[1, 2, 6, 8], &[1, 2, 6, 4]];
+    assert_same_with_gradients(&ours, &exact, &shapes, DType::F32, TIGHT);
+}
+
+#[test]
+fn bytes_are_a_mask_of_booleans() {
+    let sees = |q: usize, k: usize| !(q + k).is_multiple_of(3);
+    let bytes: Vec<u8> = (0..20).map(|at| u8::from(sees(at / 5, at % 5))).collect();
+    let bytes = Tensor::from_vec(bytes, (4, 5), common::place()).unwrap();
+    let seen = mask((1, 4, 5), |_, q, k| sees(q, k));
+    let how = Attention { mask: Some(bytes), ..Attention::default() };
+    let ours = |t: &[Tensor]| attention(&t[0], &t[1], &t[2], &how);
+    let exact = |t: &[Tensor]| plain(&t[0], &t[1], &t[2], 8f64.powf(-0.5), &seen);
+    let shapes = [&[2, 2, 4, 8][..], &[2, 2, 5, 8], &[2, 2, 5, 8]];
+    assert_same_with_gradients(&ours, &exact, &shapes, DType::F32, TIGHT);
+}
+
+#[test]
+fn a_query_that_sees_no_key_gives_0_and_has_no_gradient() {
+    let q = Var::from_tensor(&tensor(&[2, 1, 4, 8], 1)).unwrap();
+    let k = Var::from_tensor(&tensor(&[2, 1, 2, 8], 2)).unwrap();
+    // The first two of four queries lie before both keys; the second of the batch has no key.
+    let how = Attention {
+        causal: Causal::BottomRight,
+        lengths: Some(vec![2, 0]),
+        ..Attention::default()
+    };
+    let out = attention(&q, &k, &k, &how).unwrap();
+    let gradients = out.sum_all().unwrap().backward().unwrap();
+    for tensor in [&out, gradients.get(&q).unwrap()] {
+        let values = common::f64s(tensor);
+        assert!(values[..16].iter().chain(&values[32..]).all(|&value| value == 0.0), "{values:?}");
+        assert!(values[16..32].iter().all(|value| value.is_finite()), "{values:?}");
+    }
+}
+
+/// The scores of 32,768 queries and keys would be 4 GiB.
+#[test]
+fn memory_does_not_grow_with_queries_times_keys() {
+    let room = || std::fs::read_to_string("/proc/self/status").unwrap();
+    let peak = |status: String| -> usize {
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    let q = Var::from_tensor(&tensor(&[1 << 15, 1], 1)).unwrap();
+    let how = Attention { causal: Causal::TopLeft, window: Some(16), ..Attention::default() };
+    let before = peak(room());
+    let out = attention(&q, &q, &q, &how).unwrap();
+    out.sum_all().unwrap().backward().unwrap();
+    let grown = peak(room()) - before;
+    assert!(grown < 512 << 10, "{grown} KiB");
+}
+
+#[test]
+fn what_does_not_fit_is_said() {
     let (q, k) = (tensor(&[1, 1, 4, 8], 1), tensor(&[1, 1, 2, 8], 2));
-    let how = Attention { causal: Causal::BottomRight, ..Attention::default() };
-    let error = attention(&q, &k, &k, &how).unwrap_err().to_string();
-    assert!(error.contains("query 0 of 4 sees none"), "{error}");
+    let refusal = |k: &Tensor, how: Attention| attention(&q, k, k, &how).unwrap_err().to_string();
     let how = Attention { lengths: Some(vec![3]), ..Attention::default() };
-    assert!(attention(&q, &k, &k, &how).unwrap_err().to_string().contains("length of 3"));
-    let three = tensor(&[1, 3, 2, 8], 3);
-    let error = attention(&q, &three, &three, &Attention::default()).unwrap_err().to_string();
-    assert!(error.contains("1 heads of q are no multiple of 3"), "{error}");
+    assert!(refusal(&k, how).contains("length of 3"));
+    let how = Attention { scale: Some(0.0), ..Attention::default() };
+    assert!(refusal(&k, how).contains("scale of 0"));
+    let error = refusal(&tensor(&[1, 3, 2, 8], 3), Attention::default());
+    assert!(error.contains("attention") && error.contains("multiple"), "{error}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Files: ComfyUI's layout and the plain one as `pestle quantize` writes them, GPTQ and AWQ.
 mod common;
 use candle_core::{DType, Module, Tensor};
-use common::{assert_close, tensor, values, CPU};
+use common::{assert_close, place, tensor, values};
 use pestle::files::{quantize_file, quietly};
 use pestle_candle::{var_builder, Checkpoint, QVarBuilder};
 use serde_json::json;
@@ -68,7 +68,7 @@ fn every_format_of_both_layouts() {
         let stored = layers.iter().find(|layer| layer["name"] == "blocks.0.proj").unwrap();
         let told = stored["relative_error"].as_f64().unwrap();
 
-        let layer = open(&path).qlinear("blocks.0.proj", &CPU).unwrap();
+        let layer = open(&path).qlinear("blocks.0.proj", place()).unwrap();
         let decoded = layer.dequantize(DType::F32).unwrap();
         let squares = |t: &Tensor| common::f64s(t).iter().map(|v| v * v).sum::<f64>();
         let error = (squares(&(&decoded - &weight).unwrap()) / squares(&weight)).sqrt();
@@ -90,7 +90,7 @@ fn padded_sizes_come_back() {
         let path = folder.0.join(format!("{format}-{layout}"));
         let options = json!({"layout": layout, "default_keep": false});
         quantize_file(&model, &path, format, options, &mut quietly).unwrap();
-        let layer = open(&path).qlinear("a", &CPU).unwrap();
+        let layer = open(&path).qlinear("a", place()).unwrap();
         assert_eq!((layer.out_features(), layer.in_features()), (19, 40));
         assert_eq!(layer.forward(&tensor(&[2, 40], 2)).unwrap().dims(), [2, 19]);
     }
@@ -106,9 +106,9 @@ fn a_var_builder_gives_decoded_weights() {
     quantize_file(&model, &path, "int8-row", options, &mut quietly).unwrap();
 
     // SAFETY: nobody else knows of the test's own file.
-    let vb = unsafe { var_builder(&[&path], DType::F32, &CPU) }.unwrap();
+    let vb = unsafe { var_builder(&[&path], DType::F32, place()) }.unwrap();
     let decoded = vb.pp("a").pp("proj").get((32, 64), "weight").unwrap();
-    let layer = open(&path).qlinear("a.proj", &CPU).unwrap();
+    let layer = open(&path).qlinear("a.proj", place()).unwrap();
     assert_close(&decoded, &layer.dequantize(DType::F32).unwrap(), 0.0, 0.0);
     assert_close(&vb.pp("a").get(64, "norm.weight").unwrap(), &norm, 0.0, 0.0);
     assert!(vb.contains_tensor("a.proj.weight") && !vb.contains_tensor("b"));
@@ -116,7 +116,7 @@ fn a_var_builder_gives_decoded_weights() {
     assert!(error.contains("a.proj.weight"), "{error}");
 
     // SAFETY: as above.
-    let vb = unsafe { QVarBuilder::open(&[&path], DType::F32, &CPU) }.unwrap().pp("a");
+    let vb = unsafe { QVarBuilder::open(&[&path], DType::F32, place()) }.unwrap().pp("a");
     assert_eq!(vb.pp("proj").qlinear(64, 32).unwrap().out_features(), 32);
     assert!(vb.pp("proj").qlinear(32, 64).is_err());
     assert!(vb.pp("norm").qlinear(64, 64).unwrap_err().to_string().contains("not quantised"));
@@ -158,7 +158,7 @@ impl Int4 {
                 weight.push(code * scales[at]);
             }
         }
-        Tensor::from_vec(weight, (N, K), &CPU).unwrap()
+        Tensor::from_vec(weight, (N, K), place()).unwrap()
     }
 }
 
@@ -171,11 +171,11 @@ fn words(rows: usize, columns: usize, nibble: impl Fn(usize, usize, usize) -> u3
             result.push(word as i32);
         }
     }
-    Tensor::from_vec(result, (rows, columns), &CPU).unwrap()
+    Tensor::from_vec(result, (rows, columns), place()).unwrap()
 }
 
 fn assert_layer(path: &PathBuf, want: &Tensor) {
-    let layer = open(path).qlinear("a", &CPU).unwrap();
+    let layer = open(path).qlinear("a", place()).unwrap();
     assert_close(&layer.dequantize(DType::F32).unwrap(), want, 1e-6, 1e-6);
     let x = tensor(&[3, K], 9);
     let exact = x.to_dtype(DType::F64).unwrap().matmul(&want.t().unwrap()).unwrap();
@@ -197,13 +197,13 @@ fn gptq_with_and_without_act_order() {
 
     let shuffled = |k: usize| (k * 37 + 11) % K / GROUP;
     let g_idx: Vec<i32> = (0..K).map(|k| shuffled(k) as i32).collect();
-    let g_idx = ("a.g_idx", Tensor::from_vec(g_idx, K, &CPU).unwrap());
+    let g_idx = ("a.g_idx", Tensor::from_vec(g_idx, K, place()).unwrap());
     let path = folder.save("act-order", &[&common[..], &[g_idx]].concat());
     assert_layer(&path, &weight.decoded(shuffled));
 
-    let g_idx = ("a.g_idx", Tensor::zeros(K, DType::I32, &CPU).unwrap());
+    let g_idx = ("a.g_idx", Tensor::zeros(K, DType::I32, place()).unwrap());
     let path = folder.save("wrong", &[&common[..], &[g_idx]].concat());
-    let error = open(&path).qlinear("a", &CPU).unwrap_err().to_string();
+    let error = open(&path).qlinear("a", place()).unwrap_err().to_string();
     assert!(error.contains("g_idx"), "{error}");
 }
 
@@ -219,4 +219,56 @@ fn awq() {
         &[("a.qweight", codes), ("a.qzeros", zeros), ("a.scales", weight.scales.clone())],
     );
     assert_layer(&path, &weight.decoded(|k| k / GROUP));
+}
+
+/// Blocks that candle itself quantised and decodes are the other side.
+#[test]
+fn gguf_of_every_type_that_is_read() {
+    use candle_core::quantized::{gguf_file, GgmlDType, QTensor};
+    let folder = Folder::new("gguf");
+    let path = folder.0.join("model.gguf");
+    let weight = tensor(&[5, 512], 1).to_device(&candle_core::Device::Cpu).unwrap();
+    let kinds = [
+        ("q4_0", GgmlDType::Q4_0),
+        ("q8_0", GgmlDType::Q8_0),
+        ("q4_k", GgmlDType::Q4K),
+        ("q6_k", GgmlDType::Q6K),
+        ("f16", GgmlDType::F16),
+        ("q5_0", GgmlDType::Q5_0),
+    ];
+    let stored = kinds
+        .map(|(name, kind)| (format!("{name}.weight"), QTensor::quantize(&weight, kind).unwrap()));
+    let tensors: Vec<_> = stored.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    let mut file = std::fs::File::create(&path).unwrap();
+    gguf_file::write(&mut file, &[], &tensors).unwrap();
+
+    let checkpoint = open(&path);
+    for (name, tensor) in &stored[..5] {
+        let want = tensor.dequantize(&candle_core::Device::Cpu).unwrap();
+        let got = checkpoint.float(name, DType::F32, place()).unwrap();
+        assert_close(&got, &want, 0.0, 0.0);
+    }
+    let layer = checkpoint.qlinear("q4_0", place()).unwrap();
+    let want = stored[0].1.dequantize(place()).unwrap();
+    assert_close(&layer.dequantize(DType::F32).unwrap(), &want, 0.0, 0.0);
+    let x = tensor(&[3, 512], 2);
+    let want = x.matmul(&want.t().unwrap()).unwrap();
+    assert_close(&layer.forward(&x).unwrap(), &want, 1e-4, 1e-4);
+    // SAFETY: nobody else knows of the file.
+    let vb = unsafe { var_builder(&[&path], DType::F32, place()) }.unwrap();
+    let got = vb.get((5, 512), "q6_k.weight").unwrap();
+    assert_close(&got, &stored[3].1.dequantize(place()).unwrap(), 0.0, 0.0);
+
+    let error = checkpoint.qlinear("q8_0", place()).unwrap_err().to_string();
+    assert!(error.contains("q8_0") && error.contains("float()"), "{error}");
+    let error = checkpoint.float("q5_0.weight", DType::F32, place()).unwrap_err().to_string();
+    assert!(error.contains("Q5_0") && error.contains("Q6_K"), "{error}");
+
+    let whole = std::fs::read(&path).unwrap();
+    let cut = folder.0.join("cut.gguf");
+    std::fs::write(&cut, &whole[..whole.len() - 600]).unwrap();
+    let checkpoint = open(&cut);
+    let names: Vec<_> = stored.iter().map(|(name, _)| name).collect();
+    let told = names.iter().filter_map(|name| checkpoint.float(name, DType::F32, place()).err());
+    assert!(told.map(|error| error.to_string()).any(|text| text.contains("the file ends before")));
 }

@@ -1,7 +1,7 @@
 //! Every op that trains, its result and its gradients against plain f64 operations of candle.
 mod common;
 use candle_core::{DType, Result, Tensor, Var, D};
-use common::{assert_close, assert_same_with_gradients, f64s, tensor, var, CPU};
+use common::{assert_close, assert_same_with_gradients, f64s, place, tensor, var};
 use pestle_candle::activation::{activation, gated};
 use pestle_candle::{
     layer_norm, linear, matmul, matmul_to, rms_norm, rope, silu_mul, softmax, softmax_with,
@@ -171,7 +171,7 @@ fn finite_differences_agree() {
         let at = |step: f32| {
             let mut moved = values.clone();
             moved[i] += step;
-            loss(&Tensor::from_vec(moved, (2, 5), &CPU).unwrap())
+            loss(&Tensor::from_vec(moved, (2, 5), place()).unwrap())
         };
         let difference = (at(0.01) - at(-0.01)) / 0.02;
         assert!((difference - gradient[i]).abs() < 1e-3, "{difference} and {}", gradient[i]);

@@ -1,8 +1,16 @@
 //! What the tests share: seeded values, and comparison with f64.
 #![allow(dead_code)] // each test file uses a part
 use candle_core::{DType, Device, Result, Tensor, Var};
+use std::sync::OnceLock;
 
-pub const CPU: Device = Device::Cpu;
+/// Where tensors are made: on the CPU, or on GPU 0 in a build with the feature `cuda`.
+pub fn place() -> &'static Device {
+    static PLACE: OnceLock<Device> = OnceLock::new();
+    PLACE.get_or_init(|| match cfg!(feature = "cuda") {
+        true => Device::new_cuda(0).expect("a GPU"),
+        false => Device::Cpu,
+    })
+}
 
 /// Values between -1 and 1 that look random and are the same in every run.
 pub fn values(count: usize, seed: u64) -> Vec<f32> {
@@ -18,7 +26,7 @@ pub fn values(count: usize, seed: u64) -> Vec<f32> {
 }
 
 pub fn tensor(shape: &[usize], seed: u64) -> Tensor {
-    Tensor::from_vec(values(shape.iter().product(), seed), shape, &CPU).unwrap()
+    Tensor::from_vec(values(shape.iter().product(), seed), shape, place()).unwrap()
 }
 
 pub fn var(shape: &[usize], seed: u64, dtype: DType) -> Var {
@@ -63,7 +71,8 @@ pub fn assert_same_with_gradients(
     let (got, want) = (ours(&tensors(&vars)).unwrap(), plain(&tensors(&exact)).unwrap());
     assert_close(&got, &want, relative, absolute);
 
-    let weights = tensor(want.dims(), 99).to_dtype(DType::F64).unwrap();
+    // Numbers of `dtype`, to which the products of a gradient may round what they read.
+    let weights = tensor(want.dims(), 99).to_dtype(dtype).unwrap().to_dtype(DType::F64).unwrap();
     let loss = |result: &Tensor| {
         let weights = weights.to_dtype(result.dtype()).unwrap();
         (result * weights).unwrap().sum_all().unwrap()
