@@ -377,7 +377,7 @@ def new(
     from . import scaffold
 
     path = scaffold.write(language, problems.get(problem, [folder]), folder, variant)
-    console.print(f"{path}\nnext: pestle-lab check {path}", highlight=False)
+    console.print(f"{path}\nnext: write run() in it, then pestle-lab check {path}", highlight=False)
 
 
 @app.command()
