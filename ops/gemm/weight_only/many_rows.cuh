@@ -115,7 +115,7 @@ struct Copier {
 };
 
 template <class C, class Format>
-struct Product {
+struct CtaGemm {
   using X = typename C::X;
   static constexpr int kM16 = C::kM16, kN8 = C::kN8;
   // Sums of 32 of k begin anew, and are added in registers.
@@ -330,7 +330,7 @@ struct Product {
     wait_for_copies<0>();
     // x of bf16 may overflow sums that their scales, or terms of the other sign, would have brought
     // back.
-    if constexpr (kApart && C::kBf16) ring.odd |= !is_finite(d);
+    if constexpr ((kApart || Format::kColumnFactors) && C::kBf16) ring.odd |= !is_finite(d);
     return __syncthreads_or(ring.odd);
   }
 
@@ -505,7 +505,7 @@ template <class C, class Format>
 __global__ void __launch_bounds__(kThreads, C::kWarpsN == 8 ? 1 : 2)
     many_rows_kernel(const __grid_constant__ Job job, const Format format,
                      const typename C::X source) {
-  Product<C, Format>::run(job, format, source);
+  CtaGemm<C, Format>::run(job, format, source);
 }
 
 #endif  // __CUDACC__
