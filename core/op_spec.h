@@ -2,12 +2,12 @@
 // checks, benches, bindings) walks these records and knows no op by name.
 //
 // Three small languages appear as strings; docs/contract.md defines them:
-//   shapes       "M, cdiv(K,16)"      symbols bind from inputs, expressions are checked or
-//   inferred;
-//                "*S, K"              *S is any number of leading dimensions;
-//                "row: M,1; tensor:"  one shape per label of the choice argument named in `by`
-//   dtypes       "f32|bf16|f16"       allowed, the first is the default; "=x" the same as argument
-//   x conditions   "K % 16 == 0"        integer expressions over symbols, attributes, has(arg)
+//   shapes      "M, cdiv(K,16)"      symbols bind from inputs, expressions are checked (of inputs)
+//                                    or inferred (of outputs)
+//               "*S, K"              *S is any number of leading dimensions
+//               "row: M,1; tensor:"  one shape per label of the choice argument named in `by`
+//   dtypes      "f32|bf16|f16"       allowed, the first is the default; "=x": as argument x
+//   conditions  "K % 16 == 0"        integer expressions over symbols, attributes, has(arg)
 #pragma once
 
 #include <cstdint>

@@ -8,10 +8,10 @@
 #   fuzz   clang with libFuzzer
 #   docs   MkDocs
 #   lab    what the workbench needs beside the package; in CI an SSH server for its tests, which
-#          nobody wants started on a machine of their own
+#          nobody wants started on a machine of their own, and Chromium
 #   rust   makes sure of cargo, clippy and rustfmt of Rust 1.88 or later; installs none of them
 #   torch25  torch 2.5 into .venv/torch25, the oldest that the pure-Python wheel takes
-#   comfyui  what ComfyUI 0.33.0 imports beside torch (0.9 GB), into .venv/comfyui
+#   comfyui  what ComfyUI 0.33.0 imports beside torch (0.9 GB), into .venv/comfyui; in CI Chromium
 #   cuda   nvcc 13.0 from PyPI, into .venv/cuda; no GPU and no driver needed
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -88,6 +88,13 @@ install_comfyui() {
   mv $target.part $target
 }
 
+# For tests of pages. Elsewhere than in CI the machine's own Chromium serves, or the tests are skipped.
+install_browser() {
+  pip_install browser
+  [ -z "${CI:-}" ] || (apt_install chromium-headless-shell) ||
+    echo "setup: the tests that look at pages will fail" >&2
+}
+
 apt_install "${build_packages[@]}"
 make_venv
 pip_install build
@@ -101,9 +108,10 @@ for part in "$@"; do
     cuda) pip_install cuda --target .venv/cuda --upgrade --no-deps ;;
     torch25) [ -d .venv/torch25 ] || { echo "setup: torch 2.5 into .venv/torch25"; tools/torch25.sh; } ;;
     docs) pip_install docs ;;
-    comfyui) install_comfyui ;;
+    comfyui) install_comfyui; install_browser ;;
     lab)
       pip_install lab
+      install_browser
       [ -z "${CI:-}" ] || (apt_install openssh-client openssh-server) ||
         echo "setup: the workbench's tests over SSH will fail" >&2
       ;;

@@ -26,6 +26,6 @@ mkdir -p "$package"
 cp -r python/pestle "$package"
 cp --remove-destination build/lib/libpestle_torch.so "$package/pestle/"
 export PESTLE_COMFYUI=$folder/comfyui-0.33.0 PESTLE_BIN=${PESTLE_BIN:-$PWD/build/bin/pestle}
-export PYTHONPATH=$package:$PWD/.venv/comfyui PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=$package:$PWD/.venv/comfyui:$PWD/tests/browser PYTHONDONTWRITEBYTECODE=1
 exec .venv/bin/python -m pytest -q -rs -p no:cacheprovider tests/comfyui \
   ${PESTLE_TEST_RESULTS:+--junitxml="$PESTLE_TEST_RESULTS/pytest.xml"} "$@"

@@ -6,5 +6,5 @@ cd "$(dirname "$0")/.."
 python=$PWD/build/wheel-venv/bin/python
 [ -x "$python" ] || { echo "test_lab: run tools/test_wheel.sh first: it installs the wheel" >&2; exit 2; }
 # The package is the wheel's; the tests find their kernels beside them.
-PYTHONPATH=$PWD/tests/lab exec "$python" -m pytest -q tests/lab \
+PYTHONPATH=$PWD/tests/lab:$PWD/tests/browser exec "$python" -m pytest -q tests/lab \
   ${PESTLE_TEST_RESULTS:+--junitxml="$PESTLE_TEST_RESULTS/pytest.xml"} "$@"

@@ -27,11 +27,11 @@
 
 namespace pestle::cuda::attention_hopper {
 
-using hopper::Product;
+using hopper::WgmmaType;
 
-template <Product kOf, int kColumnsOf>
+template <WgmmaType kOf, int kColumnsOf>
 struct Config {
-  static constexpr Product kProduct = kOf;
+  static constexpr WgmmaType kWgmma = kOf;
   static constexpr int kColumns = kColumnsOf;  // of q, k, v at most
   static constexpr int kConsumers = kColumns == 64 ? 3 : 2;
   static constexpr int kKeys = kColumns == 128 ? 176 : kColumns == 64 ? 128 : 64;
@@ -197,7 +197,7 @@ template <class C>
 struct Consumer {
   using M = Memory<C>;
   static constexpr int kEights = C::kKeys / 8, kOutEights = C::kColumns / 8;
-  static constexpr bool kF16 = C::kProduct == Product::kF16;
+  static constexpr bool kF16 = C::kWgmma == WgmmaType::kF16;
   static constexpr float kShift = kF16 ? 8 : 0;  // of exponentials' exponents
   static constexpr float kSlack = kF16 ? 7 : 8;
   static constexpr float kSafe = 0x1p22f;
@@ -264,25 +264,25 @@ struct Consumer {
       const uint64_t a = q + i / 4 * (M::kQPiece >> 4) + i % 4 * 2;
       const uint64_t b = k + i / 4 * (M::kTilePiece >> 4) + i % 4 * 2;
       if constexpr (C::kKeys == 176)
-        multiply_176<C::kProduct>(logits, a, b, i > 0);
+        multiply_176<C::kWgmma>(logits, a, b, i > 0);
       else
-        multiply<C::kProduct, C::kKeys, true, true>(logits, a, b, i > 0);
+        multiply<C::kWgmma, C::kKeys, true, true>(logits, a, b, i > 0);
     }
-    commit_products();
+    commit_wgmma();
   }
   __device__ void start_sums(int stage) {
     const uint64_t v = describe<false>(m.v[stage][0], M::kTilePiece);
-    fence_products();
+    fence_wgmma();
 #pragma unroll
     for (int i = 0; i < C::kKeys / 16; ++i)
-      multiply_across<C::kProduct, C::kColumns>(out, weights[i], v + i * (16 * 128 >> 4), 1);
-    commit_products();
+      multiply_across<C::kWgmma, C::kColumns>(out, weights[i], v + i * (16 * 128 >> 4), 1);
+    commit_wgmma();
   }
   __device__ void hold_all() {
     hold(logits);
     hold(weights);
     hold(out);
-    fence_products();
+    fence_wgmma();
   }
 
   // ---- softmax ----
@@ -386,7 +386,7 @@ struct Consumer {
     wait(&m.k_full[ring.stage], ring.parity);
     hold_all();
     start_logits();
-    wait_products<0>();
+    wait_wgmma<0>();
     hold(logits);
     release(&m.k_empty[ring.stage]);
     hide_keys(w, key0);
@@ -403,12 +403,12 @@ struct Consumer {
       wait(&m.v_full[values.stage], values.parity);
       start_sums(values.stage);
       pass_turn();
-      wait_products<1>();
+      wait_wgmma<1>();
       hold(logits);
       hide_keys(w, key0);
       make_exponentials();
       release_behind_exponentials(&m.k_empty[ring.stage]);
-      wait_products<0>();
+      wait_wgmma<0>();
       hold(out);
       hold(weights);
       release(&m.v_empty[values.stage]);
@@ -421,7 +421,7 @@ struct Consumer {
     wait(&m.v_full[values.stage], values.parity);
     hold_all();
     start_sums(values.stage);
-    wait_products<0>();
+    wait_wgmma<0>();
     hold(out);
     release(&m.v_empty[values.stage]);
   }

@@ -47,12 +47,12 @@ Status start(const Call& call, const ops::AttentionInputs& in, const AttentionJo
   return launch(call, "attention_hopper", grid, attention_hopper_kernel<C>, job);
 }
 
-template <Product kProduct>
+template <WgmmaType kWgmma>
 Status start_columns(const Call& call, const ops::AttentionInputs& in, const AttentionJob& job) {
   const int columns = std::max(job.call.depth, job.call.value_depth);
-  if (columns <= 64) return start<Config<kProduct, 64>>(call, in, job);
-  if (columns <= 128) return start<Config<kProduct, 128>>(call, in, job);
-  return start<Config<kProduct, 256>>(call, in, job);
+  if (columns <= 64) return start<Config<kWgmma, 64>>(call, in, job);
+  if (columns <= 128) return start<Config<kWgmma, 128>>(call, in, job);
+  return start<Config<kWgmma, 256>>(call, in, job);
 }
 
 }  // namespace pestle::cuda::attention_hopper

@@ -21,8 +21,8 @@ namespace pestle::ops {
 // The columns of out, of a product with the symbol N.
 #define PESTLE_OUT_COLUMNS "if(gated == none, N, N/2)"
 
-// Of a workspace: the product in f32 of calls whose epilogue may be a second pass.
-#define PESTLE_LATE_BYTES "if(gated == none && !has(gate) && !has(beta), 0, 512 + 4*M*N)"
+// Of a workspace: the GEMM's f32 output in calls whose epilogue may be unfused.
+#define PESTLE_UNFUSED_BYTES "if(gated == none && !has(gate) && !has(beta), 0, 512 + 4*M*N)"
 
 inline constexpr Arg kEpilogueBeta =
     input("beta", "f32", "1", "factor on the residual; 1 when absent").optional();
@@ -138,7 +138,7 @@ struct Epilogue {
 };
 
 // A sum along k in float64, and the sum of its terms' magnitudes.
-struct ProductSum {
+struct SumOfTerms {
   double value = 0, size = 0;
   void add(double term) {
     value += term;
@@ -156,7 +156,7 @@ struct ReferenceEpilogue {
   ReferenceEpilogue(const Call& call, int first, const TensorView& out)
       : e(call, first, out), magnitudes(call.sum_magnitudes) {}
 
-  double size_before(const ProductSum& sum, int64_t column) const {
+  double size_before(const SumOfTerms& sum, int64_t column) const {
     double y = sum.size * std::fabs(e.alpha);
     if (e.bias.data) y += std::fabs(load_f32(at(e.bias, column), e.bias.dtype));
     return y;
@@ -166,15 +166,15 @@ struct ReferenceEpilogue {
     if (e.residual.data) y += std::fabs(e.beta) * std::fabs(e.residual_at(row, column));
     return y;
   }
-  double one(const ProductSum& sum, int64_t row, int64_t column) const {
+  double one(const SumOfTerms& sum, int64_t row, int64_t column) const {
     if (!magnitudes) return e.apply(sum.value, row, column);
     const double slope = e.activation == Activation::kNone ? 1 : 1.13;
     return size_after(slope * size_before(sum, column), row, column);
   }
-  double pair(const ProductSum& first, const ProductSum& last, int64_t row, int64_t column) const {
+  double pair(const SumOfTerms& first, const SumOfTerms& last, int64_t row, int64_t column) const {
     if (!magnitudes) return e.apply_pair(first.value, last.value, row, column);
-    const ProductSum& act = e.act_first ? first : last;
-    const ProductSum& other = e.act_first ? last : first;
+    const SumOfTerms& act = e.act_first ? first : last;
+    const SumOfTerms& other = e.act_first ? last : first;
     const int64_t act_column = e.act_first ? column : column + e.columns;
     const int64_t other_column = e.act_first ? column + e.columns : column;
     const double act_size = size_before(act, act_column);
@@ -185,7 +185,7 @@ struct ReferenceEpilogue {
     return size_after(y, row, column);
   }
 
-  // A row of out; sum_of(n): the ProductSum of column n of the product.
+  // A row of out; sum_of(n): the SumOfTerms of column n of the product.
   template <class SumOf>
   void store_row(const TensorView& out, int64_t row, const SumOf& sum_of) const {
     for (int64_t n = 0; n < e.columns; ++n) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "backends/cpu/simd/row_math.h"
-#include "ops/gemm/cpu/cpu_product.h"
+#include "ops/gemm/cpu/cpu_gemm.h"
 
 namespace pestle::ops {
 namespace {

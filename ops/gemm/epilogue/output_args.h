@@ -1,5 +1,5 @@
-// Quantised output in the contracts of products, whose output is out [*B, M, N]: the formats, the
-// rule that says which op makes the codes (ops/quant/output/rule_codes.h runs it), and what it
+// Quantised output in the contracts of GEMMs, whose output is out [*B, M, N]: the formats, the
+// rule that says which op makes the codes (ops/quant/output/quantize_after.h runs it), and what it
 // asks.
 #pragma once
 
@@ -9,15 +9,15 @@
 
 namespace pestle::ops {
 
-// Dtypes of a product: by default what it is of; of one whose codes are asked for bf16, kept or not.
-#define PESTLE_PRODUCT_DTYPES(of) \
+// Dtypes of out: by default the operands'; where quantised output is asked for bf16, kept or not.
+#define PESTLE_GEMM_DTYPES(of) \
   "none: =" of "|bf16|f16|f32; fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8: bf16|f16|f32"
-inline constexpr const char* kProductFormats =
+inline constexpr const char* kGemmFormats =
     "none|fp8_tensor|fp8_row|fp8_block|int8_row|nvfp4|mxfp8";
-inline constexpr const char* kProductFormatDoc =
+inline constexpr const char* kGemmFormatDoc =
     "none: out; else q holds codes of out, made by a second pass over it, and out is given only "
     "with keep_out (in the workspace it is bf16)";
-inline constexpr const char* kProductRule =
+inline constexpr const char* kGemmRule =
     "keep_out;"
     "fp8_tensor: quantize_fp8 x=out scale=q_scale;"
     "fp8_row: quantize_fp8 x=out scale=q_scale granularity=row;"
@@ -27,25 +27,25 @@ inline constexpr const char* kProductRule =
     " scale_layout=scale_layout;"
     "mxfp8: quantize_mxfp8 x=out scale_layout=scale_layout";
 
-inline constexpr Arg kProductScaleArg =
+inline constexpr Arg kGemmScaleArg =
     input("q_scale", "f32", "none|fp8_tensor|fp8_block|nvfp4|mxfp8: 1; fp8_row|int8_row: *B, M, 1",
           "decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent")
         .selected_by("out_format")
         .optional();
-inline constexpr Arg kProductKeepArg = bool_attr("keep_out", false, "give out beside its codes");
-inline constexpr Arg kProductHadamardArg =
+inline constexpr Arg kGemmKeepArg = bool_attr("keep_out", false, "give out beside its codes");
+inline constexpr Arg kGemmHadamardArg =
     int_attr("out_hadamard", 0,
              "elements along N of out that are rotated together before int8_row: 4, 16, 64, 256 "
              "or 1024; 0: no rotation");
-inline constexpr Arg kProductCodesArg =
+inline constexpr Arg kGemmQuantizedArg =
     codes_by(output("q", "none|nvfp4: u8; fp8_tensor|fp8_row|fp8_block|mxfp8: e4m3; int8_row: i8",
                     "none|fp8_tensor|fp8_row|fp8_block|int8_row|mxfp8: *B, M, " PESTLE_OUT_COLUMNS
                     "; nvfp4: *B, M, " PESTLE_OUT_COLUMNS "/2",
                     "codes of out; nvfp4: two a byte")
                  .selected_by("out_format")
                  .only_if("out_format != none"),
-             kProductRule);
-inline constexpr Arg kProductScaleOutArg = codes_by(
+             kGemmRule);
+inline constexpr Arg kGemmScaleOutArg = codes_by(
     output("scale_out", "none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0",
            "none|fp8_tensor|fp8_row|int8_row: *B, M, 1; fp8_block: *B, M, cdiv(" PESTLE_OUT_COLUMNS
            ",128);"
@@ -59,10 +59,10 @@ inline constexpr Arg kProductScaleOutArg = codes_by(
         .selected_by("out_format")
         .only_if("out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 || "
                  "((out_format == fp8_row || out_format == int8_row) && !has(q_scale))"),
-    kProductRule);
+    kGemmRule);
 
-inline constexpr size_t kProductOneMatrix = 4;  // its place among them
-inline constexpr Constraint kProductConstraints[8] = {
+inline constexpr size_t kGemmOneMatrix = 4;  // its place among them
+inline constexpr Constraint kGemmConstraints[8] = {
     {"has(q_scale) || out_format != fp8_tensor",
      "out_format=fp8_tensor needs q_scale: the largest of a whole tensor is not known in one pass"},
     {"!has(q_scale) || out_format == fp8_tensor || out_format == fp8_row || out_format == int8_row",

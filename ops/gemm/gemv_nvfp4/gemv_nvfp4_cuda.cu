@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(kWarps * 32) gemv_rows(Job job) {
 }
 
 // Any strides: a block of 16 a lane, each code and scale a byte.
-struct AnyJob {
+struct FallbackJob {
   cuda::AnyTensor a, b, scale_a, scale_b, out;
   const char* alpha;
   int64_t rows, k, batches;
@@ -215,7 +215,7 @@ struct AnyJob {
   }
 };
 
-__global__ void __launch_bounds__(kWarps * 32) gemv_any(AnyJob job) {
+__global__ void __launch_bounds__(kWarps * 32) gemv_fallback(FallbackJob job) {
   const int64_t warp = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   const int64_t batch = warp / job.rows, row = warp % job.rows;
   if (batch >= job.batches) return;
@@ -300,21 +300,21 @@ Status run(const Call& call) {
   return cuda::launch(call, "gemv_nvfp4", grid, gemv_rows, job);
 }
 
-Status run_any(const Call& call) {
+Status run_fallback(const Call& call) {
   const TensorView& out = call.tensor(kOut);
-  const AnyJob job{cuda::AnyTensor(call.tensor(kA)),
-                   cuda::AnyTensor(call.tensor(kB)),
-                   cuda::AnyTensor(call.tensor(kScaleA)),
-                   cuda::AnyTensor(call.tensor(kScaleB)),
-                   cuda::AnyTensor(out),
-                   alpha_of(call),
-                   out.shape[1],
-                   call.tensor(kA).shape[2] * 2,
-                   out.shape[0],
-                   call.integer(kScaleLayout) == 0};
+  const FallbackJob job{cuda::AnyTensor(call.tensor(kA)),
+                        cuda::AnyTensor(call.tensor(kB)),
+                        cuda::AnyTensor(call.tensor(kScaleA)),
+                        cuda::AnyTensor(call.tensor(kScaleB)),
+                        cuda::AnyTensor(out),
+                        alpha_of(call),
+                        out.shape[1],
+                        call.tensor(kA).shape[2] * 2,
+                        out.shape[0],
+                        call.integer(kScaleLayout) == 0};
   const int64_t warps = out.shape[0] * out.shape[1];
   const cuda::Grid grid{.blocks = cuda::ceil_div(warps, kWarps), .threads = kWarps * 32};
-  return cuda::launch(call, "gemv_nvfp4_any", grid, gemv_any, job);
+  return cuda::launch(call, "gemv_nvfp4_any", grid, gemv_fallback, job);
 }
 
 constexpr Impl kImpls[] = {
@@ -326,7 +326,7 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/gemv_nvfp4_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .run = run_any},
+     .run = run_fallback},
 };
 
 }  // namespace

@@ -34,7 +34,7 @@ Status run(const Call& call) {
     Nvfp4Rows{b, scale_b, 1, high_first, swizzled}(0, vector.data());
     for (int64_t m = 0; m < out.shape[1]; ++m) {
       matrix(m, row.data());
-      ProductSum sum;
+      SumOfTerms sum;
       for (size_t k = 0; k < columns; ++k) sum.add(row[k] * vector[k]);
       const double value = call.sum_magnitudes ? sum.size * std::fabs(alpha) : sum.value * alpha;
       store_f64(at(out, z, m), out.dtype, value);

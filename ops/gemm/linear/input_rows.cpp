@@ -83,8 +83,8 @@ Status run_input(const Call& call, const TensorView& out) {
   return inner.run(nullptr, 0);
 }
 
-Status run_input_codes(const Call& call, std::string_view format, int64_t hadamard,
-                       const TensorView& q, const TensorView& scale) {
+Status run_input_quantized(const Call& call, std::string_view format, int64_t hadamard,
+                           const TensorView& q, const TensorView& scale) {
   InnerCall inner(call, input_op(call).op);
   name_input(call, &inner);
   inner.set("out_format", format);

@@ -46,8 +46,8 @@ TensorView rows_like_x(const Call& call, void* memory, DType dtype, int64_t colu
 // The op that input_act names, over x.
 Status run_input(const Call& call, const TensorView& out);
 // The same with codes and a scale a row: `format` is fp8_row or int8_row.
-Status run_input_codes(const Call& call, std::string_view format, int64_t hadamard,
-                       const TensorView& q, const TensorView& scale);
+Status run_input_quantized(const Call& call, std::string_view format, int64_t hadamard,
+                           const TensorView& q, const TensorView& scale);
 
 // ---- for references ----
 

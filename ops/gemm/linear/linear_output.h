@@ -1,4 +1,4 @@
-// Quantised output of scaled_mm_* and linear_*, whose rows are *M: as matmul's (rule_codes.h).
+// Quantised output of scaled_mm_* and linear_*, whose rows are *M: as matmul's (quantize_after.h).
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 #include "ops/gemm/epilogue/output_args.h"
 #include "ops/gemm/linear/input_rows.h"
-#include "ops/quant/output/rule_codes.h"
+#include "ops/quant/output/quantize_after.h"
 
 namespace pestle::ops {
 
@@ -24,7 +24,7 @@ inline constexpr Arg kRowsOutputArgs[9] = {
                     "codes of out; nvfp4: two a byte")
                  .selected_by("out_format")
                  .only_if("out_format != none"),
-             kProductRule),
+             kGemmRule),
     codes_by(
         output("scale_out",
                "none|fp8_tensor|fp8_row|fp8_block|int8_row: f32; nvfp4: e4m3; mxfp8: e8m0",
@@ -42,10 +42,10 @@ inline constexpr Arg kRowsOutputArgs[9] = {
             .only_if("out_format == fp8_block || out_format == nvfp4 || out_format == mxfp8 "
                      "|| ((out_format == fp8_row || out_format == int8_row) && "
                      "!has(q_scale))"),
-        kProductRule),
-    choice("out_format", kProductFormats, kProductFormatDoc),
-    kProductKeepArg,
-    kProductHadamardArg,
+        kGemmRule),
+    choice("out_format", kGemmFormats, kGemmFormatDoc),
+    kGemmKeepArg,
+    kGemmHadamardArg,
     kQuantNibblesArg,
     kQuantScaleLayoutArg,
 };
@@ -60,10 +60,10 @@ constexpr Constraint only_matrices(const char* expression) {
 // Constraints of such a contract: its own, then those of the output. `one_matrix`: as above.
 template <size_t N>
 consteval auto with_rows_output(const Constraint (&own)[N], const char* one_matrix) {
-  std::array<Constraint, N + std::size(kProductConstraints)> all{};
+  std::array<Constraint, N + std::size(kGemmConstraints)> all{};
   std::copy(std::begin(own), std::end(own), all.begin());
-  std::copy(std::begin(kProductConstraints), std::end(kProductConstraints), all.begin() + N);
-  all[N + kProductOneMatrix] = only_matrices(one_matrix);
+  std::copy(std::begin(kGemmConstraints), std::end(kGemmConstraints), all.begin() + N);
+  all[N + kGemmOneMatrix] = only_matrices(one_matrix);
   return all;
 }
 

@@ -80,7 +80,7 @@ Status run_linear_rows(const Call& call, std::string_view format, DType codes, i
     PESTLE_TRY(run_input(call, y));
     PESTLE_TRY(quantize_x(call, format, &y, hadamard, q, scale, pieces));
   } else {
-    PESTLE_TRY(run_input_codes(call, std::string(format) + "_row", hadamard, q, scale));
+    PESTLE_TRY(run_input_quantized(call, std::string(format) + "_row", hadamard, q, scale));
   }
   const TensorView& weight = call.tensor(find_arg(*call.spec, "weight"));
   InnerCall product(call, "scaled_mm_" + std::string(format));

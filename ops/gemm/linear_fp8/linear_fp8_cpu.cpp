@@ -22,12 +22,12 @@ cpu::QuantMatrix weight(const Call& call) {
 std::string refuses(const Call& call, const Machine&) {
   if (std::string why = refuse_pairs(call); !why.empty()) return why;
   if (call.integer(kActivations) != 0) return "activations=row: another implementation's";
-  if (wants_codes(call)) return refuse_codes(call);
+  if (wants_quantized_output(call)) return refuse_quantized_output(call);
   return refuse_uneven_rows(call, {kX, kWeight, kScale});
 }
 
 Status run(const Call& call) {
-  return run_any_linear(call, {kX, kOut, kEpilogue}, weight(call), 0);
+  return run_linear_after_input(call, {kX, kOut, kEpilogue}, weight(call), 0);
 }
 
 std::string refuses_rows(const Call& call, const Machine&) {
@@ -42,7 +42,7 @@ constexpr Impl kImpls[] = {
     {.id = "cpu/linear_fp8_simd",
      .refuses = refuses,
      .run = run,
-     .workspace = kLinearInputWorkspace},
+     .workspace = kCpuLinearInputWorkspace},
     {.id = "cpu/linear_fp8_pairs",
      .refuses = refuse_without_plain_pairs,
      .run = run_with_pairs,
@@ -53,8 +53,8 @@ constexpr Impl kImpls[] = {
      .workspace = kLinearRowsWorkspace},
     {.id = "cpu/linear_fp8_codes",
      .refuses = refuse_plain,
-     .run = run_with_codes,
-     .workspace = kLinearCodesOutWorkspace},
+     .run = run_with_quantized_output,
+     .workspace = kCpuLinearQuantizedOutputWorkspace},
 };
 
 }  // namespace

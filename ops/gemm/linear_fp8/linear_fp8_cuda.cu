@@ -1,99 +1,104 @@
-// linear_fp8 on CUDA, activations=row.
+// linear_fp8 on CUDA: which implementations there are.
 // Map      the kernels of quantize_fp8, then those of scaled_mm_fp8
-//          (ops/gemm/linear/linear_codes.cuh). With input_act the codes are those of activation,
-//          gated_activation or rms_norm. codes: the product, then the quantising op over it.
-//          cublaslt: the product by cuBLASLt, where it is large and scaled_mm_fp8's would be.
+//          (ops/gemm/linear/linear_quantized.cuh); with input_act the codes are those of
+//          activation, gated_activation or rms_norm. cuda/linear_fp8_hopper: GEMV up to 16 rows,
+//          else the tiles of sm_90. cublaslt: the GEMM by cuBLASLt, where scaled_mm_fp8's would be.
+//          portable: from sm_80 on. late: an extended epilogue, unfused. _any: a thread a result,
+//          any strides.
+//          codes: quantised output, the GEMM, then the quantising op over it.
 // Traffic  x once, its codes once written and read, the weight and out once.
 // Numerics the tensor cores add 128 products, f32 registers the rest (scaled_mm_fp8's accurate);
 //          accumulation=fast: the tensor cores add all.
 // Measured H200: 965 to 1070 TFLOP/s, quantising x included (linear_fp8.md); fast by cuBLASLt 1236
 //          at 4608 x 12288 x 3072.
 #include "formats/fp8.h"
-#include "ops/gemm/linear/linear_codes.cuh"
+#include "ops/gemm/linear/linear_quantized.cuh"
+#include "ops/gemm/linear_fp8/linear_fp8_float.h"
 #include "ops/gemm/linear_fp8/linear_fp8_spec.h"
-#include "ops/gemm/select/matmul_choice.cuh"
+#include "ops/gemm/select/gemm_advice.cuh"
+#include "ops/gemm/weight_only/many_rows_launch.cuh"
 #include "ops/quant/rowwise/fp8_scale_grid.h"
 
 namespace pestle::ops::linear_fp8 {
 namespace {
 
-constexpr LinearCodesArgs kArgs{arg_index(spec, "x"),          arg_index(spec, "weight"),
-                                arg_index(spec, "scale"),      arg_index(spec, "out"),
-                                arg_index(spec, "alpha"),      arg_index(spec, "granularity"),
-                                arg_index(spec, "activations")};
+constexpr LinearQuantizedArgs kArgs{arg_index(spec, "x"),          arg_index(spec, "weight"),
+                                    arg_index(spec, "scale"),      arg_index(spec, "out"),
+                                    arg_index(spec, "alpha"),      arg_index(spec, "granularity"),
+                                    arg_index(spec, "activations")};
 
 constexpr int kAccumulation = arg_index(spec, "accumulation");
 
-std::string refuses_hopper(const Call& call, const Machine& machine) {
+std::string refuses_sm90(const Call& call, const Machine& machine) {
   if (std::string why = refuse_machine(machine); !why.empty()) return why;
   if (wants_pairs(call) && call.tensor(kArgs.weight).dtype != DType::kE4M3)
     return "gated: is for e4m3";
-  return refuse_linear_codes(call, kArgs);
+  return refuse_linear_quantized(call, kArgs);
 }
 
 // Codes of the weight's dtype.
-Status make_codes(const Call& call, CodedX* coded) {
+Status make_quantized_x(const Call& call, QuantizedX* quantized) {
   const TensorView& x = call.tensor(kArgs.x);
   const DType dtype = call.tensor(kArgs.weight).dtype;
-  *coded = coded_x(call, x, dtype);
+  *quantized = quantized_x(call, x, dtype);
   return with_fp8(dtype, [&]<class F>(F) {
-    return code_input<Fp8Code<F>>(call, "linear_fp8_codes", x, 0, *coded);
+    return quantize_input<Fp8Code<F>>(call, "linear_fp8_codes", x, 0, *quantized);
   });
 }
 
-template <hopper::Product kProduct>
-Status start_product(const Call& call, const Operands& o, const HopperJob& job) {
+template <hopper::WgmmaType kWgmma>
+Status start_gemm(const Call& call, const Operands& o, const GemmJob& job) {
   if (call.integer(kAccumulation) == 1)
-    return start_tile<kProduct, true, true, hopper::Sum::kDirect, true>(call, "linear_fp8_hopper",
-                                                                        o, job);
-  return start_tile<kProduct, true, true, hopper::Sum::kPromoted, true>(call, "linear_fp8_hopper",
-                                                                        o, job);
+    return start_tile<kWgmma, true, true, hopper::Sum::kDirect, true>(call, "linear_fp8_hopper", o,
+                                                                      job);
+  return start_tile<kWgmma, true, true, hopper::Sum::kPromoted, true>(call, "linear_fp8_hopper", o,
+                                                                      job);
 }
 
-Status run_hopper(const Call& call) {
-  CodedX coded;
-  PESTLE_TRY(make_codes(call, &coded));
+Status run_sm90(const Call& call) {
+  QuantizedX quantized;
+  PESTLE_TRY(make_quantized_x(call, &quantized));
   Operands o;
-  HopperJob job{};
-  PESTLE_TRY(fill_linear(call, kArgs, coded, &o, &job));
+  GemmJob job{};
+  PESTLE_TRY(fill_linear(call, kArgs, quantized, &o, &job));
   const bool e4m3 = o.b.dtype == DType::kE4M3;
   if (job.epilogue.pairs)
-    return start_tile<hopper::Product::kE4m3, true, true, hopper::Sum::kPromoted, true, true>(
+    return start_tile<hopper::WgmmaType::kE4m3, true, true, hopper::Sum::kPromoted, true, true>(
         call, "linear_fp8_hopper", o, job);
-  if (!wants_late(call) && refuse_few_rows(o).empty()) {
+  if (!wants_extended(call) && refuse_gemv(o).empty()) {
     const char* name = "linear_fp8_few_rows";
-    return e4m3 ? start_few_wide<FewKind::kE4m3>(call, name, o, job.epilogue)
-                : start_few_wide<FewKind::kE5m2>(call, name, o, job.epilogue);
+    return e4m3 ? start_gemv_wgmma<GemvKind::kE4m3>(call, name, o, job.epilogue)
+                : start_gemv_wgmma<GemvKind::kE5m2>(call, name, o, job.epilogue);
   }
-  return e4m3 ? start_product<hopper::Product::kE4m3>(call, o, job)
-              : start_product<hopper::Product::kE5m2>(call, o, job);
+  return e4m3 ? start_gemm<hopper::WgmmaType::kE4m3>(call, o, job)
+              : start_gemm<hopper::WgmmaType::kE5m2>(call, o, job);
 }
 
-// ---- cuBLASLt, and which of the ways the product goes -------------------------------------------
+// ---- cuBLASLt, and which path the GEMM takes ----------------------------------------------------
 
-ProductSums sums_of_call(const Call& call) {
-  return call.integer(kAccumulation) == 1 ? ProductSums::kFast : ProductSums::kAccurate;
+GemmSums sums_of_call(const Call& call) {
+  return call.integer(kAccumulation) == 1 ? GemmSums::kFast : GemmSums::kAccurate;
 }
 
 // Scales of x's rows lie in the workspace, at 256 bytes, and are none of them infinite where a
 // row's codes are not NaN; the weight's are the caller's, one for all or one a row.
-CublasEpilogue cublas_epilogue(const Call& call, const CodedX* coded) {
+CublasEpilogue cublas_epilogue(const Call& call, const QuantizedX* quantized) {
   CublasEpilogue e;
   if (call.has(kArgs.alpha + 1)) e.bias = &call.tensor(kArgs.alpha + 1);
   const TensorView& scale = call.tensor(kArgs.scale);
   e.scales = CublasScales::kRow;
   e.b.data = scale.as<float>();
   if (call.integer(kArgs.granularity) == 1) even_rows(scale, e.b.row);
-  if (coded) e.a = {coded->scale.as<float>(), 1, 0, true};
-  e.fast = sums_of_call(call) == ProductSums::kFast;
+  if (quantized) e.a = {quantized->scale.as<float>(), 1, 0, true};
+  e.fast = sums_of_call(call) == GemmSums::kFast;
   return e;
 }
 
 std::string refuses_cublas(const Call& call, const Machine& machine) {
-  if (wants_late(call)) return refuse_late(call);
-  const std::string why = refuses_hopper(call, machine);
+  if (wants_extended(call)) return refuse_extended(call);
+  const std::string why = refuses_sm90(call, machine);
   if (!why.empty()) return why;
-  const std::string epilogue = refuse_cublas_codes(call, kArgs.alpha);
+  const std::string epilogue = refuse_cublas_quantized(call, kArgs.alpha);
   if (!epilogue.empty()) return epilogue;
   Operands o;
   read_linear(call, kArgs, &o);
@@ -101,31 +106,31 @@ std::string refuses_cublas(const Call& call, const Machine& machine) {
 }
 
 Status run_by_cublas(const Call& call) {
-  CodedX coded;
-  PESTLE_TRY(make_codes(call, &coded));
+  QuantizedX quantized;
+  PESTLE_TRY(make_quantized_x(call, &quantized));
   Operands o;
-  PESTLE_TRY(read_coded(call, kArgs, coded, &o));
+  PESTLE_TRY(read_quantized(call, kArgs, quantized, &o));
   Call inner = call;
-  inner.workspace = coded.rest;  // what input_act gave is done with
-  return run_cublas(inner, "linear_fp8_cublaslt", o, cublas_epilogue(call, &coded),
+  inner.workspace = quantized.rest;  // what input_act gave is done with
+  return run_cublas(inner, "linear_fp8_cublaslt", o, cublas_epilogue(call, &quantized),
                     algorithm_for(call, key_of(o, sums_of_call(call))));
 }
 
 // Few rows are taken by the same implementation as many.
-constexpr ProductIds kIds{"cuda/linear_fp8_hopper", "cuda/linear_fp8_hopper",
-                          "cuda/linear_fp8_cublaslt"};
+constexpr GemmIds kIds{"cuda/linear_fp8_hopper", "cuda/linear_fp8_hopper",
+                       "cuda/linear_fp8_cublaslt"};
 
-// False: the product is none of Hopper's.
-bool read_advised(const Call& call, const Machine& machine, AdvisedProduct* p) {
+// False: the GEMM is none of sm_90's.
+bool read_advised(const Call& call, const Machine& machine, AdvisedGemm* p) {
   Operands o;
-  if (wants_pairs(call) || !refuses_hopper(call, machine).empty() ||
+  if (wants_pairs(call) || !refuses_sm90(call, machine).empty() ||
       !read_linear(call, kArgs, &o).empty())
     return false;
   p->key = key_of(o, sums_of_call(call));
-  p->means.few_rows = !wants_late(call) && refuse_few_rows(o).empty();
-  p->means.library = refuses_cublas(call, machine).empty();
-  if (p->means.library)
-    p->means.algorithms = cublas_algorithms(cublas_epilogue(call, nullptr).scales);
+  p->options.gemv = !wants_extended(call) && refuse_gemv(o).empty();
+  p->options.library = refuses_cublas(call, machine).empty();
+  if (p->options.library)
+    p->options.algorithms = cublas_algorithms(cublas_epilogue(call, nullptr).scales);
   fill_machine(call, machine, p);
   return true;
 }
@@ -135,26 +140,62 @@ std::string refuses_portable(const Call& call, const Machine&) {
 }
 
 Status run_linear_portable(const Call& call) {
-  CodedX coded;
-  PESTLE_TRY(make_codes(call, &coded));
-  return run_portable_linear(call, "linear_fp8_portable", kArgs, coded);
+  QuantizedX quantized;
+  PESTLE_TRY(make_quantized_x(call, &quantized));
+  return run_portable_linear(call, "linear_fp8_portable", kArgs, quantized);
 }
 
-Status run_any(const Call& call) {
+Status run_fallback(const Call& call) {
   if (numel(call.tensor(kArgs.out)) == 0) return {};
-  CodedX coded;
-  PESTLE_TRY(make_codes(call, &coded));
-  return run_any_linear<float>(call, "linear_fp8_any", kArgs, coded);
+  QuantizedX quantized;
+  PESTLE_TRY(make_quantized_x(call, &quantized));
+  return run_fallback_linear<float>(call, "linear_fp8_any", kArgs, quantized);
 }
 
-using Refusals = LinearCodesRefusals<kArgs>;
+// ---- activations=float -------------------------------------------------------------------------
+
+struct FloatOp {
+  static constexpr WeightOnlyArgs kArgs{linear_fp8::kArgs.x, linear_fp8::kArgs.weight,
+                                        linear_fp8::kArgs.out, linear_fp8::kArgs.alpha};
+  static constexpr int kBits = 8;
+  static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
+  static constexpr const char* kFallback = "linear_fp8_float_any";
+
+  static std::string refuse_call(const Call& call) {
+    if (call.integer(linear_fp8::kArgs.activations) != 0)
+      return "activations=row: another implementation's";
+    return refuse_quantized_output(call);
+  }
+  static std::string refuse_many(const Call& call) {
+    if (label_of(call, "granularity") == "column") return "granularity=column: scales along k";
+    const bool whole =
+        reinterpret_cast<uintptr_t>(call.tensor(linear_fp8::kArgs.scale).data) % 4 == 0;
+    return whole ? "" : "scale must begin at a multiple of 4 bytes";
+  }
+  static Status run_many(const Call& call, const TensorView& x) { return run_float_x(call, x); }
+  static AnyByteRows fallback_weight(const Call& call) {
+    const std::string_view granularity = label_of(call, "granularity");
+    AnyByteRows rows{AnyTensor(call.tensor(kArgs.weight)),
+                     {AnyTensor(call.tensor(linear_fp8::kArgs.scale))}};
+    if (granularity == "row" || granularity == "block_1x128") rows.scale.rows = 1;
+    if (granularity == "column") rows.scale.columns = 1;
+    if (granularity == "block_1x128" || granularity == "block_128x128") rows.scale.columns = 128;
+    if (granularity == "block_128x128") rows.scale.rows = 128;
+    return rows;
+  }
+};
+
+constexpr auto kFloatX = float_x_impls<FloatOp>(
+    "cuda/linear_fp8_float", "cuda/linear_fp8_float_input", "cuda/linear_fp8_float_any");
+
+using Refusals = LinearQuantizedRefusals<kArgs>;
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/linear_fp8_hopper",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
-     .refuses = refuses_hopper,
-     .run = run_hopper,
+     .refuses = refuses_sm90,
+     .run = run_sm90,
      .workspace = kLinearInputWorkspace},
     {.id = "cuda/linear_fp8_cublaslt",
      .device = DeviceType::kCuda,
@@ -171,24 +212,27 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/linear_fp8_late",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = Refusals::late,
-     .run = run_late_on_cuda,
-     .workspace = kLateLibraryLinearWorkspace},
+     .refuses = Refusals::unfused,
+     .run = run_unfused_on_cuda,
+     .workspace = kUnfusedLibraryLinearWorkspace},
     {.id = "cuda/linear_fp8_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = Refusals::any,
-     .run = run_any,
+     .refuses = Refusals::fallback,
+     .run = run_fallback,
      .workspace = kLinearInputWorkspace},
     {.id = "cuda/linear_fp8_codes",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = Refusals::out_codes,
-     .run = run_with_codes,
-     .workspace = kLinearCodesOutWorkspace},
+     .refuses = Refusals::quantized_output,
+     .run = run_with_quantized_output,
+     .workspace = kLinearQuantizedOutputWorkspace},
+    kFloatX[0],
+    kFloatX[1],
+    kFloatX[2],
 };
 
-[[maybe_unused]] const bool kAdvised = advise(ProductAdvice<kIds, read_advised>::of(spec.name));
+[[maybe_unused]] const bool kAdvised = advise(GemmAdvice<kIds, read_advised>::of(spec.name));
 
 }  // namespace
 

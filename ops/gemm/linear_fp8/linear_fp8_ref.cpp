@@ -27,7 +27,7 @@ Status run_values(const Call& call) {
   return matmul_reference(call, call.tensor(kOut), row_length(codes), kEpilogue, x, weight);
 }
 
-Status run(const Call& call) { return reference_with_codes(call, run_values); }
+Status run(const Call& call) { return reference_with_quantized_output(call, run_values); }
 
 }  // namespace
 

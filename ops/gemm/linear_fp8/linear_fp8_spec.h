@@ -16,7 +16,7 @@ inline constexpr Arg own_args[] = {
           "block_128x128: cdiv(N,128), cdiv(K,128)",
           "decode scale: a code stands for code * scale")
         .selected_by("granularity"),
-    kept_output(output("out", PESTLE_PRODUCT_DTYPES("x"), "*M, " PESTLE_OUT_COLUMNS,
+    kept_output(output("out", PESTLE_GEMM_DTYPES("x"), "*M, " PESTLE_OUT_COLUMNS,
                        "epilogue(x @ W^T), W the decoded weight"))
         .selected_by("out_format")
         .within(4,

@@ -1,5 +1,5 @@
 // linear_int4 on the CPU: decode the weight in registers or by tiles (quant_linear.cpp).
-#include "ops/gemm/epilogue/late_epilogue.h"
+#include "ops/gemm/epilogue/unfused_epilogue.h"
 #include "ops/gemm/linear/linear_rows.h"
 #include "ops/gemm/linear_int4/linear_int4_spec.h"
 #include "ops/quant/int4/int4_args.h"
@@ -38,14 +38,14 @@ std::string refuses(const Call& call, const Machine&) {
 }
 
 Status run(const Call& call) {
-  return run_any_linear(call, {kX, kOut, kEpilogue}, weight(call), call.integer(kHadamard));
+  return run_linear_after_input(call, {kX, kOut, kEpilogue}, weight(call), call.integer(kHadamard));
 }
 
 constexpr Impl kImpls[] = {
     {.id = "cpu/linear_int4_simd",
      .refuses = refuses,
      .run = run,
-     .workspace = kLinearInputWorkspace},
+     .workspace = kCpuLinearInputWorkspace},
     {.id = "cpu/linear_int4_pairs",
      .refuses = refuse_without_pairs,
      .run = run_with_pairs,

@@ -28,13 +28,13 @@ cpu::QuantMatrix weight(const Call& call) {
 std::string refuses(const Call& call, const Machine&) {
   if (std::string why = refuse_pairs(call); !why.empty()) return why;
   if (call.integer(kActivations) != 0) return "activations=row: another implementation's";
-  if (wants_codes(call)) return refuse_codes(call);
+  if (wants_quantized_output(call)) return refuse_quantized_output(call);
   const std::string rows = refuse_uneven_rows(call, {kX, kWeight, kScale});
   return rows.empty() ? refuse_group(weight(call)) : rows;
 }
 
 Status run(const Call& call) {
-  return run_any_linear(call, {kX, kOut, kEpilogue}, weight(call), call.integer(kHadamard));
+  return run_linear_after_input(call, {kX, kOut, kEpilogue}, weight(call), call.integer(kHadamard));
 }
 
 std::string refuses_rows(const Call& call, const Machine&) {
@@ -49,7 +49,7 @@ constexpr Impl kImpls[] = {
     {.id = "cpu/linear_int8_simd",
      .refuses = refuses,
      .run = run,
-     .workspace = kLinearInputWorkspace},
+     .workspace = kCpuLinearInputWorkspace},
     {.id = "cpu/linear_int8_pairs",
      .refuses = refuse_without_plain_pairs,
      .run = run_with_pairs,
@@ -60,8 +60,8 @@ constexpr Impl kImpls[] = {
      .workspace = kLinearRowsWorkspace},
     {.id = "cpu/linear_int8_codes",
      .refuses = refuse_plain,
-     .run = run_with_codes,
-     .workspace = kLinearCodesOutWorkspace},
+     .run = run_with_quantized_output,
+     .workspace = kCpuLinearQuantizedOutputWorkspace},
 };
 
 }  // namespace

@@ -1,73 +1,81 @@
-// linear_int8 on CUDA, activations=row.
+// linear_int8 on CUDA: which implementations there are.
 // Map      the kernels of quantize_int8 (rotated, too), then those of scaled_mm_int8
-//          (ops/gemm/linear/linear_codes.cuh). With input_act the codes are those of activation,
-//          gated_activation or rms_norm. codes: the product, then the quantising op over it.
+//          (ops/gemm/linear/linear_quantized.cuh); with input_act the codes are those of
+//          activation, gated_activation or rms_norm. cuda/linear_int8_hopper: GEMV up to 16 rows,
+//          else the tiles of sm_90. slices: these by split-K. portable: from sm_80 on. late: an
+//          extended epilogue, unfused. _any: a thread a result, any strides. codes: quantised
+//          output, the GEMM, then the quantising op over it.
 // Traffic  x once, its codes once written and read, the weight and out once.
 // Numerics sums exact in s32 up to K = 131071 (_any: s64); then f32, one rounding.
 // Measured H200: 1150 to 1371 TOP/s, rotated 1074 to 1328, quantising x included (linear_int8.md).
-#include "ops/gemm/linear/linear_codes.cuh"
+#include "ops/gemm/linear/linear_quantized.cuh"
+#include "ops/gemm/linear_int8/linear_int8_float.h"
 #include "ops/gemm/linear_int8/linear_int8_spec.h"
-#include "ops/gemm/select/matmul_choice.cuh"
+#include "ops/gemm/select/gemm_advice.cuh"
+#include "ops/gemm/weight_only/many_rows_launch.cuh"
 
 namespace pestle::ops::linear_int8 {
 namespace {
 
-constexpr LinearCodesArgs kArgs{arg_index(spec, "x"),          arg_index(spec, "weight"),
-                                arg_index(spec, "scale"),      arg_index(spec, "out"),
-                                arg_index(spec, "alpha"),      arg_index(spec, "granularity"),
-                                arg_index(spec, "activations")};
+constexpr LinearQuantizedArgs kArgs{arg_index(spec, "x"),          arg_index(spec, "weight"),
+                                    arg_index(spec, "scale"),      arg_index(spec, "out"),
+                                    arg_index(spec, "alpha"),      arg_index(spec, "granularity"),
+                                    arg_index(spec, "activations")};
 constexpr int kHadamard = arg_index(spec, "hadamard");
+constexpr int kGroupSize = arg_index(spec, "group_size");
 constexpr int64_t kLongestSum = 131071;  // of products of up to 2^14 in an s32
 
-std::string refuses_hopper(const Call& call, const Machine& machine) {
+std::string refuses_sm90(const Call& call, const Machine& machine) {
   if (std::string why = refuse_machine(machine); !why.empty()) return why;
   if (input_columns(call) > kLongestSum)
     return "sums of more than 131071 products could overflow an s32";
-  return refuse_linear_codes(call, kArgs);
+  return refuse_linear_quantized(call, kArgs);
 }
 
-Status make_codes(const Call& call, CodedX* coded) {
+Status make_quantized_x(const Call& call, QuantizedX* quantized) {
   const TensorView& x = call.tensor(kArgs.x);
-  *coded = coded_x(call, x, DType::kI8);
-  return code_input<Int8Code>(call, "linear_int8_codes", x, call.integer(kHadamard), *coded);
+  *quantized = quantized_x(call, x, DType::kI8);
+  return quantize_input<Int8Code>(call, "linear_int8_codes", x, call.integer(kHadamard),
+                                  *quantized);
 }
 
-using hopper::Product;
 using hopper::Sum;
+using hopper::WgmmaType;
 
-Status run_hopper(const Call& call) {
-  CodedX coded;
-  PESTLE_TRY(make_codes(call, &coded));
+Status run_sm90(const Call& call) {
+  QuantizedX quantized;
+  PESTLE_TRY(make_quantized_x(call, &quantized));
   Operands o;
-  HopperJob job{};
-  PESTLE_TRY(fill_linear(call, kArgs, coded, &o, &job));
-  if (!wants_late(call) && refuse_few_rows(o).empty())
-    return start_few_wide<FewKind::kInt8>(call, "linear_int8_few_rows", o, job.epilogue);
+  GemmJob job{};
+  PESTLE_TRY(fill_linear(call, kArgs, quantized, &o, &job));
+  if (!wants_extended(call) && refuse_gemv(o).empty())
+    return start_gemv_wgmma<GemvKind::kInt8>(call, "linear_int8_few_rows", o, job.epilogue);
   const char* name = "linear_int8_hopper";
   return job.epilogue.pairs
-             ? start_tile<Product::kInt8, true, true, Sum::kDirect, true, true>(call, name, o, job)
-             : start_tile<Product::kInt8, true, true, Sum::kDirect, true>(call, name, o, job);
+             ? start_tile<WgmmaType::kInt8, true, true, Sum::kDirect, true, true>(call, name, o,
+                                                                                  job)
+             : start_tile<WgmmaType::kInt8, true, true, Sum::kDirect, true>(call, name, o, job);
 }
 
-std::string refuses_slices(const Call& call, const Machine& machine) {
-  std::string why = refuses_hopper(call, machine);
+std::string refuses_split_k(const Call& call, const Machine& machine) {
+  std::string why = refuses_sm90(call, machine);
   Operands o;
   if (why.empty()) read_linear(call, kArgs, &o);
-  if (why.empty() && !wants_late(call) && refuse_few_rows(o).empty())
+  if (why.empty() && !wants_extended(call) && refuse_gemv(o).empty())
     why = "few rows have a kernel of their own";
-  return refuse_slices(call, machine, why, o, ProductSums::kInteger);
+  return refuse_split_k(call, machine, why, o, GemmSums::kInteger);
 }
 
-Status run_slices(const Call& call) {
-  CodedX coded;
-  PESTLE_TRY(make_codes(call, &coded));
+Status run_split_k(const Call& call) {
+  QuantizedX quantized;
+  PESTLE_TRY(make_quantized_x(call, &quantized));
   Operands o;
-  HopperJob job{};
-  PESTLE_TRY(fill_linear(call, kArgs, coded, &o, &job));
-  Call product = call;
-  product.workspace = coded.rest;
-  return start_tile<Product::kInt8, true, true, Sum::kDirect, true>(product, "linear_int8_slices",
-                                                                    o, job, true);
+  GemmJob job{};
+  PESTLE_TRY(fill_linear(call, kArgs, quantized, &o, &job));
+  Call inner = call;
+  inner.workspace = quantized.rest;
+  return start_tile<WgmmaType::kInt8, true, true, Sum::kDirect, true>(inner, "linear_int8_slices",
+                                                                      o, job, true);
 }
 
 std::string refuses_portable(const Call& call, const Machine&) {
@@ -77,32 +85,68 @@ std::string refuses_portable(const Call& call, const Machine&) {
 }
 
 Status run_linear_portable(const Call& call) {
-  CodedX coded;
-  PESTLE_TRY(make_codes(call, &coded));
-  return run_portable_linear(call, "linear_int8_portable", kArgs, coded);
+  QuantizedX quantized;
+  PESTLE_TRY(make_quantized_x(call, &quantized));
+  return run_portable_linear(call, "linear_int8_portable", kArgs, quantized);
 }
 
-Status run_any(const Call& call) {
+Status run_fallback(const Call& call) {
   if (numel(call.tensor(kArgs.out)) == 0) return {};
-  CodedX coded;
-  PESTLE_TRY(make_codes(call, &coded));
-  return run_any_linear<int>(call, "linear_int8_any", kArgs, coded);
+  QuantizedX quantized;
+  PESTLE_TRY(make_quantized_x(call, &quantized));
+  return run_fallback_linear<int>(call, "linear_int8_any", kArgs, quantized);
 }
 
-using Refusals = LinearCodesRefusals<kArgs>;
+// ---- activations=float -------------------------------------------------------------------------
+
+struct FloatOp {
+  static constexpr WeightOnlyArgs kArgs{linear_int8::kArgs.x, linear_int8::kArgs.weight,
+                                        linear_int8::kArgs.out, linear_int8::kArgs.alpha,
+                                        kHadamard};
+  static constexpr int kBits = 8;
+  static constexpr WeightOnlyWorkspace kWorkspace = kRotatedX;
+  static constexpr const char* kFallback = "linear_int8_float_any";
+
+  static std::string refuse_call(const Call& call) {
+    if (call.integer(linear_int8::kArgs.activations) != 0)
+      return "activations=row: another implementation's";
+    return refuse_quantized_output(call);
+  }
+  static std::string refuse_many(const Call& call) {
+    if (label_of(call, "granularity") == "group" && call.integer(kGroupSize) % 32 != 0)
+      return "group_size must be a multiple of 32";
+    const bool whole =
+        reinterpret_cast<uintptr_t>(call.tensor(linear_int8::kArgs.scale).data) % 4 == 0;
+    return whole ? "" : "scale must begin at a multiple of 4 bytes";
+  }
+  static Status run_many(const Call& call, const TensorView& x) { return run_float_x(call, x); }
+  static AnyByteRows fallback_weight(const Call& call) {
+    const std::string_view granularity = label_of(call, "granularity");
+    AnyByteRows rows{AnyTensor(call.tensor(kArgs.weight)),
+                     {AnyTensor(call.tensor(linear_int8::kArgs.scale))}};
+    if (granularity != "tensor") rows.scale.rows = 1;
+    if (granularity == "group") rows.scale.columns = call.integer(kGroupSize);
+    return rows;
+  }
+};
+
+constexpr auto kFloatX = float_x_impls<FloatOp>(
+    "cuda/linear_int8_float", "cuda/linear_int8_float_input", "cuda/linear_int8_float_any");
+
+using Refusals = LinearQuantizedRefusals<kArgs>;
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/linear_int8_slices",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
-     .refuses = refuses_slices,
-     .run = run_slices,
-     .workspace = kSlicedLinearWorkspace},
+     .refuses = refuses_split_k,
+     .run = run_split_k,
+     .workspace = kSplitKLinearWorkspace},
     {.id = "cuda/linear_int8_hopper",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
-     .refuses = refuses_hopper,
-     .run = run_hopper,
+     .refuses = refuses_sm90,
+     .run = run_sm90,
      .workspace = kLinearInputWorkspace},
     {.id = "cuda/linear_int8_portable",
      .device = DeviceType::kCuda,
@@ -113,21 +157,24 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/linear_int8_late",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = Refusals::late,
-     .run = run_late_on_cuda,
-     .workspace = kLateLinearWorkspace},
+     .refuses = Refusals::unfused,
+     .run = run_unfused_on_cuda,
+     .workspace = kUnfusedLinearWorkspace},
     {.id = "cuda/linear_int8_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = Refusals::any,
-     .run = run_any,
+     .refuses = Refusals::fallback,
+     .run = run_fallback,
      .workspace = kLinearInputWorkspace},
     {.id = "cuda/linear_int8_codes",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = Refusals::out_codes,
-     .run = run_with_codes,
-     .workspace = kLinearCodesOutWorkspace},
+     .refuses = Refusals::quantized_output,
+     .run = run_with_quantized_output,
+     .workspace = kLinearQuantizedOutputWorkspace},
+    kFloatX[0],
+    kFloatX[1],
+    kFloatX[2],
 };
 
 }  // namespace

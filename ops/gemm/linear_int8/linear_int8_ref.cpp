@@ -34,7 +34,7 @@ Status run_values(const Call& call) {
   return multiply(Int8Rows{codes, scale, granularity == 0, std::max<int64_t>(group, 1)});
 }
 
-Status run(const Call& call) { return reference_with_codes(call, run_values); }
+Status run(const Call& call) { return reference_with_quantized_output(call, run_values); }
 
 }  // namespace
 

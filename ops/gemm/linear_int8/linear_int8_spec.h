@@ -14,7 +14,7 @@ inline constexpr Arg own_args[] = {
     input("scale", "f32", "tensor: 1; row: N, 1; group: N, cdiv(K,group_size)",
           "decode scale: a code stands for code * scale")
         .selected_by("granularity"),
-    kept_output(output("out", PESTLE_PRODUCT_DTYPES("x"), "*M, " PESTLE_OUT_COLUMNS,
+    kept_output(output("out", PESTLE_GEMM_DTYPES("x"), "*M, " PESTLE_OUT_COLUMNS,
                        "epilogue(x @ W^T), W the decoded weight"))
         .selected_by("out_format")
         .within(4, "K"),
@@ -71,7 +71,7 @@ inline constexpr Case cases[] = {
     {"M=4 N=40 K=96 x=f32 out=f32 input_act=geglu_tanh granularity=group group_size=32"},
     {"M=2 N=33 K=128 input_act=rms_norm eps=0.001 residual=bf16 hadamard=16"},
     {"M=3 N=24 K=80 x=f16 input_act=silu granularity=row"},
-    // Long enough for slices of k.
+    // Long enough for split-K.
     {"M=70 N=40 K=7184 granularity=row activations=row bias=bf16 residual=bf16"},
     {"M=33 N=40 K=7168 granularity=row activations=row hadamard=256 input_act=silu"},
     {"M=3 N=16 K=64 granularity=row activations=row input_act=gelu", kEdge, Dist::kZeros},

@@ -1,5 +1,5 @@
 // linear_mxfp4 on the CPU: decode the weight in registers or by tiles (quant_linear.cpp).
-#include "ops/gemm/epilogue/late_epilogue.h"
+#include "ops/gemm/epilogue/unfused_epilogue.h"
 #include "ops/gemm/linear/linear_rows.h"
 #include "ops/gemm/linear_mxfp4/linear_mxfp4_spec.h"
 
@@ -27,14 +27,14 @@ std::string refuses(const Call& call, const Machine&) {
 }
 
 Status run(const Call& call) {
-  return run_any_linear(call, {kX, kOut, kEpilogue}, weight(call), 0);
+  return run_linear_after_input(call, {kX, kOut, kEpilogue}, weight(call), 0);
 }
 
 constexpr Impl kImpls[] = {
     {.id = "cpu/linear_mxfp4_simd",
      .refuses = refuses,
      .run = run,
-     .workspace = kLinearInputWorkspace},
+     .workspace = kCpuLinearInputWorkspace},
     {.id = "cpu/linear_mxfp4_pairs",
      .refuses = refuse_without_pairs,
      .run = run_with_pairs,

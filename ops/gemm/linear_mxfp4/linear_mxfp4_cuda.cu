@@ -1,8 +1,8 @@
-// linear_mxfp4 on CUDA: few rows of x by ops/gemm/gemv/weight_only_rows.cuh, more by
-// ops/gemm/weight_only/many_rows.cuh, with this format.
+// linear_mxfp4 on CUDA: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_only.cuh, more rows
+// by ops/gemm/weight_only/many_rows.cuh, both with this format, whose decoding is here.
 #include "formats/mx.h"
 #include "formats/swizzle.h"
-#include "ops/gemm/gemv/weight_only_rows.cuh"
+#include "ops/gemm/gemv/gemv_weight_only.cuh"
 #include "ops/gemm/linear_mxfp4/linear_mxfp4_spec.h"
 #include "ops/gemm/weight_only/many_rows_launch.cuh"
 
@@ -49,12 +49,15 @@ int64_t blocks(const Call& call) {
 struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_mxfp4::kArgs;
   static constexpr int kBits = 4;
+  static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
+  static constexpr const char* kFallback = "linear_mxfp4_any";
 
-  static std::string refuse_few(const Call& call) { return refuse_many(call); }
+  static std::string refuse_call(const Call&) { return ""; }
+  static std::string refuse_gemv(const Call& call) { return refuse_many(call); }
   static std::string refuse_many(const Call& call) {
     return cuda::refuse_scale_strides("scale", call.tensor(kScale), is_swizzled(call));
   }
-  static Status run_few(const Call& call) {
+  static Status run_gemv(const Call& call) {
     const TensorView& scale = call.tensor(kScale);
     const Mxfp4 format{scale.as<uint8_t>(), scale.strides[0], blocks(call), is_swizzled(call),
                        high_first(call)};
@@ -66,11 +69,16 @@ struct Op {
     weight.high_first = high_first(call);
     return run_mx_many_rows<kBits>(call, "linear_mxfp4_many_rows", kArgs, x, weight);
   }
+  static AnyMxfp4Rows fallback_weight(const Call& call) {
+    return {
+        any_blocks(call.tensor(kArgs.weight), call.tensor(kScale), blocks(call), is_swizzled(call)),
+        high_first(call)};
+  }
 };
 
-constexpr auto kImpls =
-    weight_only_impls<Op>("cuda/linear_mxfp4_few_rows", "cuda/linear_mxfp4_many_rows",
-                          "cuda/linear_mxfp4_input", "cuda/linear_mxfp4_late");
+constexpr auto kImpls = weight_only_impls<Op>(
+    "cuda/linear_mxfp4_few_rows", "cuda/linear_mxfp4_many_rows", "cuda/linear_mxfp4_input",
+    "cuda/linear_mxfp4_late", "cuda/linear_mxfp4_any");
 
 }  // namespace
 

@@ -1,9 +1,9 @@
-// linear_nvfp4 on CUDA: few rows of x by ops/gemm/gemv/weight_only_rows.cuh, more by
-// ops/gemm/weight_only/many_rows.cuh, with this format.
+// linear_nvfp4 on CUDA: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_only.cuh, more rows
+// by ops/gemm/weight_only/many_rows.cuh, both with this format, whose decoding is here.
 #include "backends/cuda/device/numeric/fp8.cuh"
 #include "formats/nvfp4.h"
 #include "formats/swizzle.h"
-#include "ops/gemm/gemv/weight_only_rows.cuh"
+#include "ops/gemm/gemv/gemv_weight_only.cuh"
 #include "ops/gemm/linear_nvfp4/linear_nvfp4_spec.h"
 #include "ops/gemm/weight_only/many_rows_launch.cuh"
 
@@ -52,8 +52,11 @@ bool is_swizzled(const Call& call) { return call.integer(kScaleLayout) == 0; }
 struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_nvfp4::kArgs;
   static constexpr int kBits = 4;
+  static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
+  static constexpr const char* kFallback = "linear_nvfp4_any";
 
-  static std::string refuse_few(const Call& call) {
+  static std::string refuse_call(const Call&) { return ""; }
+  static std::string refuse_gemv(const Call& call) {
     const TensorView& scale = call.tensor(kScale);
     // Two neighbours are read at once.
     const bool odd = reinterpret_cast<uintptr_t>(scale.data) % 2 != 0 ||
@@ -63,7 +66,7 @@ struct Op {
   static std::string refuse_many(const Call& call) {
     return cuda::refuse_scale_strides("scale", call.tensor(kScale), is_swizzled(call));
   }
-  static Status run_few(const Call& call) {
+  static Status run_gemv(const Call& call) {
     const TensorView& scale = call.tensor(kScale);
     const Nvfp4 format{scale.as<uint8_t>(),
                        scale.strides[0],
@@ -79,15 +82,21 @@ struct Op {
     many_rows::Nvfp4 format;
     format.scale = many_rows::scale_bytes(call.tensor(kScale), is_swizzled(call), blocks, 4);
     format.high_first = call.integer(kNibbles) == 0;
-    format.bf16 = x.dtype == DType::kBF16;
+    format.bf16 = x.dtype != DType::kF16;  // f32 is split into parts of bf16
     format.global_scale = call.tensor(kGlobalScale).as<char>();
     return run_many_rows(call, "linear_nvfp4_many_rows", kArgs, x, format);
   }
+  static AnyNvfp4Rows fallback_weight(const Call& call) {
+    const TensorView& weight = call.tensor(kArgs.weight);
+    return {any_blocks(weight, call.tensor(kScale), weight.shape[1] * 2 / formats::kNvfp4Block,
+                       is_swizzled(call)),
+            call.integer(kNibbles) == 0, call.tensor(kGlobalScale).as<char>()};
+  }
 };
 
-constexpr auto kImpls =
-    weight_only_impls<Op>("cuda/linear_nvfp4_few_rows", "cuda/linear_nvfp4_many_rows",
-                          "cuda/linear_nvfp4_input", "cuda/linear_nvfp4_late");
+constexpr auto kImpls = weight_only_impls<Op>(
+    "cuda/linear_nvfp4_few_rows", "cuda/linear_nvfp4_many_rows", "cuda/linear_nvfp4_input",
+    "cuda/linear_nvfp4_late", "cuda/linear_nvfp4_any");
 
 }  // namespace
 

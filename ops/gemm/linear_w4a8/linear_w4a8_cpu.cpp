@@ -1,6 +1,6 @@
 // linear_w4a8 on the CPU: decode the weight in registers or by tiles (quant_linear.cpp).
 #include "formats/w4a8.h"
-#include "ops/gemm/epilogue/late_epilogue.h"
+#include "ops/gemm/epilogue/unfused_epilogue.h"
 #include "ops/gemm/linear/linear_rows.h"
 #include "ops/gemm/linear_w4a8/linear_w4a8_spec.h"
 #include "ops/quant/int4/w4a8_codebook.h"
@@ -32,7 +32,7 @@ std::string refuses(const Call& call, const Machine&) {
 }
 
 Status run(const Call& call) {
-  return run_any_linear(call, {kX, kOut, kEpilogue}, weight(call), call.integer(kHadamard));
+  return run_linear_after_input(call, {kX, kOut, kEpilogue}, weight(call), call.integer(kHadamard));
 }
 
 constexpr Impl kImpls[] = {

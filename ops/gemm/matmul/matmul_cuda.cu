@@ -1,34 +1,35 @@
-// matmul on CUDA.
-// Map      cuda/matmul_hopper: tiles of 128 x 256, 192 or 128 by warpgroup instructions
-//          (ops/gemm/sm90/matmul_hopper.cuh), each operand along k or across it as its strides say.
-//          cuda/matmul_slices: the same, tiles that leave much of a round idle in slices of k.
-//          cuda/matmul_few_rows: up to 16 rows (ops/gemm/gemv/matmul_few_rows.cuh).
+// matmul on CUDA: which implementations there are. gemm_choice.h and `pestle tune` choose among
+// those for 16-bit operands on sm_90; else the first that takes the call.
+// Map      cuda/matmul_few_rows: GEMV, up to 16 rows (ops/gemm/gemv/gemv_wgmma.cuh).
+//          cuda/matmul_hopper: warp-specialised, tiles of 128 x 256, 192 or 128
+//          (ops/gemm/sm90/gemm_warp_specialized.cuh), each operand along k or across it.
+//          cuda/matmul_slices: the same, by split-K where tiles leave much of a wave idle.
 //          cuda/matmul_cublaslt: cuBLASLt, where the process has it and it was measured to be
-//          faster (ops/gemm/cublaslt/matmul_cublas.h).
+//          faster (ops/gemm/cublaslt/gemm_cublaslt.h).
 //          cuda/matmul_split, cuda/matmul_split_bf16: f32 by narrow parts
-//          (ops/gemm/split_f32/split_product.cuh).
-//          cuda/matmul_portable: mma.sync, every GPU from sm_80 on; on Hopper odd K, strides and
-//          offsets that the copy engine refuses, and 8-bit floats
-//          (ops/gemm/sm80/matmul_portable.cuh). cuda/matmul_packed: copies what the copy engine
-//          refuses, then as above. cuda/matmul_codes: the product, then the quantising op over it
-//          (ops/quant/output/rule_codes.h). cuda/matmul_late: epilogues that the kernel does not
-//          know, over the product in f32 (ops/gemm/epilogue/late_epilogue.h). _any: a thread a
-//          result, tiles of 16 x 16 through shared memory, any strides and dtypes.
+//          (ops/gemm/split_f32/gemm_split_f32.cuh).
+//          cuda/matmul_packed: copies operands that TMA refuses, then as above or below.
+//          cuda/matmul_portable: mma.sync, every GPU from sm_80 on; on sm_90 odd K, strides and
+//          offsets that TMA refuses, and 8-bit floats (ops/gemm/sm80/gemm_portable.cuh).
+//          cuda/matmul_late: extended epilogues that the kernel can't fuse, over the GEMM in f32
+//          (ops/gemm/epilogue/unfused_epilogue.h). cuda/matmul_any: a thread a result, any strides
+//          and dtypes (ops/gemm/fallback/gemm_fallback.cuh). cuda/matmul_codes: quantised output,
+//          the GEMM, then the quantising op over it (ops/quant/output/quantize_after.h).
 // Traffic  a and b once from memory where a group of tiles fits the L2; out and residual once.
 // Numerics f32 sums along k in one order; the tensor cores truncate what falls below the sum's
 //          last bit. Epilogue in f32, one rounding.
 // Measured H200, bf16 and f16, eight large shapes sustained: 0.979 of the best of torch.matmul and
 //          cuBLASLt's eight (geomean), as dispatched 1.00; 4608 x 12288 x 3072 550 us by tiles,
 //          bias + gelu_tanh + residual 553, with gelu 549 (matmul.md).
-#include "ops/gemm/epilogue/late_epilogue.h"
-#include "ops/gemm/fallback/matmul_any.cuh"
-#include "ops/gemm/gemv/matmul_few_rows.cuh"
+#include "ops/gemm/epilogue/unfused_epilogue.h"
+#include "ops/gemm/fallback/gemm_fallback.cuh"
+#include "ops/gemm/gemv/gemv_mma.cuh"
 #include "ops/gemm/matmul/matmul_spec.h"
-#include "ops/gemm/operands/matmul_pack.h"
-#include "ops/gemm/select/matmul_choice.cuh"
-#include "ops/gemm/sm80/matmul_portable.h"
-#include "ops/gemm/sm90/matmul_dense.cuh"
-#include "ops/gemm/split_f32/split_product.cuh"
+#include "ops/gemm/operands/gemm_pack.h"
+#include "ops/gemm/select/gemm_advice.cuh"
+#include "ops/gemm/sm80/gemm_portable.h"
+#include "ops/gemm/sm90/gemm_dense.cuh"
+#include "ops/gemm/split_f32/gemm_split_f32.cuh"
 
 namespace pestle::ops::matmul {
 namespace {
@@ -45,9 +46,9 @@ constexpr int kActivation = arg_index(spec, "activation");
 constexpr int kPrecision = arg_index(spec, "precision");
 constexpr int kOutFormat = arg_index(spec, "out_format");
 
-AnyProduct any_product(const Call& call) {
+FallbackGemm fallback_gemm(const Call& call) {
   const TensorView& out = call.tensor(kOut);
-  AnyProduct job;
+  FallbackGemm job;
   job.a = AnyTensor(call.tensor(kA));
   job.b = AnyTensor(call.tensor(kB));
   job.m = out.shape[out.rank - 2];
@@ -56,12 +57,12 @@ AnyProduct any_product(const Call& call) {
   return job;
 }
 
-Status run_any(const Call& call) {
-  return run_any_product<float>(call, "matmul_any", kOut, kAlpha, any_product(call));
+Status run_fallback(const Call& call) {
+  return run_fallback_gemm<float>(call, "matmul_any", kOut, kAlpha, fallback_gemm(call));
 }
 
 std::string read_operands(const Call& call, Operands* o) {
-  if (call.integer(kOutFormat) != 0) return refuse_codes(call);
+  if (call.integer(kOutFormat) != 0) return refuse_quantized_output(call);
   if (!make_stack(call.tensor(kA), &o->a) || !make_stack(call.tensor(kB), &o->b) ||
       !make_stack(call.tensor(kOut), &o->out))
     return "the leading dimensions of a, b or out are not evenly spaced";
@@ -72,7 +73,7 @@ std::string read_operands(const Call& call, Operands* o) {
   return "";
 }
 
-std::string refuses_hopper(const Call& call, const Machine& machine) {
+std::string refuses_sm90(const Call& call, const Machine& machine) {
   if (std::string why = refuse_machine(machine); !why.empty()) return why;
   const TensorView& a = call.tensor(kA);
   const TensorView& b = call.tensor(kB);
@@ -81,57 +82,58 @@ std::string refuses_hopper(const Call& call, const Machine& machine) {
   Operands o;
   std::string why = read_operands(call, &o);
   if (why.empty()) why = refuse_operands(o);
-  if (why.empty()) why = refuse_late_parts(call, kAlpha, o, false);
-  return why.empty() ? refuse_split_elements(call, {kOut, kBias, kResidual, kAlpha}) : why;
+  if (why.empty()) why = refuse_extended_parts(call, kAlpha, o, false);
+  return why.empty() ? refuse_misaligned(call, {kOut, kBias, kResidual, kAlpha}) : why;
 }
 
-std::string refuses_few_rows(const Call& call, const Machine& machine) {
-  if (wants_late(call)) return refuse_late(call);
-  const std::string why = refuses_hopper(call, machine);
+std::string refuses_gemv(const Call& call, const Machine& machine) {
+  if (wants_extended(call)) return refuse_extended(call);
+  const std::string why = refuses_sm90(call, machine);
   if (!why.empty()) return why;
   Operands o;
   read_operands(call, &o);
-  return refuse_few_rows(o);
+  return refuse_gemv(o);
 }
 
-Status run_few_rows(const Call& call) {
+Status run_gemv(const Call& call) {
   Operands o;
   const std::string why = read_operands(call, &o);
   if (!why.empty()) return unsupported(why);
   hopper::EpilogueArguments e;
   PESTLE_TRY(fill_epilogue(call, kAlpha, o, &e));
-  return o.a.dtype == DType::kBF16 ? start_few_wide<FewKind::kBf16>(call, "matmul_few_rows", o, e)
-                                   : start_few_wide<FewKind::kF16>(call, "matmul_few_rows", o, e);
+  return o.a.dtype == DType::kBF16
+             ? start_gemv_wgmma<GemvKind::kBf16>(call, "matmul_few_rows", o, e)
+             : start_gemv_wgmma<GemvKind::kF16>(call, "matmul_few_rows", o, e);
 }
 
-Status start_float(const Call& call, const char* name, const Operands& o, bool slices = false) {
-  HopperJob job{};
+Status start_float(const Call& call, const char* name, const Operands& o, bool split_k = false) {
+  GemmJob job{};
   PESTLE_TRY(fill_epilogue(call, kAlpha, o, &job.epilogue));
-  return start_dense_product(call, name, o, job, slices);
+  return start_dense_gemm(call, name, o, job, split_k);
 }
 
-Status run_hopper(const Call& call) {
+Status run_sm90(const Call& call) {
   Operands o;
   const std::string why = read_operands(call, &o);
   if (!why.empty()) return unsupported(why);
   return start_float(call, "matmul_hopper", o);
 }
 
-std::string refuses_slices(const Call& call, const Machine& machine) {
-  const std::string why = refuses_hopper(call, machine);
+std::string refuses_split_k(const Call& call, const Machine& machine) {
+  const std::string why = refuses_sm90(call, machine);
   Operands o;
   if (why.empty()) read_operands(call, &o);
-  return refuse_slices(call, machine, why, o, ProductSums::kF32);
+  return refuse_split_k(call, machine, why, o, GemmSums::kF32);
 }
 
-Status run_slices(const Call& call) {
+Status run_split_k(const Call& call) {
   Operands o;
   const std::string why = read_operands(call, &o);
   if (!why.empty()) return unsupported(why);
   return start_float(call, "matmul_slices", o, true);
 }
 
-// ---- cuBLASLt, and which of the ways a product of 16-bit floats goes ---------------------------
+// ---- cuBLASLt, and which path a GEMM of 16-bit floats takes ------------------------------------
 
 CublasEpilogue cublas_epilogue(const Call& call, const Operands& o) {
   CublasEpilogue e;
@@ -141,8 +143,8 @@ CublasEpilogue cublas_epilogue(const Call& call, const Operands& o) {
 }
 
 std::string refuses_cublas(const Call& call, const Machine& machine) {
-  if (wants_late(call)) return refuse_late(call);
-  const std::string why = refuses_hopper(call, machine);
+  if (wants_extended(call)) return refuse_extended(call);
+  const std::string why = refuses_sm90(call, machine);
   if (!why.empty()) return why;
   if (call.integer(kActivation) != 0) return "cuBLASLt has not the contract's activations";
   if (call.has(kAlpha)) return "takes no alpha";
@@ -156,31 +158,31 @@ Status run_by_cublas(const Call& call) {
   const std::string why = read_operands(call, &o);
   if (!why.empty()) return unsupported(why);
   return run_cublas(call, "matmul_cublaslt", o, cublas_epilogue(call, o),
-                    algorithm_for(call, key_of(o, ProductSums::kF32)));
+                    algorithm_for(call, key_of(o, GemmSums::kF32)));
 }
 
-constexpr ProductIds kIds{"cuda/matmul_few_rows", "cuda/matmul_hopper", "cuda/matmul_cublaslt",
-                          "cuda/matmul_slices"};
+constexpr GemmIds kIds{"cuda/matmul_few_rows", "cuda/matmul_hopper", "cuda/matmul_cublaslt",
+                       "cuda/matmul_slices"};
 
-// False: the product is none of Hopper's 16-bit ones, or of pairs, which have one way alone.
-bool read_advised(const Call& call, const Machine& machine, AdvisedProduct* p) {
-  if (wants_pairs(call) || !refuses_hopper(call, machine).empty()) return false;
+// False: the GEMM is none of sm_90's 16-bit ones, or of pairs, which have one path alone.
+bool read_advised(const Call& call, const Machine& machine, AdvisedGemm* p) {
+  if (wants_pairs(call) || !refuses_sm90(call, machine).empty()) return false;
   Operands o;
   read_operands(call, &o);
-  p->key = key_of(o, ProductSums::kF32);
-  p->means.few_rows = refuses_few_rows(call, machine).empty();
-  p->means.slices = refuses_slices(call, machine).empty();
-  p->means.library = refuses_cublas(call, machine).empty();
+  p->key = key_of(o, GemmSums::kF32);
+  p->options.gemv = refuses_gemv(call, machine).empty();
+  p->options.split_k = refuses_split_k(call, machine).empty();
+  p->options.library = refuses_cublas(call, machine).empty();
   fill_machine(call, machine, p);
   return true;
 }
 
 std::string refuses_portable(const Call& call, const Machine&) {
-  if (wants_late(call)) return refuse_late(call);
+  if (wants_extended(call)) return refuse_extended(call);
   Operands o;
   std::string why = read_operands(call, &o);
   if (why.empty()) why = refuse_portable(o);
-  return why.empty() ? refuse_split_elements(call, {kOut, kBias, kResidual, kAlpha}) : why;
+  return why.empty() ? refuse_misaligned(call, {kOut, kBias, kResidual, kAlpha}) : why;
 }
 
 Status run_matmul_portable(const Call& call) {
@@ -214,79 +216,79 @@ Status run_packed(const Call& call) {
   return run_portable(call, "matmul_packed_portable", o, e);
 }
 
-std::string refuses_any(const Call& call, const Machine&) {
-  return wants_late(call) ? refuse_late(call) : refuse_codes(call);
+std::string refuses_fallback(const Call& call, const Machine&) {
+  return wants_extended(call) ? refuse_extended(call) : refuse_quantized_output(call);
 }
 
-// A second pass over the product, which is f32 in the workspace.
-std::string refuses_late(const Call& call, const Machine& machine) {
-  const std::string why = refuse_codes(call);
-  return why.empty() ? refuse_without_late(call, machine) : why;
+// What the unfused epilogue is for.
+std::string refuses_unfused(const Call& call, const Machine& machine) {
+  const std::string why = refuse_quantized_output(call);
+  return why.empty() ? refuse_without_extended(call, machine) : why;
 }
 
-// The product, and what its kernels need (packed operands, parts of f32).
-constexpr const char* kLateWorkspace =
+// The f32 output, and what the GEMM's kernels need (packed operands, parts of f32).
+constexpr const char* kUnfusedWorkspace =
     "4*B*M*N + 6*(numel(a) + numel(b) + 16*B*(M + 2*K + N)) + 12*(M + N) + 8192 "
     "+ " PESTLE_CUBLAS_BYTES;
 
-// The product in the workspace as bf16, what the product needs (packed operands, parts
-// of f32), what the
+// Out in the workspace as bf16, what the GEMM needs (packed operands, parts of f32), what the
 // quantiser needs (a maximum for each scale).
-constexpr const char* kCodesWorkspace =
+constexpr const char* kQuantizedOutputWorkspace =
     "if(keep_out, 0, 2*B*M*N) + if(gated == none && !has(gate) && !has(beta), 0, 4*B*M*N) + "
     "6*(numel(a) + numel(b) + 16*B*(M + 2*K + N)) + 12*(M + N) + "
-    "4*B*M*(cdiv(N,128) + 1) + 9216 + " PESTLE_LATE_PRODUCT_BYTES;
+    "4*B*M*(cdiv(N,128) + 1) + 9216 + " PESTLE_UNFUSED_GEMM_BYTES;
 
 // ---- f32 by parts ----
 
-std::string refuses_split(const Call& call, const Machine& machine) {
+std::string refuses_split_f32(const Call& call, const Machine& machine) {
   if (std::string why = refuse_machine(machine); !why.empty()) return why;
-  if (wants_late(call)) return refuse_late(call);
+  if (wants_extended(call)) return refuse_extended(call);
   Operands o;
   std::string why = read_operands(call, &o);
-  if (why.empty()) why = refuse_split(o);
-  return why.empty() ? refuse_split_elements(call, {kA, kB, kOut, kBias, kResidual, kAlpha}) : why;
+  if (why.empty()) why = refuse_split_f32(o);
+  return why.empty() ? refuse_misaligned(call, {kA, kB, kOut, kBias, kResidual, kAlpha}) : why;
 }
 
 // One matrix of a batch after the other, in the same workspace.
-Status run_split(const Call& call, SplitHow how) {
+Status run_split_f32(const Call& call, SplitF32Parts how) {
   Operands all;
   const std::string why = read_operands(call, &all);
   if (!why.empty()) return unsupported(why);
-  AnyProduct plain = any_product(call);
-  fill_any_product(call, kOut, kAlpha, &plain);
+  FallbackGemm plain = fallback_gemm(call);
+  fill_fallback_gemm(call, kOut, kAlpha, &plain);
   for (int64_t i = 0; i < all.out.batches; ++i) {
     Operands o = all;
     for (Stack* s : {&o.a, &o.b, &o.out, &o.residual}) *s = matrix_of(*s, i);
     hopper::EpilogueArguments e;
     PESTLE_TRY(fill_epilogue(call, kAlpha, o, &e));
-    PESTLE_TRY(start_split_product(call, "matmul_split", o, e, how, plain, i));
+    PESTLE_TRY(start_split_f32_gemm(call, "matmul_split", o, e, how, plain, i));
   }
   return {};
 }
 
-Status run_split(const Call& call) {
-  return run_split(call, call.integer(kPrecision) == 1 ? SplitHow::kOnePart : SplitHow::kExact);
+Status run_split_f32(const Call& call) {
+  return run_split_f32(
+      call, call.integer(kPrecision) == 1 ? SplitF32Parts::kOnePart : SplitF32Parts::kExact);
 }
-Status run_split_bf16(const Call& call) { return run_split(call, SplitHow::kBf16); }
+Status run_split_f32_bf16(const Call& call) { return run_split_f32(call, SplitF32Parts::kBf16); }
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/matmul_few_rows",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
-     .refuses = refuses_few_rows,
-     .run = run_few_rows},
+     .refuses = refuses_gemv,
+     .run = run_gemv},
     {.id = "cuda/matmul_hopper",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
-     .refuses = refuses_hopper,
-     .run = run_hopper},
+     .refuses = refuses_sm90,
+     .run = run_sm90},
     {.id = "cuda/matmul_slices",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
-     .refuses = refuses_slices,
-     .run = run_slices,
-     .workspace = PESTLE_SLICE_BYTES("B")},
+     .refuses = refuses_split_k,
+     .run = run_split_k,
+     .workspace = PESTLE_SPLIT_K_BYTES("B")},
     {.id = "cuda/matmul_cublaslt",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
@@ -296,16 +298,16 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/matmul_split",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
-     .refuses = refuses_split,
-     .run = run_split,
-     .workspace = kSplitWorkspace},
-    // The way of matmul_split for values out of the range of f16 parts, to be timed and checked.
+     .refuses = refuses_split_f32,
+     .run = run_split_f32,
+     .workspace = kSplitF32Workspace},
+    // What matmul_split does for values out of the range of f16 parts, to be timed and checked.
     {.id = "cuda/matmul_split_bf16",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
-     .refuses = refuses_split,
-     .run = run_split_bf16,
-     .workspace = kSplitWorkspace},
+     .refuses = refuses_split_f32,
+     .run = run_split_f32_bf16,
+     .workspace = kSplitF32Workspace},
     {.id = "cuda/matmul_packed",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
@@ -320,23 +322,23 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/matmul_late",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = refuses_late,
-     .run = run_late_on_cuda,
-     .workspace = kLateWorkspace},
+     .refuses = refuses_unfused,
+     .run = run_unfused_on_cuda,
+     .workspace = kUnfusedWorkspace},
     {.id = "cuda/matmul_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = refuses_any,
-     .run = run_any},
+     .refuses = refuses_fallback,
+     .run = run_fallback},
     {.id = "cuda/matmul_codes",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
      .refuses = refuse_plain,
-     .run = run_with_codes,
-     .workspace = kCodesWorkspace},
+     .run = run_with_quantized_output,
+     .workspace = kQuantizedOutputWorkspace},
 };
 
-[[maybe_unused]] const bool kAdvised = advise(ProductAdvice<kIds, read_advised>::of(spec.name));
+[[maybe_unused]] const bool kAdvised = advise(GemmAdvice<kIds, read_advised>::of(spec.name));
 
 }  // namespace
 

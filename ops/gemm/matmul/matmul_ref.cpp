@@ -49,7 +49,7 @@ Status run_values(const Call& call) {
     const std::vector<double> right = matrix(call.tensor(kB), batch, true);
     for (int64_t i = 0; i < m; ++i) {
       epilogue.store_row(out, batch * m + i, [&](int64_t j) {
-        ProductSum sum;
+        SumOfTerms sum;
         for (int64_t l = 0; l < k; ++l)
           sum.add(left[static_cast<size_t>(i * k + l)] * right[static_cast<size_t>(j * k + l)]);
         return sum;
@@ -59,7 +59,7 @@ Status run_values(const Call& call) {
   return {};
 }
 
-Status run(const Call& call) { return reference_with_codes(call, run_values); }
+Status run(const Call& call) { return reference_with_quantized_output(call, run_values); }
 
 }  // namespace
 

@@ -4,7 +4,7 @@
 #include "core/op_spec.h"
 #include "ops/gemm/epilogue/epilogue.h"
 #include "ops/gemm/epilogue/output_args.h"
-#include "ops/quant/output/rule_codes.h"
+#include "ops/quant/output/quantize_after.h"
 
 namespace pestle::ops::matmul {
 
@@ -14,7 +14,7 @@ inline constexpr Arg args[] = {
         "b", "bf16|f16|f32|e4m3|e5m2", "*B, K, N",
         "right matrices, any strides: a weight [N, K] is passed transposed, one matrix for all by "
         "strides of 0"),
-    kept_output(output("out", PESTLE_PRODUCT_DTYPES("a"), "*B, M, " PESTLE_OUT_COLUMNS,
+    kept_output(output("out", PESTLE_GEMM_DTYPES("a"), "*B, M, " PESTLE_OUT_COLUMNS,
                        "residual * beta + gate * activation(a @ b * alpha + bias)"))
         .selected_by("out_format")
         .within(4, "if(precision == tf32, 16777216 + K, K)"),
@@ -28,26 +28,26 @@ inline constexpr Arg args[] = {
     choice("precision", "highest|tf32",
            "of products of two f32 matrices: as exact as f32, or each value may be rounded to "
            "TF32's 11 bits"),
-    kProductScaleArg,
+    kGemmScaleArg,
     kQuantGlobalScaleArg,
-    kProductCodesArg,
-    kProductScaleOutArg,
-    choice("out_format", kProductFormats, kProductFormatDoc),
-    kProductKeepArg,
-    kProductHadamardArg,
+    kGemmQuantizedArg,
+    kGemmScaleOutArg,
+    choice("out_format", kGemmFormats, kGemmFormatDoc),
+    kGemmKeepArg,
+    kGemmHadamardArg,
     kQuantNibblesArg,
     kQuantScaleLayoutArg,
 };
 
 inline constexpr Constraint constraints[] = {
-    kProductConstraints[0],
-    kProductConstraints[1],
-    kProductConstraints[2],
-    kProductConstraints[3],
-    kProductConstraints[4],
-    kProductConstraints[5],
-    kProductConstraints[6],
-    kProductConstraints[7],
+    kGemmConstraints[0],
+    kGemmConstraints[1],
+    kGemmConstraints[2],
+    kGemmConstraints[3],
+    kGemmConstraints[4],
+    kGemmConstraints[5],
+    kGemmConstraints[6],
+    kGemmConstraints[7],
     kEvenPairs,
     kBetaNeedsResidual,
     {"!has(gate) || B*M == 0 || (G > 0 && (B*M) % max(G,1) == 0)", kGateSentence},
@@ -104,7 +104,7 @@ inline constexpr Case cases[] = {
     {"B= M=0 N=8 K=16 gated=act_last activation=silu", kEdge},
     {"B= M=5 N=128 K=40 gated=act_first activation=silu out_format=mxfp8 bias=f32", kEdge},
     {"B= M=24 N=40 K=64 gated=act_first gate=f16 residual=bf16 G=1", kEdge, Dist::kOutliers},
-    // Long enough for slices of k.
+    // Long enough for split-K.
     {"B= M=130 N=40 K=3600"},
     {"B= M=20 N=264 K=3656 bias=f32 residual=bf16 activation=gelu"},
     {"B=2 M=17 N=72 K=3584 a=f16 b=f16 out=f32 alpha=f32"},

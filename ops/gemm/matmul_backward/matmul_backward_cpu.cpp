@@ -1,5 +1,5 @@
 // matmul_backward on the CPU: two products by matmul's pieces on transposed views
-// (ops/gemm/cpu/cpu_product.h); nothing is copied but as f32, a block at a time.
+// (ops/gemm/cpu/cpu_gemm.h); nothing is copied but as f32, a block at a time.
 // Map      one matrix of the batch after the other. Where an activation followed, the product is
 //          made again and d_pre = d_out * slope kept in the workspace as f32. d_bias: columns over
 //          the threads, in double.
@@ -13,7 +13,7 @@
 #include "backends/cpu/simd/row_math.h"
 #include "core/activation.h"
 #include "core/op.h"
-#include "ops/gemm/cpu/cpu_product.h"
+#include "ops/gemm/cpu/cpu_gemm.h"
 #include "ops/gemm/matmul_backward/matmul_backward_spec.h"
 #include "ops/shared/element.h"
 
@@ -87,7 +87,7 @@ void make_row(const Backward& b, int64_t batch, int64_t row, float* sums) {
 
 void make_d_pre(const Backward& b, int64_t batch) {
   const CpuMatrix left(b.call.tensor(kA), batch), right(b.call.tensor(kB), batch);
-  multiply_matrices(left, right, b.memory, [&](const ProductRows& p) {
+  multiply_matrices(left, right, b.memory, [&](const GemmRows& p) {
     cpu::parallel_for(p.rows, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) make_row(b, batch, p.first + i, p.sums + i * p.stride);
     });
@@ -97,7 +97,7 @@ void make_d_pre(const Backward& b, int64_t batch) {
 // to = left @ right * alpha
 void product(const Backward& b, const CpuMatrix& left, const CpuMatrix& right, const TensorView& to,
              int64_t batch) {
-  multiply_matrices(left, right, b.memory, [&](const ProductRows& p) {
+  multiply_matrices(left, right, b.memory, [&](const GemmRows& p) {
     cpu::parallel_for(p.rows, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         by_pieces(right.columns, [&](int64_t column, int64_t count) {

@@ -1,25 +1,24 @@
-// matmul_backward on CUDA.
-// Map      cuda/matmul_backward_hopper: two products by matmul's kernels
-//          (ops/gemm/sm90/matmul_hopper.cuh) on transposed views, nothing is copied; a result whose
-//          rows are dense the other way is made as the transposed product. Where an activation
-//          followed, the product is made again into the workspace (f32), and a pass over it makes
-//          d_pre = d_out * slope there.
+// matmul_backward on CUDA: which implementations there are.
+// Map      cuda/matmul_backward_hopper: two GEMMs by matmul's kernels
+//          (ops/gemm/sm90/gemm_warp_specialized.cuh) on transposed views, nothing is copied; a
+//          result whose columns are dense is made as the transposed GEMM. Where an activation
+//          followed, matmul's GEMM is made again into the workspace (f32), and a pass over it makes
+//          d_pre = d_out * slope there. d_bias: sums of 64 columns of a run of rows a CTA, then of
+//          the runs in their order.
 //          cuda/matmul_backward_cublaslt: the same steps, the two gradients by cuBLASLt
-//          (ops/gemm/cublaslt/matmul_cublas.h), which takes them from where matmul gives it a
-//          product. d_bias: sums of 64 columns of a run of rows a block, then of the runs in their
-//          order. cuda/matmul_backward_split: f32, the products by
-//          ops/gemm/split_f32/split_product.cuh. _any: the same steps by kernels for any strides
-//          and dtypes.
-// Traffic  d_out, a and b once for each product that reads them, d_a and d_b once.
+//          (ops/gemm/cublaslt/gemm_cublaslt.h), which takes them from where matmul gives it a GEMM.
+//          cuda/matmul_backward_split: f32, the GEMMs by ops/gemm/split_f32/gemm_split_f32.cuh.
+//          cuda/matmul_backward_any: the same steps by kernels for any strides and dtypes.
+// Traffic  d_out, a and b once for each GEMM that reads them, d_a and d_b once.
 // Numerics f32 sums in one order. d_pre made in the workspace is rounded to a's dtype (_any: f32).
 // Measured H200, bf16: _cublaslt 669 to 705 TFLOP/s, torch's speed; _hopper 0.96 (notebook)
 #include "backends/cuda/device/numeric/activations.cuh"
-#include "ops/gemm/fallback/matmul_any.cuh"
+#include "ops/gemm/fallback/gemm_fallback.cuh"
 #include "ops/gemm/matmul_backward/matmul_backward_spec.h"
-#include "ops/gemm/operands/product_rows.cuh"
-#include "ops/gemm/select/matmul_choice.cuh"
-#include "ops/gemm/sm90/matmul_dense.cuh"
-#include "ops/gemm/split_f32/split_product.cuh"
+#include "ops/gemm/operands/gemm_rows.cuh"
+#include "ops/gemm/select/gemm_advice.cuh"
+#include "ops/gemm/sm90/gemm_dense.cuh"
+#include "ops/gemm/split_f32/gemm_split_f32.cuh"
 
 namespace pestle::ops::matmul_backward {
 namespace {
@@ -64,12 +63,12 @@ __global__ void __launch_bounds__(256)
   job.to.store(row, column, count, v);
 }
 
-// Sums of 64 columns over a run of rows: 32 lanes of rows, joined in one order.
+// Sums of 64 columns over a run of rows: 32 lanes of rows, added in one order.
 template <class Rows>
 __global__ void __launch_bounds__(256)
     column_sums_kernel(const __grid_constant__ Rows from, float* sums, int64_t rows,
                        int64_t columns, int64_t run_rows, int64_t column_blocks) {
-  __shared__ float joined[32][65];
+  __shared__ float partial[32][65];
   const int64_t run = blockIdx.x / column_blocks;
   const int lane = threadIdx.x / 8, unit = threadIdx.x % 8;
   const int64_t first = (blockIdx.x - run * column_blocks) * 64;
@@ -83,18 +82,18 @@ __global__ void __launch_bounds__(256)
     for (int i = 0; i < 8; ++i) sum[i] += v[i];
   }
 #pragma unroll
-  for (int i = 0; i < 8; ++i) joined[lane][unit * 8 + i] = sum[i];
+  for (int i = 0; i < 8; ++i) partial[lane][unit * 8 + i] = sum[i];
   __syncthreads();
   const int column = threadIdx.x;
   if (column >= 64 || first + column >= columns) return;
   float total = 0;
-  for (int i = 0; i < 32; ++i) total += joined[i][column];
+  for (int i = 0; i < 32; ++i) total += partial[i][column];
   sums[run * columns + first + column] = total;
 }
 
 __global__ void __launch_bounds__(256)
-    join_sums_kernel(const float* sums, int64_t runs, int64_t columns,
-                     const __grid_constant__ AnyTensor out) {
+    add_runs_kernel(const float* sums, int64_t runs, int64_t columns,
+                    const __grid_constant__ AnyTensor out) {
   const int64_t column = int64_t{blockIdx.x} * 256 + threadIdx.x;
   if (column >= columns) return;
   float total = 0;
@@ -122,19 +121,19 @@ Status start_column_sums(const Call& call, const char* name, const Rows& from, f
   const int64_t column_blocks = ceil_div(columns, 64);
   PESTLE_TRY(launch(call, name, {runs * column_blocks, 256}, column_sums_kernel<Rows>, from, sums,
                     rows, columns, run_rows, column_blocks));
-  return launch(call, name, {ceil_div(columns, 256), 256}, join_sums_kernel, sums, runs, columns,
+  return launch(call, name, {ceil_div(columns, 256), 256}, add_runs_kernel, sums, runs, columns,
                 AnyTensor(call.tensor(kDBias)));
 }
 
 // ---- the caller's memory ------------------------------------------------------------------------
 
-#define PESTLE_HOPPER_BYTES                                                \
+#define PESTLE_SM90_BYTES                                                  \
   "1024 + if(has(bias), 256*N, 0) + if(activation == none, 0, 4*B*M*N) + " \
   "if(activation != none || bytes(d_out) == 4, 2*B*M*N, 0)"
-constexpr const char* kHopperWorkspace = PESTLE_HOPPER_BYTES;
-constexpr const char* kLibraryWorkspace = PESTLE_HOPPER_BYTES " + " PESTLE_CUBLAS_BYTES;
-#undef PESTLE_HOPPER_BYTES
-constexpr const char* kAnyWorkspace =
+constexpr const char* kSm90Workspace = PESTLE_SM90_BYTES;
+constexpr const char* kLibraryWorkspace = PESTLE_SM90_BYTES " + " PESTLE_CUBLAS_BYTES;
+#undef PESTLE_SM90_BYTES
+constexpr const char* kFallbackWorkspace =
     "1024 + if(has(bias), 256*N, 0) + if(activation == none, 0, 4*B*M*N)";
 
 struct Workspace {
@@ -157,7 +156,7 @@ Stack transposed(Stack s) {
   return s;
 }
 
-Operands product_of(const Stack& a, const Stack& b, const Stack& out) {
+Operands gemm_of(const Stack& a, const Stack& b, const Stack& out) {
   Operands o;
   const bool by_columns = out.column_stride != 1 && out.row_stride == 1 && out.columns > 1;
   o.a = by_columns ? transposed(b) : a;
@@ -178,14 +177,12 @@ struct Stacks {
   bool makes_d_pre = false;
   bool makes_pre = false;
 
-  Operands pre(void* memory) const {
-    return product_of(a, b, dense_like(d_out, DType::kF32, memory));
-  }
+  Operands pre(void* memory) const { return gemm_of(a, b, dense_like(d_out, DType::kF32, memory)); }
   Stack d_pre(void* memory) const {
     return makes_d_pre ? dense_like(d_out, a.dtype, memory) : d_out;
   }
-  Operands to_a(const Stack& d_pre) const { return product_of(d_pre, transposed(b), d_a); }
-  Operands to_b(const Stack& d_pre) const { return product_of(transposed(a), d_pre, d_b); }
+  Operands to_a(const Stack& d_pre) const { return gemm_of(d_pre, transposed(b), d_a); }
+  Operands to_b(const Stack& d_pre) const { return gemm_of(transposed(a), d_pre, d_b); }
 };
 
 std::string read_stacks(const Call& call, Stacks* s) {
@@ -202,7 +199,7 @@ std::string read_stacks(const Call& call, Stacks* s) {
   return "";
 }
 
-std::string refuses_hopper(const Call& call, const Machine& machine) {
+std::string refuses_sm90(const Call& call, const Machine& machine) {
   if (std::string why = refuse_machine(machine); !why.empty()) return why;
   const DType dtype = call.tensor(kA).dtype;
   const DType of_out = call.tensor(kDOut).dtype;
@@ -216,8 +213,7 @@ std::string refuses_hopper(const Call& call, const Machine& machine) {
   if (s.makes_pre) why = refuse_operands(s.pre(nullptr));
   if (why.empty()) why = refuse_operands(s.to_a(d_pre));
   if (why.empty()) why = refuse_operands(s.to_b(d_pre));
-  return why.empty() ? refuse_split_elements(call, {kDOut, kBias, kAlpha, kDA, kDB, kDResidual})
-                     : why;
+  return why.empty() ? refuse_misaligned(call, {kDOut, kBias, kAlpha, kDA, kDB, kDResidual}) : why;
 }
 
 // `bias` may be null.
@@ -228,22 +224,20 @@ Status fill_epilogue(const Call& call, const Operands& o, const TensorView* bias
   return fill_output(o, e);
 }
 
-Status start_product(const Call& call, const Operands& o, const TensorView* bias) {
-  HopperJob job{};
+Status start_gemm(const Call& call, const Operands& o, const TensorView* bias) {
+  GemmJob job{};
   PESTLE_TRY(fill_epilogue(call, o, bias, &job.epilogue));
-  return start_dense_product(call, "matmul_backward_hopper", o, job);
+  return start_dense_gemm(call, "matmul_backward_hopper", o, job);
 }
 
 // One gradient; what it needs of memory is the call's.
 using StartGradient = Status (*)(const Call&, const Operands&);
 
-Status start_by_tiles(const Call& call, const Operands& o) {
-  return start_product(call, o, nullptr);
-}
+Status start_by_tiles(const Call& call, const Operands& o) { return start_gemm(call, o, nullptr); }
 
 Status start_by_library(const Call& call, const Operands& o) {
   return run_cublas(call, "matmul_backward_cublaslt", o, {},
-                    algorithm_for(call, key_of(o, ProductSums::kF32)));
+                    algorithm_for(call, key_of(o, GemmSums::kF32)));
 }
 
 Status run_gradients(const Call& call, StartGradient start) {
@@ -259,7 +253,7 @@ Status run_gradients(const Call& call, StartGradient start) {
     Pointwise<EvenRows> job;
     if (s.makes_pre) {
       const Operands pre = s.pre(memory.take<float>(rows * n));
-      PESTLE_TRY(start_product(call, pre, call.has(kBias) ? &call.tensor(kBias) : nullptr));
+      PESTLE_TRY(start_gemm(call, pre, call.has(kBias) ? &call.tensor(kBias) : nullptr));
       job.pre = even(pre.out);
       job.activation = static_cast<int>(call.integer(kActivation));
     }
@@ -277,13 +271,13 @@ Status run_gradients(const Call& call, StartGradient start) {
   return start_pointwise<EvenRows>(call, name, {even(s.d_out), even(s.d_residual), {}}, rows, n);
 }
 
-Status run_hopper(const Call& call) { return run_gradients(call, start_by_tiles); }
+Status run_sm90(const Call& call) { return run_gradients(call, start_by_tiles); }
 Status run_by_cublas(const Call& call) { return run_gradients(call, start_by_library); }
 
-// ---- cuBLASLt, and which of the two ways the gradients go ---------------------------------------
+// ---- cuBLASLt, and which path the gradients take ------------------------------------------------
 
 std::string refuses_cublas(const Call& call, const Machine& machine) {
-  std::string why = refuses_hopper(call, machine);
+  std::string why = refuses_sm90(call, machine);
   if (!why.empty()) return why;
   if (call.has(kAlpha)) return "takes no alpha";
   Stacks s;
@@ -293,40 +287,39 @@ std::string refuses_cublas(const Call& call, const Machine& machine) {
   return why.empty() ? refuse_cublas(s.to_b(d_pre), {}) : why;
 }
 
-constexpr ProductIds kIds{nullptr, "cuda/matmul_backward_hopper", "cuda/matmul_backward_cublaslt"};
+constexpr GemmIds kIds{nullptr, "cuda/matmul_backward_hopper", "cuda/matmul_backward_cublaslt"};
 
-// The products of d_a and of d_b; false: none of Hopper's 16-bit ones.
-bool read_advised(const Call& call, const Machine& machine, AdvisedProduct (&products)[2]) {
-  if (!refuses_hopper(call, machine).empty()) return false;
+// The GEMMs of d_a and of d_b; false: none of sm_90's 16-bit ones.
+bool read_advised(const Call& call, const Machine& machine, AdvisedGemm (&gemms)[2]) {
+  if (!refuses_sm90(call, machine).empty()) return false;
   const bool library = refuses_cublas(call, machine).empty();
   Stacks s;
   read_stacks(call, &s);
   const Stack d_pre = s.d_pre(nullptr);
   const Operands both[] = {s.to_a(d_pre), s.to_b(d_pre)};
   for (int i = 0; i < 2; ++i) {
-    products[i].key = key_of(both[i], ProductSums::kF32);
-    products[i].means.library = library;
-    fill_machine(call, machine, &products[i]);
+    gemms[i].key = key_of(both[i], GemmSums::kF32);
+    gemms[i].options.library = library;
+    fill_machine(call, machine, &gemms[i]);
   }
   return true;
 }
 
 // cuBLASLt where both go there: the two have as many terms, so that only a tuner's file parts them.
 const char* prefer(const Call& call, const Machine& machine) {
-  AdvisedProduct products[2];
-  if (!read_advised(call, machine, products)) return nullptr;
-  const bool library =
-      std::all_of(std::begin(products), std::end(products), [](const AdvisedProduct& p) {
-        return choose_way(p.key, p.means, tuned_for(p)).way == ProductWay::kLibrary;
-      });
-  return kIds.of(library ? ProductWay::kLibrary : ProductWay::kTile);
+  AdvisedGemm gemms[2];
+  if (!read_advised(call, machine, gemms)) return nullptr;
+  const bool library = std::all_of(std::begin(gemms), std::end(gemms), [](const AdvisedGemm& p) {
+    return choose_path(p.key, p.options, tuned_for(p)).path == GemmPath::kLibrary;
+  });
+  return kIds.of(library ? GemmPath::kLibrary : GemmPath::kTile);
 }
 
 std::string plan(const Call& call, const Machine& machine, std::string_view impl) {
-  AdvisedProduct products[2];
-  if (!read_advised(call, machine, products)) return "";
-  const std::string of_a = plan_of(kIds, products[0], impl);
-  return of_a.empty() ? "" : "d_a: " + of_a + "; d_b: " + plan_of(kIds, products[1], impl);
+  AdvisedGemm gemms[2];
+  if (!read_advised(call, machine, gemms)) return "";
+  const std::string of_a = plan_of(kIds, gemms[0], impl);
+  return of_a.empty() ? "" : "d_a: " + of_a + "; d_b: " + plan_of(kIds, gemms[1], impl);
 }
 
 [[maybe_unused]] const bool kAdvised = advise({spec.name, prefer, plan});
@@ -339,9 +332,9 @@ TensorView transposed(TensorView t) {
   return t;
 }
 
-AnyProduct any_product(const Call& call, const TensorView& a, const TensorView& b,
-                       const TensorView& out, const TensorView* bias) {
-  AnyProduct job;
+FallbackGemm fallback_gemm(const Call& call, const TensorView& a, const TensorView& b,
+                           const TensorView& out, const TensorView* bias) {
+  FallbackGemm job;
   job.a = AnyTensor(a);
   job.b = AnyTensor(b);
   job.out = AnyTensor(out);
@@ -355,17 +348,17 @@ AnyProduct any_product(const Call& call, const TensorView& a, const TensorView& 
   return job;
 }
 
-Status start_any(const Call& call, const TensorView& a, const TensorView& b, const TensorView& out,
-                 const TensorView* bias) {
+Status start_fallback(const Call& call, const TensorView& a, const TensorView& b,
+                      const TensorView& out, const TensorView* bias) {
   if (numel(out) == 0) return {};
-  const AnyProduct job = any_product(call, a, b, out, bias);
+  const FallbackGemm job = fallback_gemm(call, a, b, out, bias);
   const int64_t batches = numel(out) / (job.m * job.n);
   return launch(call, "matmul_backward_any",
                 {batches * job.m_tiles * job.n_tiles, kEdgeOfTile * kEdgeOfTile},
-                any_product_kernel<float>, job);
+                fallback_gemm_kernel<float>, job);
 }
 
-Status run_any(const Call& call) {
+Status run_fallback(const Call& call) {
   const TensorView& d_out = call.tensor(kDOut);
   const TensorView &a = call.tensor(kA), &b = call.tensor(kB);
   const int64_t n = d_out.shape[d_out.rank - 1];
@@ -376,63 +369,62 @@ Status run_any(const Call& call) {
   if (call.integer(kActivation) != 0) {
     d_pre = make_view(memory.take<float>(rows * n), DType::kF32, d_out.rank, d_out.shape);
     d_pre.device = d_out.device;
-    PESTLE_TRY(start_any(call, a, b, d_pre, call.has(kBias) ? &call.tensor(kBias) : nullptr));
-    const AnyRows made{AnyTensor(d_pre)};
-    PESTLE_TRY(start_pointwise<AnyRows>(
+    PESTLE_TRY(start_fallback(call, a, b, d_pre, call.has(kBias) ? &call.tensor(kBias) : nullptr));
+    const StridedRows made{AnyTensor(d_pre)};
+    PESTLE_TRY(start_pointwise<StridedRows>(
         call, name,
         {{AnyTensor(d_out)}, made, made, 0, 0, 0, static_cast<int>(call.integer(kActivation))},
         rows, n));
   }
-  PESTLE_TRY(start_any(call, d_pre, transposed(b), call.tensor(kDA), nullptr));
-  PESTLE_TRY(start_any(call, transposed(a), d_pre, call.tensor(kDB), nullptr));
+  PESTLE_TRY(start_fallback(call, d_pre, transposed(b), call.tensor(kDA), nullptr));
+  PESTLE_TRY(start_fallback(call, transposed(a), d_pre, call.tensor(kDB), nullptr));
   if (call.has(kDBias))
-    PESTLE_TRY(start_column_sums(call, name, AnyRows{AnyTensor(d_pre)},
+    PESTLE_TRY(start_column_sums(call, name, StridedRows{AnyTensor(d_pre)},
                                  memory.take<float>(kMostRuns * n), rows));
   if (!call.has(kDResidual)) return {};
-  return start_pointwise<AnyRows>(
+  return start_pointwise<StridedRows>(
       call, name, {{AnyTensor(d_out)}, {AnyTensor(call.tensor(kDResidual))}, {}}, rows, n);
 }
 
 // ---- f32 by narrow parts ------------------------------------------------------------------------
 
-constexpr const char* kPartsWorkspace =
+constexpr const char* kSplitF32BackwardWorkspace =
     "8192 + if(has(bias), 256*N, 0) + if(activation == none, 0, 4*B*M*N) +"
     "6*(M*K + K*N + M*N) + 180*(M + N + K)";
 
-std::string refuses_split(const Call& call, const Machine& machine) {
+std::string refuses_split_f32(const Call& call, const Machine& machine) {
   if (std::string why = refuse_machine(machine); !why.empty()) return why;
   Stacks s;
   std::string why = read_stacks(call, &s);
   if (!why.empty()) return why;
   if (s.d_out.dtype != DType::kF32) return "d_out must be f32";
-  why = refuse_split(product_of(s.a, s.b, s.d_out));
-  if (why.empty()) why = refuse_split(s.to_a(s.d_out));
-  if (why.empty()) why = refuse_split(s.to_b(s.d_out));
-  return why.empty()
-             ? refuse_split_elements(call, {kDOut, kA, kB, kBias, kAlpha, kDA, kDB, kDResidual})
-             : why;
+  why = refuse_split_f32(gemm_of(s.a, s.b, s.d_out));
+  if (why.empty()) why = refuse_split_f32(s.to_a(s.d_out));
+  if (why.empty()) why = refuse_split_f32(s.to_b(s.d_out));
+  return why.empty() ? refuse_misaligned(call, {kDOut, kA, kB, kBias, kAlpha, kDA, kDB, kDResidual})
+                     : why;
 }
 
 // One matrix of the batch after the other, in the same memory.
-Status start_split(const Call& call, char* memory, const TensorView& a, const TensorView& b,
-                   const TensorView& out, const TensorView* bias) {
+Status start_split_f32(const Call& call, char* memory, const TensorView& a, const TensorView& b,
+                       const TensorView& out, const TensorView* bias) {
   Stack of_a, of_b, of_out;
   if (!make_stack(a, &of_a) || !make_stack(b, &of_b) || !make_stack(out, &of_out))
     return unsupported("matmul_backward: leading dimensions are not evenly spaced");
   Call inner = call;
   inner.workspace = memory;
-  const AnyProduct plain = any_product(call, a, b, out, bias);
+  const FallbackGemm plain = fallback_gemm(call, a, b, out, bias);
   for (int64_t i = 0; i < of_out.batches; ++i) {
-    const Operands o = product_of(matrix_of(of_a, i), matrix_of(of_b, i), matrix_of(of_out, i));
+    const Operands o = gemm_of(matrix_of(of_a, i), matrix_of(of_b, i), matrix_of(of_out, i));
     hopper::EpilogueArguments e;
     PESTLE_TRY(fill_epilogue(call, o, bias, &e));
-    PESTLE_TRY(
-        start_split_product(inner, "matmul_backward_split", o, e, SplitHow::kExact, plain, i));
+    PESTLE_TRY(start_split_f32_gemm(inner, "matmul_backward_split", o, e, SplitF32Parts::kExact,
+                                    plain, i));
   }
   return {};
 }
 
-Status run_split(const Call& call) {
+Status run_split_f32(const Call& call) {
   const TensorView& d_out = call.tensor(kDOut);
   const TensorView &a = call.tensor(kA), &b = call.tensor(kB);
   const int64_t n = d_out.shape[d_out.rank - 1];
@@ -454,13 +446,13 @@ Status run_split(const Call& call) {
   if (activation != 0) {
     made = dense_like(s.d_out, DType::kF32, d_pre.data);
     PESTLE_TRY(
-        start_split(call, rest, a, b, d_pre, call.has(kBias) ? &call.tensor(kBias) : nullptr));
+        start_split_f32(call, rest, a, b, d_pre, call.has(kBias) ? &call.tensor(kBias) : nullptr));
     Pointwise<EvenRows> job{even(s.d_out), even(made), even(made)};
     job.activation = activation;
     PESTLE_TRY(start_pointwise(call, name, job, rows, n));
   }
-  PESTLE_TRY(start_split(call, rest, d_pre, transposed(b), call.tensor(kDA), nullptr));
-  PESTLE_TRY(start_split(call, rest, transposed(a), d_pre, call.tensor(kDB), nullptr));
+  PESTLE_TRY(start_split_f32(call, rest, d_pre, transposed(b), call.tensor(kDA), nullptr));
+  PESTLE_TRY(start_split_f32(call, rest, transposed(a), d_pre, call.tensor(kDB), nullptr));
   if (call.has(kDBias)) PESTLE_TRY(start_column_sums(call, name, even(made), sums, rows));
   if (!call.has(kDResidual)) return {};
   return start_pointwise<EvenRows>(call, name, {even(s.d_out), even(s.d_residual), {}}, rows, n);
@@ -470,9 +462,9 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/matmul_backward_hopper",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
-     .refuses = refuses_hopper,
-     .run = run_hopper,
-     .workspace = kHopperWorkspace},
+     .refuses = refuses_sm90,
+     .run = run_sm90,
+     .workspace = kSm90Workspace},
     {.id = "cuda/matmul_backward_cublaslt",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
@@ -482,14 +474,14 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/matmul_backward_split",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
-     .refuses = refuses_split,
-     .run = run_split,
-     .workspace = kPartsWorkspace},
+     .refuses = refuses_split_f32,
+     .run = run_split_f32,
+     .workspace = kSplitF32BackwardWorkspace},
     {.id = "cuda/matmul_backward_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .run = run_any,
-     .workspace = kAnyWorkspace},
+     .run = run_fallback,
+     .workspace = kFallbackWorkspace},
 };
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include "formats/int4.h"
 #include "formats/mx.h"
 #include "formats/nvfp4.h"
-#include "ops/gemm/reference/matmul_ref.h"
+#include "ops/gemm/reference/gemm_ref.h"
 #include "ops/quant/block/block_scales.h"
 #include "ops/quant/rowwise/fp8_scale_grid.h"
 

@@ -19,7 +19,7 @@ Fp8Granularity granularity(const Call& call, Fp8Granularity of_blocks) {
 }
 
 std::string refuses(const Call& call, const Machine&) {
-  if (wants_codes(call)) return refuse_codes(call);
+  if (wants_quantized_output(call)) return refuse_quantized_output(call);
   if (std::string why = refuse_pairs(call); !why.empty()) return why;
   return refuse_uneven_rows(call, {kA, kB, kScaleA, kScaleB});
 }
@@ -43,8 +43,8 @@ constexpr Impl kImpls[] = {
      .workspace = kPairsWorkspace},
     {.id = "cpu/scaled_mm_fp8_codes",
      .refuses = refuse_plain,
-     .run = run_with_codes,
-     .workspace = kScaledCodesOutWorkspace},
+     .run = run_with_quantized_output,
+     .workspace = kCpuScaledQuantizedOutputWorkspace},
 };
 
 }  // namespace

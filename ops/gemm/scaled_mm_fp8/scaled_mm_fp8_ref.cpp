@@ -1,7 +1,7 @@
 // scaled_mm_fp8, reference: float64 sums of exact products.
 #include "core/op.h"
 #include "formats/fp8.h"
-#include "ops/gemm/reference/matmul_ref.h"
+#include "ops/gemm/reference/gemm_ref.h"
 #include "ops/gemm/scaled_mm_fp8/scaled_mm_fp8_spec.h"
 
 namespace pestle::ops::scaled_mm_fp8 {
@@ -45,7 +45,7 @@ Status run_values(const Call& call) {
   return matmul_reference(call, call.tensor(kOut), row_length(call.tensor(kA)), kEpilogue, a, b);
 }
 
-Status run(const Call& call) { return reference_with_codes(call, run_values); }
+Status run(const Call& call) { return reference_with_quantized_output(call, run_values); }
 
 }  // namespace
 

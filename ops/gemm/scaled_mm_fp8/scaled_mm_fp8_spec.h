@@ -72,7 +72,7 @@ inline constexpr Case cases[] = {
     {"M=70 N=72 K=256 granularity=block gated=act_first gate=f32 G=70"},
     {"M=13 N=40 K=10368 granularity=row b=e5m2", kEdge},
     {"M=2 N=8456 K=128 granularity=row", kEdge},
-    // Long enough for slices of k.
+    // Long enough for split-K.
     {"M=70 N=40 K=7184 granularity=row bias=bf16 residual=bf16 activation=silu"},
     {"M=20 N=136 K=7232 accumulation=fast out=f32"},
     {"M=20 N=136 K=7296 granularity=block out=f32"},

@@ -176,7 +176,7 @@ HWY_EXPORT(widen_a);
 HWY_EXPORT(tiles);
 
 std::string refuses(const Call& call, const Machine&) {
-  if (wants_codes(call)) return refuse_codes(call);
+  if (wants_quantized_output(call)) return refuse_quantized_output(call);
   if (std::string why = refuse_pairs(call); !why.empty()) return why;
   const std::string why = refuse_host_scale(call);
   return why.empty() ? refuse_uneven_rows(call, {kA}) : why;
@@ -184,7 +184,7 @@ std::string refuses(const Call& call, const Machine&) {
 
 std::string refuses_host(const Call& call, const Machine&) {
   if (std::string why = refuse_pairs(call); !why.empty()) return why;
-  return wants_codes(call) ? refuse_codes(call) : refuse_device_scales(call);
+  return wants_quantized_output(call) ? refuse_quantized_output(call) : refuse_device_scales(call);
 }
 
 Status run_host(const Call& call) {
@@ -233,8 +233,8 @@ constexpr Impl kImpls[] = {
      .workspace = "512 + (min(M,128) + 4) * round_up(K,64) * 2 + 64"},
     {.id = "cpu/scaled_mm_int8_codes",
      .refuses = refuse_plain,
-     .run = run_with_codes,
-     .workspace = kScaledCodesOutWorkspace},
+     .run = run_with_quantized_output,
+     .workspace = kCpuScaledQuantizedOutputWorkspace},
 };
 
 }  // namespace

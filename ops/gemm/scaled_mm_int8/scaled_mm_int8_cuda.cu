@@ -1,21 +1,24 @@
-// scaled_mm_int8 on CUDA.
-// Map      cuda/scaled_mm_int8_hopper: tiles of 128 x 256, 192 or 128 by warpgroup instructions of
-//          8-bit integers (ops/gemm/sm90/matmul_hopper.cuh), scales in the epilogue. packed: codes
-//          that lie across k or off 16 bytes, copied first. portable: mma.sync, from sm_80 on
-//          (ops/gemm/sm80/matmul_portable.cuh). _any: a thread a result
-//          (ops/gemm/fallback/matmul_any.cuh). host: a launch of one thread puts the scale into the
-//          workspace, then as by tensor. codes: the product, then the quantising op over it
-//          (ops/quant/output/rule_codes.h).
+// scaled_mm_int8 on CUDA: which implementations there are (chosen as matmul_cuda.cu's are).
+// Map      cuda/scaled_mm_int8_few_rows: GEMV, up to 16 rows (ops/gemm/gemv/gemv_wgmma.cuh).
+//          cuda/scaled_mm_int8_hopper: tiles of 128 x 256, 192 or 128 by wgmma of 8-bit integers
+//          (ops/gemm/sm90/gemm_warp_specialized.cuh), scales in the epilogue. slices: the same, by
+//          split-K where tiles leave much of a wave idle. packed: codes that lie across k or off 16
+//          bytes, copied first. portable: mma.sync, from sm_80 on
+//          (ops/gemm/sm80/gemm_portable.cuh). late: an extended epilogue, unfused
+//          (ops/gemm/epilogue/unfused_epilogue.h). _any: a thread a result
+//          (ops/gemm/fallback/gemm_fallback.cuh). host: a launch of one thread puts the scale into
+//          the workspace, then as by tensor. codes: quantised output, the GEMM, then the quantising
+//          op over it (ops/quant/output/quantize_after.h).
 // Traffic  a and b once from memory where a group of tiles fits the L2; out and residual once.
 // Numerics sums exact in s32, which K up to 131071 cannot overflow; longer ones go to _any, whose
 //          sums are s64. Then f32, one rounding.
 // Measured H200, row scales to bf16: 1290 to 1425 TOP/s on six large shapes, 1.9 times
 //          torch._int_mm and scaling, compiled (scaled_mm_int8.md).
-#include "ops/gemm/gemv/matmul_few_rows.cuh"
+#include "ops/gemm/gemv/gemv_mma.cuh"
 #include "ops/gemm/scaled_mm_int8/scaled_mm_int8_host.h"
 #include "ops/gemm/scaled_mm_int8/scaled_mm_int8_spec.h"
-#include "ops/gemm/select/matmul_choice.cuh"
-#include "ops/gemm/sm90/scaled_product.cuh"
+#include "ops/gemm/select/gemm_advice.cuh"
+#include "ops/gemm/sm90/gemm_scaled.cuh"
 
 namespace pestle::ops::scaled_mm_int8 {
 namespace {
@@ -26,64 +29,65 @@ constexpr ScaledArgs kArgs{arg_index(spec, "a"),          arg_index(spec, "b"),
                            arg_index(spec, "granularity")};
 constexpr int64_t kLongestSum = 131071;  // of products of up to 2^14 in an s32
 
-std::string refuses_hopper(const Call& call, const Machine& machine) {
+std::string refuses_sm90(const Call& call, const Machine& machine) {
   if (std::string why = refuse_machine(machine); !why.empty()) return why;
   if (row_length(call.tensor(kArgs.a)) > kLongestSum)
     return "sums of more than 131071 products could overflow an s32";
   return refuse_scaled(call, kArgs);
 }
 
-using hopper::Product;
 using hopper::Sum;
+using hopper::WgmmaType;
 
-Status run_hopper(const Call& call) {
+Status run_sm90(const Call& call) {
   Operands o;
-  HopperJob job{};
+  GemmJob job{};
   PESTLE_TRY(read_and_fill(call, kArgs, &o, &job));
   const char* name = "scaled_mm_int8_hopper";
   return job.epilogue.pairs
-             ? start_tile<Product::kInt8, true, true, Sum::kDirect, true, true>(call, name, o, job)
-             : start_tile<Product::kInt8, true, true, Sum::kDirect, true>(call, name, o, job);
+             ? start_tile<WgmmaType::kInt8, true, true, Sum::kDirect, true, true>(call, name, o,
+                                                                                  job)
+             : start_tile<WgmmaType::kInt8, true, true, Sum::kDirect, true>(call, name, o, job);
 }
 
-std::string refuses_slices(const Call& call, const Machine& machine) {
-  const std::string why = refuses_hopper(call, machine);
+std::string refuses_split_k(const Call& call, const Machine& machine) {
+  const std::string why = refuses_sm90(call, machine);
   Operands o;
   if (why.empty()) read_scaled(call, kArgs, &o);
-  return refuse_slices(call, machine, why, o, ProductSums::kInteger);
+  return refuse_split_k(call, machine, why, o, GemmSums::kInteger);
 }
 
-Status run_slices(const Call& call) {
+Status run_split_k(const Call& call) {
   Operands o;
-  HopperJob job{};
+  GemmJob job{};
   PESTLE_TRY(read_and_fill(call, kArgs, &o, &job));
-  return start_tile<Product::kInt8, true, true, Sum::kDirect, true>(call, "scaled_mm_int8_slices",
-                                                                    o, job, true);
+  return start_tile<WgmmaType::kInt8, true, true, Sum::kDirect, true>(call, "scaled_mm_int8_slices",
+                                                                      o, job, true);
 }
 
-std::string refuses_few_rows(const Call& call, const Machine& machine) {
-  const std::string why = refuses_hopper(call, machine);
-  return why.empty() ? refuse_few_scaled(call, kArgs) : why;
+std::string refuses_gemv(const Call& call, const Machine& machine) {
+  const std::string why = refuses_sm90(call, machine);
+  return why.empty() ? refuse_gemv_scaled(call, kArgs) : why;
 }
 
-Status run_few_rows(const Call& call) {
+Status run_gemv(const Call& call) {
   Operands o;
-  HopperJob job{};
+  GemmJob job{};
   PESTLE_TRY(read_and_fill(call, kArgs, &o, &job));
-  return start_few_wide<FewKind::kInt8>(call, "scaled_mm_int8_few_rows", o, job.epilogue);
+  return start_gemv_wgmma<GemvKind::kInt8>(call, "scaled_mm_int8_few_rows", o, job.epilogue);
 }
 
 // cuBLASLt has no part in it: it gives sums in s32 alone, and scales and rounding would be a second
 // pass over four times the bytes.
-constexpr ProductIds kIds{"cuda/scaled_mm_int8_few_rows", "cuda/scaled_mm_int8_hopper", nullptr,
-                          "cuda/scaled_mm_int8_slices"};
+constexpr GemmIds kIds{"cuda/scaled_mm_int8_few_rows", "cuda/scaled_mm_int8_hopper", nullptr,
+                       "cuda/scaled_mm_int8_slices"};
 
-bool read_advised(const Call& call, const Machine& machine, AdvisedProduct* p) {
+bool read_advised(const Call& call, const Machine& machine, AdvisedGemm* p) {
   Operands o;
-  if (!refuses_hopper(call, machine).empty() || !read_scaled(call, kArgs, &o).empty()) return false;
-  p->key = key_of(o, ProductSums::kInteger);
-  p->means.few_rows = refuses_few_rows(call, machine).empty();
-  p->means.slices = refuses_slices(call, machine).empty();
+  if (!refuses_sm90(call, machine).empty() || !read_scaled(call, kArgs, &o).empty()) return false;
+  p->key = key_of(o, GemmSums::kInteger);
+  p->options.gemv = refuses_gemv(call, machine).empty();
+  p->options.split_k = refuses_split_k(call, machine).empty();
   fill_machine(call, machine, p);
   return true;
 }
@@ -109,17 +113,19 @@ Status run_packed(const Call& call) {
   PESTLE_TRY(read_packed(call, "scaled_mm_int8_pack", kArgs, &o));
   if (!on_hopper(call))
     return start_portable_scaled(call, "scaled_mm_int8_packed_portable", kArgs, o);
-  HopperJob job{};
+  GemmJob job{};
   PESTLE_TRY(fill_scaled(call, kArgs, o, &job));
-  return start_tile<hopper::Product::kInt8, true, true, hopper::Sum::kDirect, true>(
+  return start_tile<hopper::WgmmaType::kInt8, true, true, hopper::Sum::kDirect, true>(
       call, "scaled_mm_int8_packed_hopper", o, job);
 }
 
-Status run_any(const Call& call) { return run_any_scaled<int>(call, "scaled_mm_int8_any", kArgs); }
+Status run_fallback(const Call& call) {
+  return run_fallback_scaled<int>(call, "scaled_mm_int8_any", kArgs);
+}
 
-std::string refuses_any(const Call& call, const Machine&) {
-  if (wants_late(call)) return refuse_late(call);
-  return wants_codes(call) ? refuse_codes(call) : refuse_host_scale(call);
+std::string refuses_fallback(const Call& call, const Machine&) {
+  if (wants_extended(call)) return refuse_extended(call);
+  return wants_quantized_output(call) ? refuse_quantized_output(call) : refuse_host_scale(call);
 }
 
 __global__ void put_scales(float* scales, float scale) {
@@ -128,8 +134,8 @@ __global__ void put_scales(float* scales, float scale) {
 }
 
 std::string refuses_host(const Call& call, const Machine&) {
-  if (wants_late(call)) return refuse_late(call);
-  return wants_codes(call) ? refuse_codes(call) : refuse_device_scales(call);
+  if (wants_extended(call)) return refuse_extended(call);
+  return wants_quantized_output(call) ? refuse_quantized_output(call) : refuse_device_scales(call);
 }
 
 Status run_host(const Call& call) {
@@ -144,25 +150,25 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/scaled_mm_int8_few_rows",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
-     .refuses = refuses_few_rows,
-     .run = run_few_rows},
+     .refuses = refuses_gemv,
+     .run = run_gemv},
     {.id = "cuda/scaled_mm_int8_hopper",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
-     .refuses = refuses_hopper,
-     .run = run_hopper},
+     .refuses = refuses_sm90,
+     .run = run_sm90},
     {.id = "cuda/scaled_mm_int8_slices",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
-     .refuses = refuses_slices,
-     .run = run_slices,
-     .workspace = PESTLE_SLICE_BYTES("1")},
+     .refuses = refuses_split_k,
+     .run = run_split_k,
+     .workspace = PESTLE_SPLIT_K_BYTES("1")},
     {.id = "cuda/scaled_mm_int8_packed",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
      .refuses = refuses_packed,
      .run = run_packed,
-     .workspace = kPackCodesWorkspace},
+     .workspace = kPackQuantizedWorkspace},
     {.id = "cuda/scaled_mm_int8_portable",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
@@ -171,14 +177,14 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/scaled_mm_int8_late",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = refuses_late_scaled,
-     .run = run_late_on_cuda,
-     .workspace = kLateScaledWorkspace},
+     .refuses = refuses_unfused_scaled,
+     .run = run_unfused_on_cuda,
+     .workspace = kUnfusedScaledWorkspace},
     {.id = "cuda/scaled_mm_int8_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .refuses = refuses_any,
-     .run = run_any},
+     .refuses = refuses_fallback,
+     .run = run_fallback},
     {.id = "cuda/scaled_mm_int8_host",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
@@ -189,11 +195,11 @@ constexpr Impl kImpls[] = {
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
      .refuses = refuse_plain,
-     .run = run_with_codes,
-     .workspace = kScaledCodesOutWorkspace},
+     .run = run_with_quantized_output,
+     .workspace = kScaledQuantizedOutputWorkspace},
 };
 
-[[maybe_unused]] const bool kAdvised = advise(ProductAdvice<kIds, read_advised>::of(spec.name));
+[[maybe_unused]] const bool kAdvised = advise(GemmAdvice<kIds, read_advised>::of(spec.name));
 
 }  // namespace
 

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "core/op.h"
-#include "ops/gemm/reference/matmul_ref.h"
+#include "ops/gemm/reference/gemm_ref.h"
 #include "ops/gemm/scaled_mm_int8/scaled_mm_int8_spec.h"
 
 namespace pestle::ops::scaled_mm_int8 {
@@ -48,7 +48,7 @@ Status run_values(const Call& call) {
     read_row(a, m, a_row.data());
     epilogue.store_row(out, m, [&](int64_t n) {
       const int64_t sum = sum_of_products(a_row.data(), b_rows.data() + n * length, length);
-      ProductSum one;  // one term, since the integers are exact
+      SumOfTerms one;  // one term, since the integers are exact
       one.add(static_cast<double>(sum) * scale(call, kScaleA, m) * scale(call, kScaleB, n));
       return one;
     });
@@ -56,7 +56,7 @@ Status run_values(const Call& call) {
   return {};
 }
 
-Status run(const Call& call) { return reference_with_codes(call, run_values); }
+Status run(const Call& call) { return reference_with_quantized_output(call, run_values); }
 
 }  // namespace
 

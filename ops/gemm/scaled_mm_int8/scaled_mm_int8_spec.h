@@ -62,7 +62,7 @@ inline constexpr Case cases[] = {
     {"M=140 N=272 K=144 granularity=row gated=act_first activation=silu bias=f32"},
     {"M=256 N=72 K=160 granularity=row gate=f32 G=2 residual=bf16 bias=bf16"},
     {"M=5 N=128 K=48 granularity=row gated=act_last activation=gelu out_format=int8_row", kEdge},
-    // Long enough for slices of k.
+    // Long enough for split-K.
     {"M=70 N=40 K=7184 granularity=row bias=bf16 residual=bf16 activation=silu"},
     {"M=20 N=136 K=7248 out=f32", kEdge},
     {"M=0 N=8 K=16", kEdge},

@@ -1,6 +1,6 @@
 // scaled_mm_nvfp4 on the CPU: decodes a to f32, then as linear_nvfp4 (quant_linear.cpp).
 #include "ops/gemm/cpu/quant_matrices.h"
-#include "ops/gemm/epilogue/late_epilogue.h"
+#include "ops/gemm/epilogue/unfused_epilogue.h"
 #include "ops/gemm/scaled_mm_nvfp4/scaled_mm_nvfp4_spec.h"
 
 namespace pestle::ops::scaled_mm_nvfp4 {

@@ -1,5 +1,5 @@
-// f32 matrices as sums of narrow parts, for products on tensor cores
-// (ops/gemm/split_f32/split_product.cuh).
+// f32 matrices as sums of narrow parts, for GEMMs on tensor cores
+// (ops/gemm/split_f32/gemm_split_f32.cuh).
 //
 //   f16   x * 2^s = hi + lo * 2^-11, both rounded to nearest; 2^s brings the largest value of a row
 //         of a, or of a column of b, to [2^14, 2^15).
@@ -28,7 +28,7 @@ namespace pestle::ops {
 enum class Route : int { kF16, kBf16, kPlain };
 
 // In the caller's memory, zeroed before each product.
-struct SplitState {
+struct SplitF32State {
   unsigned flags;
   int not_large[2];  // of a and b: the most elements of a row that are not large
   // The same of a sample: where it says that f16 parts won't do, they are not made.
@@ -40,7 +40,7 @@ constexpr unsigned kNotBf16 = 2;    // bf16 parts are wanted, an element is outs
 constexpr unsigned kTinyParts = 4;  // an element below 2^-28 of its row's largest
 
 // A matrix as `outer` lines of `inner` neighbours.
-struct SplitSource {
+struct SplitF32Source {
   const float* data = nullptr;
   int64_t outer = 0, inner = 0, stride = 0;
   bool vectors = false;  // lines begin at multiples of 16 bytes
@@ -53,16 +53,16 @@ struct SplitSource {
   float* factor = nullptr;
   uint32_t* largest = nullptr;  // columns: of each, zeroed before
   int* large = nullptr;         // columns: how many, zeroed before
-  SplitState* state = nullptr;
+  SplitF32State* state = nullptr;
   int which = 0;  // 0: a, 1: b
 };
 
 #ifdef __CUDACC__
 
-__device__ inline bool gives_up_f16(const SplitState& s, int64_t k) {
+__device__ inline bool gives_up_f16(const SplitF32State& s, int64_t k) {
   return s.guessed_tiny && int64_t{s.guessed_not_large[0]} + s.guessed_not_large[1] > k;
 }
-__device__ inline Route route_of(const SplitState& s, int64_t k) {
+__device__ inline Route route_of(const SplitF32State& s, int64_t k) {
   if (s.flags & kNotBf16) return Route::kPlain;
   if ((s.flags & kNotF16) || gives_up_f16(s, k)) return Route::kBf16;
   const bool many = int64_t{s.not_large[0]} + s.not_large[1] <= k - k / 8 - 1;
@@ -86,13 +86,13 @@ __device__ inline uint32_t bits_of_power(int exponent) {
 }
 
 // The power of two of a row, and what its largest value says about the range.
-struct SplitScale {
+struct SplitF32Scale {
   float up = 1, down = 1;
   uint32_t large_from = 0, tiny_below = 0;
   unsigned flags = 0;
 };
-__device__ inline SplitScale scale_of(uint32_t largest) {
-  SplitScale s;
+__device__ inline SplitF32Scale scale_of(uint32_t largest) {
+  SplitF32Scale s;
   if (largest == 0) return s;
   if (largest < bits_of_power(-60) || largest >= bits_of_power(61)) {
     s.flags |= kNotF16;
@@ -125,7 +125,7 @@ __device__ inline bool fits_bf16(float x) {
   const uint32_t size = size_bits(x);
   return size == 0 || (size >= bits_of_power(-100) && size < bits_of_power(120));
 }
-__device__ inline void store_parts(const SplitSource& s, int64_t offset, const __half (&hi)[8],
+__device__ inline void store_parts(const SplitF32Source& s, int64_t offset, const __half (&hi)[8],
                                    const __half (&lo)[8]) {
   auto* to = reinterpret_cast<__half*>(s.parts) + offset;
   *reinterpret_cast<uint4*>(to) = make_uint4(pair_of(hi[0], hi[1]), pair_of(hi[2], hi[3]),
@@ -138,11 +138,12 @@ __device__ inline void store_parts(const SplitSource& s, int64_t offset, const _
 constexpr int kSamples = 16;  // of each operand; and values a thread
 
 // Samples: up to 4,096 values of a row, or 128 of each of 32 columns, a block.
-__global__ void __launch_bounds__(256) guess_range_kernel(const __grid_constant__ SplitSource a,
-                                                          const __grid_constant__ SplitSource b) {
+__global__ void __launch_bounds__(256)
+    guess_range_kernel(const __grid_constant__ SplitF32Source a,
+                       const __grid_constant__ SplitF32Source b) {
   __shared__ uint32_t largest[32];
   __shared__ int large[32];
-  const SplitSource& s = blockIdx.x < kSamples ? a : b;
+  const SplitF32Source& s = blockIdx.x < kSamples ? a : b;
   const bool rows = s.rows;
   const int64_t place = 2 * (blockIdx.x % kSamples) + 1;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -165,7 +166,7 @@ __global__ void __launch_bounds__(256) guess_range_kernel(const __grid_constant_
   for (int i = 0; i < kSamples; ++i) mine = max(mine, size_bits(v[i]));
   atomicMax(&largest[slot], mine);
   __syncthreads();
-  const SplitScale scale = scale_of(largest[slot]);
+  const SplitF32Scale scale = scale_of(largest[slot]);
   int mine_large = 0;
   bool tiny = false;
 #pragma unroll
@@ -180,7 +181,8 @@ __global__ void __launch_bounds__(256) guess_range_kernel(const __grid_constant_
   atomicMax(&a.state->guessed_not_large[s.which], static_cast<int>(few));
 }
 
-__global__ void __launch_bounds__(256) split_rows_kernel(const __grid_constant__ SplitSource s) {
+__global__ void __launch_bounds__(256)
+    split_f32_rows_kernel(const __grid_constant__ SplitF32Source s) {
   if (gives_up_f16(*s.state, s.k)) return;
   __shared__ uint32_t shared_largest;
   __shared__ int shared_large;
@@ -197,7 +199,7 @@ __global__ void __launch_bounds__(256) split_rows_kernel(const __grid_constant__
   largest = __reduce_max_sync(0xFFFFFFFFu, largest);
   if (threadIdx.x % 32 == 0) atomicMax(&shared_largest, largest);
   __syncthreads();
-  const SplitScale scale = scale_of(shared_largest);
+  const SplitF32Scale scale = scale_of(shared_largest);
   unsigned flags = scale.flags;
   int large = 0;
   for (int64_t i = threadIdx.x * 8; i < s.inner; i += 2048) {
@@ -225,21 +227,22 @@ __global__ void __launch_bounds__(256) split_rows_kernel(const __grid_constant__
   if (few > 0) atomicMax(&s.state->not_large[s.which], few);
 }
 
-constexpr int kSplitColumns = 128;
-constexpr int kSplitRun = 256;  // lines a block
+constexpr int kSplitF32Columns = 128;
+constexpr int kSplitF32Run = 256;  // lines a block
 
 __global__ void __launch_bounds__(256)
-    largest_of_columns_kernel(const __grid_constant__ SplitSource s, int64_t column_blocks) {
+    largest_of_columns_kernel(const __grid_constant__ SplitF32Source s, int64_t column_blocks) {
   if (gives_up_f16(*s.state, s.k)) return;
-  __shared__ uint32_t joined[kSplitColumns];
+  __shared__ uint32_t joined[kSplitF32Columns];
   const int64_t run = blockIdx.x / column_blocks;
-  const int64_t column = (blockIdx.x - run * column_blocks) * kSplitColumns + threadIdx.x % 16 * 8;
-  if (threadIdx.x < kSplitColumns) joined[threadIdx.x] = 0;
+  const int64_t column =
+      (blockIdx.x - run * column_blocks) * kSplitF32Columns + threadIdx.x % 16 * 8;
+  if (threadIdx.x < kSplitF32Columns) joined[threadIdx.x] = 0;
   __syncthreads();
   uint32_t largest[8] = {};
-  const int64_t end = min(s.outer, (run + 1) * kSplitRun);
+  const int64_t end = min(s.outer, (run + 1) * kSplitF32Run);
 #pragma unroll 4
-  for (int64_t row = run * kSplitRun + threadIdx.x / 16; row < end; row += 16) {
+  for (int64_t row = run * kSplitF32Run + threadIdx.x / 16; row < end; row += 16) {
     float v[8];
     load_eight(s.data + row * s.stride + column, s.vectors, s.inner - column, v);
 #pragma unroll
@@ -248,21 +251,21 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
   for (int j = 0; j < 8; ++j) atomicMax(&joined[threadIdx.x % 16 * 8 + j], largest[j]);
   __syncthreads();
-  const int64_t mine = (blockIdx.x - run * column_blocks) * kSplitColumns + threadIdx.x;
-  if (threadIdx.x < kSplitColumns && mine < s.inner)
+  const int64_t mine = (blockIdx.x - run * column_blocks) * kSplitF32Columns + threadIdx.x;
+  if (threadIdx.x < kSplitF32Columns && mine < s.inner)
     atomicMax(&s.largest[mine], joined[threadIdx.x]);
 }
 
 __global__ void __launch_bounds__(256)
-    split_columns_kernel(const __grid_constant__ SplitSource s, int64_t column_blocks) {
+    split_f32_columns_kernel(const __grid_constant__ SplitF32Source s, int64_t column_blocks) {
   if (gives_up_f16(*s.state, s.k)) return;
-  __shared__ int joined[kSplitColumns];
+  __shared__ int joined[kSplitF32Columns];
   const int64_t run = blockIdx.x / column_blocks;
-  const int64_t first = (blockIdx.x - run * column_blocks) * kSplitColumns;
+  const int64_t first = (blockIdx.x - run * column_blocks) * kSplitF32Columns;
   const int64_t column = first + threadIdx.x % 16 * 8;
-  if (threadIdx.x < kSplitColumns) joined[threadIdx.x] = 0;
+  if (threadIdx.x < kSplitF32Columns) joined[threadIdx.x] = 0;
   __syncthreads();
-  SplitScale scale[8];
+  SplitF32Scale scale[8];
   unsigned flags = 0;
   int large[8] = {};
 #pragma unroll
@@ -270,9 +273,10 @@ __global__ void __launch_bounds__(256)
     scale[j] = scale_of(column + j < s.inner ? s.largest[column + j] : 0);
     flags |= scale[j].flags;
   }
-  const int64_t end = min(s.outer, (run + 1) * kSplitRun);
+  const int64_t end = min(s.outer, (run + 1) * kSplitF32Run);
 #pragma unroll 2
-  for (int64_t row = run * kSplitRun + threadIdx.x / 16; column < s.inner && row < end; row += 16) {
+  for (int64_t row = run * kSplitF32Run + threadIdx.x / 16; column < s.inner && row < end;
+       row += 16) {
     float v[8];
     load_eight(s.data + row * s.stride + column, s.vectors, s.inner - column, v);
     __half hi[8], lo[8];
@@ -289,12 +293,12 @@ __global__ void __launch_bounds__(256)
   flags = __reduce_or_sync(0xFFFFFFFFu, flags);
   if (threadIdx.x % 32 == 0 && flags) atomicOr(&s.state->flags, flags);
   __syncthreads();
-  if (threadIdx.x < kSplitColumns && first + threadIdx.x < s.inner)
+  if (threadIdx.x < kSplitF32Columns && first + threadIdx.x < s.inner)
     atomicAdd(&s.large[first + threadIdx.x], joined[threadIdx.x]);
 }
 
 __global__ void __launch_bounds__(256)
-    finish_columns_kernel(const __grid_constant__ SplitSource s) {
+    finish_columns_kernel(const __grid_constant__ SplitF32Source s) {
   const int64_t column = int64_t{blockIdx.x} * 256 + threadIdx.x;
   int few = 0;
   if (column < s.inner) {
@@ -306,8 +310,9 @@ __global__ void __launch_bounds__(256)
 }
 
 // bf16 parts of both operands, where they are wanted, and whether they can be had.
-__global__ void __launch_bounds__(256) split_bf16_kernel(const __grid_constant__ SplitSource a,
-                                                         const __grid_constant__ SplitSource b) {
+__global__ void __launch_bounds__(256)
+    split_f32_bf16_kernel(const __grid_constant__ SplitF32Source a,
+                          const __grid_constant__ SplitF32Source b) {
   if (route_of(*a.state, a.k) != Route::kBf16) return;
   const int64_t units_a = (a.inner + 7) / 8 * a.outer;
   const int64_t units = units_a + (b.inner + 7) / 8 * b.outer;
@@ -315,7 +320,7 @@ __global__ void __launch_bounds__(256) split_bf16_kernel(const __grid_constant__
   for (int64_t unit = int64_t{blockIdx.x} * 256 + threadIdx.x; unit < units;
        unit += int64_t{gridDim.x} * 256) {
     const bool of_a = unit < units_a;
-    const SplitSource& s = of_a ? a : b;
+    const SplitF32Source& s = of_a ? a : b;
     const int64_t index = of_a ? unit : unit - units_a;
     const int64_t per_line = (s.inner + 7) / 8;
     const int64_t row = index / per_line;

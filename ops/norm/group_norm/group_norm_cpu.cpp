@@ -7,7 +7,7 @@
 #include "backends/cpu/parallel.h"
 #include "backends/cpu/simd/row_math.h"
 #include "ops/norm/group_norm/group_norm_groups.h"
-#include "ops/quant/output/rule_codes.h"
+#include "ops/quant/output/quantize_after.h"
 
 namespace pestle::ops::group_norm {
 namespace {
@@ -88,14 +88,14 @@ std::string refuses(const Call& call, const Machine&) {
     if (!call.has(index) || is_contiguous_from(call.tensor(index), 2)) continue;
     return std::string(spec.args[index].name) + " has gaps within a channel";
   }
-  return refuse_codes(call);
+  return refuse_quantized_output(call);
 }
 
 constexpr Impl kImpls[] = {
     {.id = "cpu/group_norm_pieces", .refuses = refuses, .run = run},
     {.id = "cpu/group_norm_codes",
      .refuses = refuse_plain,
-     .run = run_with_codes,
+     .run = run_with_quantized_output,
      .workspace = kCodesWorkspace},
 };
 

@@ -8,7 +8,7 @@
 //          registers (group_norm_registers.cuh): shorter ones in registers. long
 //          (group_norm_long.cuh): longer ones in two kernels. All but packed make codes of a given
 //          scale of the whole tensor, too. any: a block a group, any strides. codes: one of these,
-//          then the quantiser, out of the L2 as far as it fits (ops/quant/output/rule_codes.h).
+//          then the quantiser, out of the L2 as far as it fits (ops/quant/output/quantize_after.h).
 // Traffic  staged, registers: each tensor once. long: x and residual twice. Modulation is folded
 //          into weight and bias of a sample's channel. codes: out written and read again.
 // Numerics f32; means and squared differences from them, joined in a fixed order.
@@ -29,7 +29,7 @@
 #include "ops/norm/group_norm/group_norm_packed.cuh"
 #include "ops/norm/group_norm/group_norm_registers.cuh"
 #include "ops/norm/group_norm/group_norm_staged.cuh"
-#include "ops/quant/output/rule_codes.h"
+#include "ops/quant/output/quantize_after.h"
 
 namespace pestle::ops::group_norm {
 namespace {
@@ -312,7 +312,7 @@ std::string refuses(const Call& call, const Machine&) {
   return ChannelAffine::refuse(g);
 }
 
-std::string refuses_any(const Call& call, const Machine&) { return refuse_codes(call); }
+std::string refuses_any(const Call& call, const Machine&) { return refuse_quantized_output(call); }
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/group_norm",
@@ -330,7 +330,7 @@ constexpr Impl kImpls[] = {
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
      .refuses = refuse_plain,
-     .run = run_with_codes,
+     .run = run_with_quantized_output,
      .workspace = kCodesWorkspace},
 };
 

@@ -13,7 +13,7 @@ inline constexpr int kQ = arg_index(spec, "q");
 inline constexpr int kQScale = arg_index(spec, "q_scale");
 inline constexpr int kOutFormat = arg_index(spec, "out_format");
 
-// Codes by a second pass (ops/quant/output/rule_codes.h): the result where it is not kept or
+// Codes by a second pass (ops/quant/output/quantize_after.h): the result where it is not kept or
 // has gaps, its codes where q has gaps, what the first pass needs, what the quantiser needs.
 inline constexpr const char* kCodesWorkspace =
     "if(keep_out && out_format != nvfp4 && out_format != mxfp8, 0, M*K*bytes(x)) + "

@@ -6,7 +6,7 @@
 
 #include "backends/cpu/parallel.h"
 #include "ops/norm/group_norm/group_norm_groups.h"
-#include "ops/quant/output/rule_codes.h"
+#include "ops/quant/output/quantize_after.h"
 
 namespace pestle::ops::group_norm {
 namespace {
@@ -86,7 +86,7 @@ struct Reference {
 
 Status run(const Call& call) {
   const Groups g(call);
-  const bool codes = wants_codes(call);
+  const bool codes = wants_quantized_output(call);
   // What codes are of, dense.
   std::vector<float> memory(codes ? static_cast<size_t>(numel(g.x)) + 1 : 0);
   TensorView y = make_view(memory.data(), g.x.dtype, g.x.rank, g.x.shape);

@@ -9,9 +9,9 @@
 namespace pestle::cuda::hopper {
 
 // What both operands are. 16-bit operands may lie either way; 8-bit ones along k only.
-enum class Product { kBf16, kF16, kE4m3, kE5m2, kE4m3E5m2, kE5m2E4m3, kInt8 };
+enum class WgmmaType { kBf16, kF16, kE4m3, kE5m2, kE4m3E5m2, kE5m2E4m3, kInt8 };
 
-constexpr bool is_8_bit(Product p) { return p != Product::kBf16 && p != Product::kF16; }
+constexpr bool is_8_bit(WgmmaType p) { return p != WgmmaType::kBf16 && p != WgmmaType::kF16; }
 
 #if PESTLE_HOPPER
 
@@ -26,13 +26,13 @@ __device__ inline uint64_t describe(const void* tile, int chunk_bytes) {
   return d | uint64_t{1} << 62;  // 128-byte swizzle
 }
 
-__device__ inline void fence_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void commit_products() {
+__device__ inline void fence_wgmma() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void commit_wgmma() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 // Until at most kPending committed groups are still at work.
 template <int kPending>
-__device__ inline void wait_products() {
+__device__ inline void wait_wgmma() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
@@ -84,24 +84,24 @@ __device__ inline void wait_products() {
                : "l"(a), "l"(b), "r"(p))
 #define PESTLE_WGMMA_N(N, TEXT, DATA, A, B, P, TA, TB)                         \
   if constexpr (kN == N) {                                                     \
-    if constexpr (kProduct == Product::kBf16)                                  \
+    if constexpr (kWgmma == WgmmaType::kBf16)                                  \
       PESTLE_WGMMA_16(N, TEXT, DATA, A, B, P, TA, TB, "bf16");                 \
-    if constexpr (kProduct == Product::kF16)                                   \
+    if constexpr (kWgmma == WgmmaType::kF16)                                   \
       PESTLE_WGMMA_16(N, TEXT, DATA, A, B, P, TA, TB, "f16");                  \
-    if constexpr (kProduct == Product::kE4m3)                                  \
+    if constexpr (kWgmma == WgmmaType::kE4m3)                                  \
       PESTLE_WGMMA_8(N, TEXT, DATA, A, B, P, "f32.e4m3.e4m3", "+f", ", 1, 1"); \
-    if constexpr (kProduct == Product::kE5m2)                                  \
+    if constexpr (kWgmma == WgmmaType::kE5m2)                                  \
       PESTLE_WGMMA_8(N, TEXT, DATA, A, B, P, "f32.e5m2.e5m2", "+f", ", 1, 1"); \
-    if constexpr (kProduct == Product::kE4m3E5m2)                              \
+    if constexpr (kWgmma == WgmmaType::kE4m3E5m2)                              \
       PESTLE_WGMMA_8(N, TEXT, DATA, A, B, P, "f32.e4m3.e5m2", "+f", ", 1, 1"); \
-    if constexpr (kProduct == Product::kE5m2E4m3)                              \
+    if constexpr (kWgmma == WgmmaType::kE5m2E4m3)                              \
       PESTLE_WGMMA_8(N, TEXT, DATA, A, B, P, "f32.e5m2.e4m3", "+f", ", 1, 1"); \
-    if constexpr (kProduct == Product::kInt8)                                  \
+    if constexpr (kWgmma == WgmmaType::kInt8)                                  \
       PESTLE_WGMMA_8(N, TEXT, DATA, A, B, P, "s32.s8.s8", "+r", "");           \
   }
 
 // One instruction: 32 bytes of k of A (64 rows) and B (kN rows). T: float, int for kInt8.
-template <Product kProduct, int kN, bool kAlongK_A, bool kAlongK_B, class T>
+template <WgmmaType kWgmma, int kN, bool kAlongK_A, bool kAlongK_B, class T>
 __device__ inline void multiply(T (&d)[kN / 2], uint64_t a, uint64_t b, int p) {
   static_assert(kN == 16 || kN == 64 || kN == 128 || kN == 192 || kN == 256);
   PESTLE_WGMMA_N(16, PESTLE_T8, PESTLE_D8, "%8", "%9", "%10", "%11", "%12")
@@ -113,21 +113,21 @@ __device__ inline void multiply(T (&d)[kN / 2], uint64_t a, uint64_t b, int p) {
 
 // The same with A in registers: 32 bytes of k of 16 rows a warp, as ldmatrix gives them. 64
 // columns.
-#define PESTLE_WGMMA_R(PRODUCT, TYPE)                                    \
-  if constexpr (kProduct == PRODUCT)                                     \
+#define PESTLE_WGMMA_R(KIND, TYPE)                                       \
+  if constexpr (kWgmma == KIND)                                          \
   asm volatile(                                                          \
       "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                       \
       "wgmma.mma_async.sync.aligned.m64n64k32.f32." TYPE " {" PESTLE_T32 \
       "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"                        \
       : PESTLE_D32("+f")                                                 \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(p))
-template <Product kProduct>
+template <WgmmaType kWgmma>
 __device__ inline void multiply_registers(float (&d)[32], const uint32_t (&a)[4], uint64_t b,
                                           int p) {
-  PESTLE_WGMMA_R(Product::kE4m3, "e4m3.e4m3");
-  PESTLE_WGMMA_R(Product::kE5m2, "e5m2.e5m2");
-  PESTLE_WGMMA_R(Product::kE4m3E5m2, "e4m3.e5m2");
-  PESTLE_WGMMA_R(Product::kE5m2E4m3, "e5m2.e4m3");
+  PESTLE_WGMMA_R(WgmmaType::kE4m3, "e4m3.e4m3");
+  PESTLE_WGMMA_R(WgmmaType::kE5m2, "e5m2.e5m2");
+  PESTLE_WGMMA_R(WgmmaType::kE4m3E5m2, "e4m3.e5m2");
+  PESTLE_WGMMA_R(WgmmaType::kE5m2E4m3, "e5m2.e4m3");
 }
 
 #undef PESTLE_WGMMA_R

@@ -22,10 +22,10 @@ namespace pestle::cuda::hopper {
       "}, %88, %89, p, 1, 1, 0, 0;\n}"                                             \
       : PESTLE_D88("+f")                                                           \
       : "l"(a), "l"(b), "r"(p))
-template <Product kProduct>
+template <WgmmaType kWgmma>
 __device__ inline void multiply_176(float (&d)[88], uint64_t a, uint64_t b, int p) {
-  static_assert(kProduct == Product::kBf16 || kProduct == Product::kF16);
-  if constexpr (kProduct == Product::kBf16)
+  static_assert(kWgmma == WgmmaType::kBf16 || kWgmma == WgmmaType::kF16);
+  if constexpr (kWgmma == WgmmaType::kBf16)
     PESTLE_WGMMA_176("bf16");
   else
     PESTLE_WGMMA_176("f16");
@@ -40,14 +40,14 @@ __device__ inline void multiply_176(float (&d)[88], uint64_t a, uint64_t b, int 
                : DATA("+f")                                                                        \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(p))
 #define PESTLE_WGMMA_AN(N, TEXT, DATA, A0, A1, A2, A3, B, P)     \
-  if constexpr (kN == N && kProduct == Product::kBf16)           \
+  if constexpr (kN == N && kWgmma == WgmmaType::kBf16)           \
     PESTLE_WGMMA_A(N, TEXT, DATA, A0, A1, A2, A3, B, P, "bf16"); \
-  if constexpr (kN == N && kProduct == Product::kF16)            \
+  if constexpr (kN == N && kWgmma == WgmmaType::kF16)            \
     PESTLE_WGMMA_A(N, TEXT, DATA, A0, A1, A2, A3, B, P, "f16");
-template <Product kProduct, int kN>
+template <WgmmaType kWgmma, int kN>
 __device__ inline void multiply_across(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b,
                                        int p) {
-  static_assert(kProduct == Product::kBf16 || kProduct == Product::kF16);
+  static_assert(kWgmma == WgmmaType::kBf16 || kWgmma == WgmmaType::kF16);
   static_assert(kN == 64 || kN == 128 || kN == 256);
   PESTLE_WGMMA_AN(64, PESTLE_T32, PESTLE_D32, "%32", "%33", "%34", "%35", "%36", "%37")
   PESTLE_WGMMA_AN(128, PESTLE_T64, PESTLE_D64, "%64", "%65", "%66", "%67", "%68", "%69")
