@@ -44,6 +44,7 @@ struct WeightOnlyJob {
 // Positions in the contract; scales are the format's own.
 struct WeightOnlyArgs {
   int x, weight, out, alpha;
+  int hadamard = -1;  // none
 };
 
 #ifdef __CUDACC__
@@ -294,9 +295,10 @@ inline WeightOnlyJob weight_only_job(const Call& call, const WeightOnlyArgs& arg
 // Why the kernel can't take the product of the call, whatever its epilogue; empty: it can.
 inline std::string refuse_weight_only(const Call& call, const WeightOnlyArgs& args) {
   const TensorView& weight = call.tensor(args.weight);
-  if (row_count(call.tensor(args.x)) > kWeightOnlyMost)
-    return "is for at most 16 rows of x; more have no CUDA kernel yet";
-  if (has_input_act(call)) return "input_act: has no CUDA kernel yet; call that op first";
+  if (row_count(call.tensor(args.x)) > kWeightOnlyMost) return "is for at most 16 rows of x";
+  if (has_input_act(call)) return "input_act: another implementation's";
+  if (args.hadamard >= 0 && call.integer(args.hadamard) != 0)
+    return "hadamard: x is rotated in the workspace first";
   if (weight.shape[1] % 16 != 0) return "K must be a multiple of 32";
   return cuda::refuse_unaligned("weight", weight);
 }

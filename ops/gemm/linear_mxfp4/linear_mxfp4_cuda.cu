@@ -49,7 +49,10 @@ int64_t blocks(const Call& call) {
 struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_mxfp4::kArgs;
   static constexpr int kBits = 4;
+  static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
+  static constexpr const char* kFallback = "linear_mxfp4_any";
 
+  static std::string refuse_call(const Call&) { return ""; }
   static std::string refuse_gemv(const Call& call) { return refuse_many(call); }
   static std::string refuse_many(const Call& call) {
     return cuda::refuse_scale_strides("scale", call.tensor(kScale), is_swizzled(call));
@@ -66,11 +69,16 @@ struct Op {
     weight.high_first = high_first(call);
     return run_mx_many_rows<kBits>(call, "linear_mxfp4_many_rows", kArgs, x, weight);
   }
+  static AnyMxfp4Rows fallback_weight(const Call& call) {
+    return {
+        any_blocks(call.tensor(kArgs.weight), call.tensor(kScale), blocks(call), is_swizzled(call)),
+        high_first(call)};
+  }
 };
 
-constexpr auto kImpls =
-    weight_only_impls<Op>("cuda/linear_mxfp4_few_rows", "cuda/linear_mxfp4_many_rows",
-                          "cuda/linear_mxfp4_input", "cuda/linear_mxfp4_late");
+constexpr auto kImpls = weight_only_impls<Op>(
+    "cuda/linear_mxfp4_few_rows", "cuda/linear_mxfp4_many_rows", "cuda/linear_mxfp4_input",
+    "cuda/linear_mxfp4_late", "cuda/linear_mxfp4_any");
 
 }  // namespace
 

@@ -52,7 +52,10 @@ bool is_swizzled(const Call& call) { return call.integer(kScaleLayout) == 0; }
 struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_nvfp4::kArgs;
   static constexpr int kBits = 4;
+  static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
+  static constexpr const char* kFallback = "linear_nvfp4_any";
 
+  static std::string refuse_call(const Call&) { return ""; }
   static std::string refuse_gemv(const Call& call) {
     const TensorView& scale = call.tensor(kScale);
     // Two neighbours are read at once.
@@ -79,15 +82,21 @@ struct Op {
     many_rows::Nvfp4 format;
     format.scale = many_rows::scale_bytes(call.tensor(kScale), is_swizzled(call), blocks, 4);
     format.high_first = call.integer(kNibbles) == 0;
-    format.bf16 = x.dtype == DType::kBF16;
+    format.bf16 = x.dtype != DType::kF16;  // f32 is split into parts of bf16
     format.global_scale = call.tensor(kGlobalScale).as<char>();
     return run_many_rows(call, "linear_nvfp4_many_rows", kArgs, x, format);
   }
+  static AnyNvfp4Rows fallback_weight(const Call& call) {
+    const TensorView& weight = call.tensor(kArgs.weight);
+    return {any_blocks(weight, call.tensor(kScale), weight.shape[1] * 2 / formats::kNvfp4Block,
+                       is_swizzled(call)),
+            call.integer(kNibbles) == 0, call.tensor(kGlobalScale).as<char>()};
+  }
 };
 
-constexpr auto kImpls =
-    weight_only_impls<Op>("cuda/linear_nvfp4_few_rows", "cuda/linear_nvfp4_many_rows",
-                          "cuda/linear_nvfp4_input", "cuda/linear_nvfp4_late");
+constexpr auto kImpls = weight_only_impls<Op>(
+    "cuda/linear_nvfp4_few_rows", "cuda/linear_nvfp4_many_rows", "cuda/linear_nvfp4_input",
+    "cuda/linear_nvfp4_late", "cuda/linear_nvfp4_any");
 
 }  // namespace
 
