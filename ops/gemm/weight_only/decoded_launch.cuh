@@ -2,7 +2,7 @@
 // shared memory, and what the ops of such matrices have in common.
 #pragma once
 
-#include "ops/gemm/fallback/decoded_fallback.cuh"
+#include "ops/gemm/fallback/decoded_any.cuh"
 #include "ops/gemm/weight_only/many_rows_launch.cuh"
 
 namespace pestle::ops {
@@ -37,7 +37,8 @@ inline std::string refuses_decoded_fallback(const Call& call, const Machine&) {
 }
 
 template <class Op>
-constexpr std::array<Impl, 3> decoded_impls(const char* fast, const char* unfused, const char* fallback) {
+constexpr std::array<Impl, 3> decoded_impls(const char* fast, const char* unfused,
+                                            const char* fallback) {
   return {Impl{.id = fast,
                .device = DeviceType::kCuda,
                .min_compute_capability = 80,
