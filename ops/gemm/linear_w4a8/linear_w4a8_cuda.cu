@@ -3,7 +3,7 @@
 //          through shared memory (ops/gemm/weight_only/many_rows.cuh); a stage of x is split there
 //          into three parts of bf16 once a CTA, the weight's integers are read from a table of all
 //          16 levels times all scales. late: a second pass for pairs. any: a thread a result
-//          (ops/gemm/fallback/decoded_fallback.cuh).
+//          (ops/gemm/fallback/decoded_any.cuh).
 // Traffic  x once read, and 4 bytes an element written and read; codes and scales once from memory
 //          where 16 tiles along m fit the L2; out and residual once.
 // Numerics x is the exact sum of its parts, the integers are exact in bf16: products are those of
@@ -89,14 +89,14 @@ Status run_fallback(const Call& call) {
   if (numel(call.tensor(kArgs.out)) == 0) return {};
   const TensorView x = rotated_x(call);
   PESTLE_TRY(place_rotated_x(call, x));
-  FallbackW4a8Rows weight{};
-  weight.blocks = fallback_blocks(call.tensor(kArgs.weight), call.tensor(kScaleRel),
-                                  row_length(x) / formats::kW4a8Group, false);
+  AnyW4a8Rows weight{};
+  weight.blocks = any_blocks(call.tensor(kArgs.weight), call.tensor(kScaleRel),
+                             row_length(x) / formats::kW4a8Group, false);
   weight.channel = AnyTensor(call.tensor(kScaleChannel));
   if (call.has(kCodebook)) weight.codebook = AnyTensor(call.tensor(kCodebook));
   formats::w4a8_default_codebook(weight.fixed);
-  return run_decoded_fallback(call, "linear_w4a8_any", kArgs.out, kArgs.alpha, row_length(x),
-                              FallbackFloatRows{AnyTensor(x)}, weight);
+  return run_decoded_any(call, "linear_w4a8_any", kArgs.out, kArgs.alpha, row_length(x),
+                         AnyFloatRows{AnyTensor(x)}, weight);
 }
 
 constexpr Impl kImpls[] = {
