@@ -12,6 +12,7 @@
 // Numerics as many_rows.cuh: code times block scale exact in x's dtype, or exact codes whose sums are
 //          scaled in f32; CTAs that meet what is not exact (`odd`) begin again from f32 values.
 //          Epilogue in f32, one rounding.
+// Measured H100, 14336 x 4096, 1 and 16 rows: mxfp4 29.5 and 39 us, nvfp4 40 and 52, int4 61 and 58.
 // Needs    rows of x and of the weight at multiples of 16 bytes, K of 32.
 #pragma once
 

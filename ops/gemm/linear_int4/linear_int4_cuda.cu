@@ -76,6 +76,7 @@ Format int4_format(const Call& call) {
 struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_int4::kArgs;
   static constexpr int kBits = 4;
+  static constexpr int64_t kLeastMmaRows = 3;
   static constexpr WeightOnlyWorkspace kWorkspace = kRotatedX;
   static constexpr const char* kFallback = "linear_int4_any";
 

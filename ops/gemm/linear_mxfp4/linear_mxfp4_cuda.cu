@@ -49,6 +49,7 @@ int64_t blocks(const Call& call) {
 struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_mxfp4::kArgs;
   static constexpr int kBits = 4;
+  static constexpr int64_t kLeastMmaRows = 1;
   static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
   static constexpr const char* kFallback = "linear_mxfp4_any";
 

@@ -52,6 +52,7 @@ bool is_swizzled(const Call& call) { return call.integer(kScaleLayout) == 0; }
 struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_nvfp4::kArgs;
   static constexpr int kBits = 4;
+  static constexpr int64_t kLeastMmaRows = 3;
   static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
   static constexpr const char* kFallback = "linear_nvfp4_any";
 

@@ -237,7 +237,7 @@ Status run_group_bytes(const Call& call, const char* name, const WeightOnlyArgs&
 // Op: kArgs; kBits; kWorkspace; refuse_call(call): why none of the implementations takes it;
 // refuse_many(call): why many_rows can't read its scales; run_many(call, x); kFallback, a name, and
 // fallback_weight(call), which decoded_any.cuh multiplies by. Where few rows have a kernel of their
-// own also refuse_gemv(call), run_mma(call) for bf16 and f16, run_gemv(call).
+// own also refuse_gemv(call), run_mma(call) for bf16 and f16 from kLeastMmaRows on, run_gemv(call).
 template <class Op>
 struct WeightOnlyOp {
   static std::string refuses_gemv(const Call& call, const Machine&) {
@@ -247,7 +247,10 @@ struct WeightOnlyOp {
   }
   static std::string refuses_mma(const Call& call, const Machine& machine) {
     const std::string why = refuses_gemv(call, machine);
-    return why.empty() ? gemv::refuse_mma(call, Op::kArgs) : why;
+    if (!why.empty()) return why;
+    if (row_count(call.tensor(Op::kArgs.x)) < Op::kLeastMmaRows)
+      return "so few rows of x are faster without mma";
+    return gemv::refuse_mma(call, Op::kArgs);
   }
   static std::string many_of_any_x(const Call& call) {
     std::string why = Op::refuse_call(call);
