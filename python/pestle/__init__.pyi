@@ -202,7 +202,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     query is [..., L, E], key [..., S, E], value [..., S, Ev]. attn_mask broadcasts to [..., L, S]:
     boolean ones are True where a key counts, others are added. is_causal counts places from the
     first query and key. Queries that see no key give 0. enable_gqa lets several heads of query
-    share one of key and value. Jagged nested tensors [B, H, L*, E] are one packed call.
+    share one of key and value. Jagged nested tensors [B, H, L*, E] are one packed call, which
+    copies no rows of them. Under torch.autocast the tensors are cast as torch casts them.
 
     There is no dropout: another dropout_p than 0 is refused. What else attention can do, such as
     windows, soft caps and sinks, `pestle.attention` does."""
