@@ -59,9 +59,11 @@ Status DataPool::write(void* to, DType dtype, int64_t count, Meaning meaning, Va
   auto found = entry(dtype, meaning, values, place);
   PESTLE_TRY(found.status());
   const int64_t bytes = count * dtype_bytes(dtype);
-  for (int64_t at = 0; at < bytes; at += found.value()->bytes) {
-    memory_.copy(static_cast<uint8_t*>(to) + at, found.value()->data,
-                 std::min(bytes - at, found.value()->bytes));
+  auto* start = static_cast<uint8_t*>(to);
+  memory_.copy(start, found.value()->data, std::min(bytes, found.value()->bytes));
+  // Whole periods, so that each copy doubles what is there.
+  for (int64_t done = found.value()->bytes; done < bytes; done *= 2) {
+    memory_.copy(start + done, start, std::min(done, bytes - done));
   }
   return {};
 }
