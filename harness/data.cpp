@@ -195,9 +195,11 @@ class Filler {
       return 0x18 + random % 0x40;
     }
     if (special) return special_bits(dtype_, random, flavour_ == 0, flavour_ <= 1);
-    // 2^-9 to 2^-5, which takes values of about 1 into the codes' range; exact and odd ones alike.
+    // 2^-9 to 2^-5, which takes values of about 1 into the codes' range; one in four has three bits,
+    // so that ties of codes are met.
+    const uint32_t fraction = (random >> 55) % 4 == 0 ? 0x600000 : 0x7FFFFF;
     const uint32_t bits = (118u + static_cast<uint32_t>(random % 4)) << 23 |
-                          static_cast<uint32_t>(random >> 32 & 0x7FFFFF);
+                          (static_cast<uint32_t>(random >> 32) & fraction);
     return encode(dtype_, f32_from_bits(bits));
   }
 

@@ -139,12 +139,14 @@ struct OddPairs {
 };
 // e2m1_word of four pairs that OddPairs made; the tensor cores unpack them. Signs are those of the
 // pairs: zeros have lost theirs.
+template <bool kPromotes>
 __device__ inline uint32_t e2m1_of_pairs(const uint32_t* w, const TensorUnpack& unpack, float by,
-                                         bool high_first) {
+                                         bool high_first, uint32_t promotion) {
   const auto bytes = [&](uint32_t a0, uint32_t a1) {
     float v[4];
     unpack.unpack(a0, a1, v);
-    return __byte_perm(truncated_pair(v[0] * by, v[1] * by), truncated_pair(v[2] * by, v[3] * by),
+    return __byte_perm(promoted<kPromotes>(truncated_pair(v[0] * by, v[1] * by), promotion),
+                       promoted<kPromotes>(truncated_pair(v[2] * by, v[3] * by), promotion),
                        0x7531);
   };
   const uint32_t even = bytes(w[0], w[1]), odd = bytes(w[2], w[3]);
@@ -161,14 +163,22 @@ __device__ inline uint3 finite_nvfp4(const OddPairs& pairs, const TensorUnpack& 
                                      const Nvfp4Scale& global, bool high_first) {
   const uint32_t amax = pairs.amax();
   const uint32_t code = global.quickly(amax);
-  const float factor = __uint_as_float(code << 20) * 0x1p120f * global.g;
-  const float by = short_reciprocal(factor) * 0x1p-14f;
+  const float s = __uint_as_float(code << 20) * 0x1p120f;
+  const uint32_t place = E2m1Moves::place(s);
+  const int move = global.moves.at(place);
+  const uint32_t promotion = global.moves.promotes(place) ? kPromotion : 0;
+  const float by = E2m1Moves::moved(short_reciprocal(s * global.g), move) * 0x1p-14f;
   uint3 done;
-  done.x = e2m1_of_pairs(pairs.w, unpack, by, high_first);
-  done.y = e2m1_of_pairs(pairs.w + 4, unpack, by, high_first);
+  if (global.moves.promoted == 0) {
+    done.x = e2m1_of_pairs<false>(pairs.w, unpack, by, high_first, 0);
+    done.y = e2m1_of_pairs<false>(pairs.w + 4, unpack, by, high_first, 0);
+  } else {
+    done.x = e2m1_of_pairs<true>(pairs.w, unpack, by, high_first, promotion);
+    done.y = e2m1_of_pairs<true>(pairs.w + 4, unpack, by, high_first, promotion);
+  }
   done.z = code;
   if (!global.is_plain(amax) || code == 0 || !(__uint_as_float(amax) * by < 6.75f * 0x1p-14f) ||
-      !(global.tie_free || has_no_ties<Bf16>(factor))) {
+      move == E2m1Moves::kUndecided) {
     return rare_nvfp4<Bf16>({pairs.unit(0)}, {pairs.unit(1)}, amax, global.g, global.reciprocal,
                             global.plain, high_first);
   }

@@ -1,24 +1,21 @@
 // nvfp4 codes of bf16 values in few instructions, where the global scale lets no tie come near,
 // neither of codes nor of scales. Rule: docs/formats/nvfp4.md.
 //   scale   e4m3(amax / 6 / g): one product with 1 / (6 g) decides as the two quotients do unless a
-//           bf16 number lies next to a tie of E4M3 times 6 g
-//   codes   e2m1(x / factor), factor = scale * g: a product with a reciprocal that is two ulps off
-//           decides unless a bf16 number lies next to a tie of E2M1 times a scale times g
-// Both are asked once a warp: one global scale in eighty has such a number (and every power of two
-// has). Its blocks, and those whose scale is NaN, 448 or under 5 * 2^-9, go by nvfp4_block.
+//           bf16 number lies next to a tie of E4M3 times 6 g; there it is tried, once a warp, and the
+//           reciprocal moved to where all such products come to the quotients' codes
+//   codes   e2m1(x / factor), factor = scale * g: a product with a reciprocal that is two ulps off,
+//           moved for ties (e2m1_ties.h)
+// Blocks that this does not decide, and those whose scale is NaN, 448 or under 2^-6, go by
+// nvfp4_block.
 #pragma once
 
 #include "backends/cuda/device/tensor/tensor_unpack.cuh"
+#include "ops/quant/block/e2m1_ties.cuh"
 #include "ops/quant/output/quantized_output.cuh"
 
 namespace pestle::ops::row_quantizer {
 
 #ifdef __CUDACC__
-
-// Is no bf16 number within 8 ulps of v, a normal f32?
-__device__ inline bool is_clear_of_bf16(float v) {
-  return ((__float_as_uint(v) + 8) & 0xFFF0u) != 0;
-}
 
 // bits of a where mask has ones, of b elsewhere
 template <uint32_t kMask>
@@ -28,30 +25,50 @@ __device__ inline uint32_t bits_of(uint32_t a, uint32_t b) {
   return r;
 }
 
+// 1 / (6 g) so that its products with bf16 numbers come to the codes of both quotients; 0 where no
+// move of it does. By whole warps: of 8 ties of normal E4M3 one is a lane's.
+__device__ inline float inverse_for_scales(float g) {
+  const float inverse = __fdiv_rn(1.0f, 6.0f * g);
+  const float tie = 6.0f * g * static_cast<float>(17 + 2 * (threadIdx.x % 8));
+  const uint32_t bits = __float_as_uint(tie) + kTieUlps;
+  const uint32_t above = bits & 0xFFFFu;
+  const float x = __uint_as_float(bits - above);
+  const uint32_t wanted = formats::e4m3_from_f32(__fdiv_rn(__fdiv_rn(x, 6.0f), g));
+  constexpr int kMove = 6;
+  for (int move : {0, kMove, -kMove}) {
+    const float moved = E2m1Moves::moved(inverse, move);
+    const bool right = fp8_pair<formats::E4m3>(x * moved, 0.0f) == wanted;
+    if (__all_sync(~0u, right || above >= 2 * kTieUlps)) return moved;
+  }
+  return 0.0f;
+}
+
 struct QuickNvfp4 {
-  float inverse;   // 1 / (6 g)
-  float decode;    // g * 2^120: a scale's code as the upper bits of an f32 is it * 2^-120
-  uint32_t codes;  // of scales from kLeastCode on that are quick; none
-  uint32_t small;  // the diagonal matrix of 2^-14
+  float inverse;      // 1 / (6 g)
+  float decode;       // g * 2^120: a scale's code as the upper bits of an f32 is it * 2^-120
+  uint32_t codes;     // of scales from kLeastCode on that are quick; none
+  uint32_t nibbles;   // of E2m1Moves
+  uint32_t promoted;  // likewise
+  uint32_t small;     // the diagonal matrix of 2^-14
 
-  static constexpr uint32_t kLeastCode = 5, kMostCode = 0x7D;
+  static constexpr uint32_t kLeastCode = 8, kMostCode = 0x7D;
 
-  // By whole warps: of the 32 products of a scale's significand and a tie of codes one is a lane's,
-  // and of the 16 ties of scales.
+  // By whole warps.
   __device__ explicit QuickNvfp4(float g) {
-    const unsigned lane = threadIdx.x % 32;
-    const float factor = static_cast<float>(8 + lane / 4) * g;
-    const bool is_clear = is_clear_of_bf16(factor * static_cast<float>(2 * (lane % 4) + 1)) &&
-                          is_clear_of_bf16(6.0f * g * static_cast<float>(2 * (lane % 16) + 1));
-    const bool is_quick = __all_sync(~0u, is_clear) != 0 && g >= 0x1p-50f && g <= 0x1p6f;
-    inverse = __fdiv_rn(1.0f, 6.0f * g);
+    const bool in_range = g >= 0x1p-50f && g <= 0x1p6f;
+    const E2m1Moves moves = e2m1_moves<Bf16>(g);
+    inverse = inverse_for_scales(g);
     decode = g * 0x1p120f;
-    codes = is_quick ? kMostCode - kLeastCode + 1 : 0;
+    codes = in_range && inverse != 0.0f ? kMostCode - kLeastCode + 1 : 0;
+    nibbles = moves.nibbles;
+    promoted = moves.promoted;
     small = on_diagonal(0x38803880u);
     // Or the compiler makes them anew for each block.
     asm volatile("" : "+f"(inverse));
     asm volatile("" : "+f"(decode));
     asm volatile("" : "+r"(codes));
+    asm volatile("" : "+r"(nibbles));
+    asm volatile("" : "+r"(promoted));
     asm volatile("" : "+r"(small));
   }
 };
@@ -91,12 +108,15 @@ struct EveryOther {
 
 // A word of codes of four pairs, the first one's upper; see e2m1_word. by: 1 / factor. Signs are
 // the pairs' own: the tensor cores' zeros have none.
-__device__ inline uint32_t quick_word(const uint32_t* w, uint32_t small, float by) {
+template <bool kPromotes>
+__device__ inline uint32_t quick_word(const uint32_t* w, uint32_t small, float by,
+                                      uint32_t promotion) {
   const float none[4] = {0, 0, 0, 0};
   const auto bytes = [&](uint32_t a0, uint32_t a1) {
     float v[4];
     bf16_product(v, a0, a1, small, none);
-    return __byte_perm(truncated_pair(v[0] * by, v[1] * by), truncated_pair(v[2] * by, v[3] * by),
+    return __byte_perm(ops::promoted<kPromotes>(truncated_pair(v[0] * by, v[1] * by), promotion),
+                       ops::promoted<kPromotes>(truncated_pair(v[2] * by, v[3] * by), promotion),
                        0x7531);
   };
   const uint32_t even = bytes(w[0], w[1]), odd = bytes(w[2], w[3]);
@@ -115,20 +135,30 @@ struct QuickBlock {
 };
 // A block, by whole warps. A value that is not finite spoils others of its own lane at least, which
 // is not quick then.
-__device__ inline QuickBlock quick_block(const EveryOther& pairs, const QuickNvfp4& global) {
+template <bool kPromotes>
+__device__ inline QuickBlock quick_block_as(const EveryOther& pairs, const QuickNvfp4& global) {
   const float t = pairs.amax() * global.inverse;
   QuickBlock b;
   b.code = fp8_pair<formats::E4m3>(t, 0.0f);
+  const uint32_t place = (b.code & 7) * 4;
+  const E2m1Moves moves{global.nibbles, global.promoted};
+  const int move = moves.at(place);
   float by;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(by) : "f"(__uint_as_float(b.code << 20) * global.decode));
-  b.words.x = quick_word(pairs.w, global.small, by);
-  b.words.y = quick_word(pairs.w + 4, global.small, by);
-  b.is_quick = b.code - QuickNvfp4::kLeastCode < global.codes;
+  by = E2m1Moves::moved(by, move);
+  const uint32_t promotion = kPromotes && moves.promotes(place) ? kPromotion : 0;
+  b.words.x = quick_word<kPromotes>(pairs.w, global.small, by, promotion);
+  b.words.y = quick_word<kPromotes>(pairs.w + 4, global.small, by, promotion);
+  b.is_quick = b.code - QuickNvfp4::kLeastCode < global.codes && move != E2m1Moves::kUndecided;
   return b;
+}
+__device__ inline QuickBlock quick_block(const EveryOther& pairs, const QuickNvfp4& global) {
+  return global.promoted == 0 ? quick_block_as<false>(pairs, global)
+                              : quick_block_as<true>(pairs, global);
 }
 // The other blocks.
 __device__ __noinline__ inline uint3 careful_nvfp4(uint4 low, uint4 high, float g) {
-  Nvfp4Scale global{g, short_reciprocal(g), 0, false};
+  Nvfp4Scale global{g, short_reciprocal(g), 0, {E2m1Moves::kFirst * E2m1Moves::kUndecided, 0}};
   if (g >= 0x1p-50f && g <= 0x1p50f) {
     global.plain = Nvfp4Scale::kLargest - Nvfp4Scale::kSmallest;
   }

@@ -12,6 +12,7 @@
 #include "backends/cuda/host/tensor_amax.h"
 #include "formats/mx.h"
 #include "formats/nvfp4.h"
+#include "ops/quant/block/e2m1_ties.cuh"
 #include "ops/quant/hadamard/hadamard.cuh"
 #include "ops/quant/output/quantized_output.h"
 #include "ops/quant/rowwise/quantize_by_reciprocal.cuh"
@@ -144,40 +145,20 @@ __device__ __noinline__ uint32_t any_e2m1_codes(typename T::Raw raw, float facto
   return word;
 }
 
-// Is no product of `factor` and a tie of E2M1, an odd number up to 7 times a power of two, within 4
-// ulps of a number of T? Then |x| / factor and |x| times the reciprocal lie on the same side of all
-// ties: they are within 1.5 * 2^-23 of one another.
-template <class T>
-__device__ inline bool has_no_ties(float factor) {
-  if constexpr (T::kBytes == 4) {
-    return false;
-  } else {
-    return is_far_from<T>(factor) & is_far_from<T>(factor * 3.0f) & is_far_from<T>(factor * 5.0f) &
-           is_far_from<T>(factor * 7.0f);
-  }
-}
-
 // What all blocks of a call share.
 struct Nvfp4Scale {
   float g, reciprocal;
-  uint32_t plain;  // magnitudes from kSmallest on whose quotients need no care; none where g does
-  bool tie_free;   // has_no_ties holds for every block's factor
+  uint32_t plain;   // magnitudes from kSmallest on whose quotients need no care; none where g does
+  E2m1Moves moves;  // how products come to the quotients' codes
 
   static constexpr uint32_t kSmallest = (127u - 40u) << 23, kLargest = (127u + 40u) << 23;
 
-  // By whole warps: a scale's significand, of eight, times a tie's, of four, is a lane's.
+  // By whole warps.
   template <class T>
   __device__ static Nvfp4Scale from(const char* global_scale) {
     const float g = __uint_as_float(AnyTensor::bits(global_scale, 4));
-    bool is_far = false;
-    if constexpr (T::kBytes == 2) {
-      const unsigned lane = threadIdx.x % 32;
-      const float factor = static_cast<float>(8 + lane / 4) * g;
-      is_far = is_far_from<T>(factor * static_cast<float>(2 * (lane % 4) + 1));
-    }
     const bool plain = g >= 0x1p-50f && g <= 0x1p50f;
-    return {g, short_reciprocal(g), plain ? kLargest - kSmallest : 0u,
-            __all_sync(~0u, is_far) != 0};
+    return {g, short_reciprocal(g), plain ? kLargest - kSmallest : 0u, e2m1_moves<T>(g)};
   }
   // Every quotient is in the range of short_quotient.
   __device__ bool is_plain(uint32_t amax) const { return amax - kSmallest < plain; }
@@ -260,7 +241,7 @@ template <class T>
 __device__ inline uint3 quotient_nvfp4(const typename T::Raw& low, const typename T::Raw& high,
                                        uint32_t amax, float g, float reciprocal, uint32_t plain,
                                        bool high_first) {
-  const Nvfp4Scale global{g, reciprocal, plain, false};
+  const Nvfp4Scale global{g, reciprocal, plain, {}};
   const uint32_t code = global.of(amax);
   const float value = code == 0x7F ? formats::f32_nan() : __uint_as_float(code << 20) * 0x1p120f;
   const float factor = value * g;
@@ -300,14 +281,17 @@ __device__ inline uint3 nvfp4_block(const typename T::Raw& low, const typename T
     if (global.is_plain(amax)) {
       const uint32_t code = global.quickly(amax);
       // The code as the upper bits of an f32 is its value * 2^-120. Factors lie in [2^-59, 2^59].
-      const float factor = __uint_as_float(code << 20) * 0x1p120f * global.g;
-      const float by = short_reciprocal(factor);
-      if (code != 0 && __uint_as_float(amax) * by < 6.75f &&
-          (global.tie_free || has_no_ties<T>(factor))) {
+      const float s = __uint_as_float(code << 20) * 0x1p120f;
+      const uint32_t place = E2m1Moves::place(s);
+      const int move = global.moves.at(place);
+      const float by = E2m1Moves::moved(short_reciprocal(s * global.g), move);
+      if (code != 0 && __uint_as_float(amax) * by < 6.75f && move != E2m1Moves::kUndecided) {
         const auto half = [&](const typename T::Raw& raw) {
           float x[kUnit];
           T::to_f32(raw, x);
-          return e2m1_word(x, by * 0x1p-14f, high_first);
+          if (global.moves.promoted == 0) return e2m1_word(x, by * 0x1p-14f, high_first);
+          const uint32_t promotion = global.moves.promotes(place) ? kPromotion : 0;
+          return e2m1_word<true>(x, by * 0x1p-14f, high_first, promotion);
         };
         return make_uint3(half(low), half(high), code);
       }

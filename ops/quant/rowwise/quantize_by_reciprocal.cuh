@@ -127,15 +127,26 @@ __device__ inline uint32_t truncated_pair(float low, float high) {
   return r;
 }
 
+// Two f16; a magnitude whose code would be odd becomes one ulp larger (none is near the largest f16,
+// so nothing reaches the sign).
+template <bool kPromotes>
+__device__ inline uint32_t promoted(uint32_t pair, uint32_t promotion) {
+  return kPromotes ? pair + (pair >> 9 & promotion) : pair;
+}
+
 // Codes of eight x whose |x| / factor < 6.75 with no tie near, `by` is 2^-14 / factor. The bits of
 // an f16 whose smallest normal number stands for 1 count halves of E2M1's codes from bit 8 on:
 // below 1 (a subnormal one) as from 1 to 2, from 2 to 4 and from 4 to 8, each is two codes. Half a
 // code is added and the rest cut off. Eight upper bytes, s000ccch, are all that is looked at.
-__device__ inline uint32_t e2m1_word(const float (&x)[cuda::kUnit], float by, bool high_first) {
+// `promotion`: kPromotion for blocks whose ties are decided by it (ops/quant/block/e2m1_ties.h).
+template <bool kPromotes = false>
+__device__ inline uint32_t e2m1_word(const float (&x)[cuda::kUnit], float by, bool high_first,
+                                     uint32_t promotion = 0) {
   const auto bytes = [&](int first) {
     const uint32_t low = truncated_pair(x[first] * by, x[first + 2] * by);
     const uint32_t high = truncated_pair(x[first + 4] * by, x[first + 6] * by);
-    return __byte_perm(low, high, 0x7531);
+    return __byte_perm(promoted<kPromotes>(low, promotion), promoted<kPromotes>(high, promotion),
+                       0x7531);
   };
   const uint32_t even = bytes(0), odd = bytes(1);
   const uint32_t a = high_first ? odd : even;  // of low nibbles

@@ -4,7 +4,8 @@
 //          part of the grid. _any: a thread a block, element by element, any strides.
 // Traffic  x once (twice with the amax of the whole tensor), q and scales once.
 // Numerics docs/formats/nvfp4.md; a block's scale and quotients by device/divide.cuh where that is
-//          exact, else by IEEE division; by the reciprocal alone where no tie is near.
+//          exact, else by IEEE division; by a product with a reciprocal that is moved to where ties
+//          fall as the quotient's do (ops/quant/block/e2m1_ties.h).
 // Measured 16384 x 32768 bf16 on an H200: 4.38 TB/s with the global scale given, 99 % of the copy
 //          (93 % by counts of steps, not by truncated f16); 3.96 TB/s, 88 %, with it computed (two
 //          reads); 32760 x 5120 98 % (86 % by thread blocks of ten warps).
@@ -17,6 +18,7 @@
 #include "backends/cuda/host/tensor_amax.h"
 #include "backends/cuda/host/whole_amax.h"
 #include "formats/nvfp4.h"
+#include "ops/quant/block/e2m1_ties.cuh"
 #include "ops/quant/block/quantize_nvfp4/quantize_nvfp4_block.h"
 #include "ops/quant/block/quantize_nvfp4/quantize_nvfp4_spec.h"
 #include "ops/quant/rowwise/quantize_by_reciprocal.cuh"
@@ -116,31 +118,20 @@ __device__ __noinline__ uint3 slow_block(typename T::Raw first, typename T::Raw 
   return make_uint3(words[0], words[1], scale);
 }
 
-// Is no product of `factor` and a tie of E2M1, an odd number up to 7 times a power of two, within 4
-// ulps of a number of T? Then |x| / factor and |x| times the reciprocal lie on the same side of all
-// ties: they are within 1.5 * 2^-23 of one another.
-template <class T>
-__device__ bool has_no_ties(float factor) {
-  if constexpr (T::kBytes == 4) {
-    return false;
-  } else {
-    constexpr uint32_t kLost = std::is_same_v<T, Bf16> ? 0xFFF8u : 0x1FF8u;  // but for 8 ulps
-    const auto is_far = [](float v) { return ((__float_as_uint(v) + 4) & kLost) != 0; };
-    return is_far(factor) & is_far(factor * 3.0f) & is_far(factor * 5.0f) & is_far(factor * 7.0f);
-  }
-}
-
-// Codes of a block of quotients in range.
-template <class T>
+// Codes of a block of quotients in range, of a scale s whose significand is at `place`.
+template <class T, bool kPromotes>
 __device__ uint2 fast_codes(const typename T::Raw (&raw)[2], uint32_t amax, const Divider& by,
-                            bool high_first) {
+                            const E2m1Moves& moves, uint32_t place, bool high_first) {
   uint32_t words[2];
-  if (__uint_as_float(amax) * by.reciprocal < 6.75f && has_no_ties<T>(by.scale)) {
+  const int move = moves.at(place);
+  if (__uint_as_float(amax) * by.reciprocal < 6.75f && move != E2m1Moves::kUndecided) {
+    const float factor = E2m1Moves::moved(by.reciprocal, move) * 0x1p-14f;
+    const uint32_t promotion = moves.promotes(place) ? kPromotion : 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float x[kUnit];
       T::to_f32(raw[half], x);
-      words[half] = e2m1_word(x, by.reciprocal * 0x1p-14f, high_first);
+      words[half] = e2m1_word<kPromotes>(x, factor, high_first, promotion);
     }
     return make_uint2(words[0], words[1]);
   }
@@ -165,10 +156,30 @@ struct Column {
   int x_rows, q_rows, scale_rows;  // that exist
 };
 
+template <class T, int kRows, bool kPromotes>
+__device__ void put_codes(const Matrix& m, bool high_first, const Column& c, float g,
+                          const E2m1Moves& moves, const uint8_t (&code)[kRows],
+                          const typename T::Raw (&raw)[kRows][2], const uint32_t (&amax)[kRows]) {
+  uint8_t* q = c.q;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r, q += m.q_row_bytes) {
+    // The code as the upper bits of an f32 is its value * 2^-120. One of 0 stands for zeros: any
+    // other value will do.
+    const uint32_t bits = code[r] == 0 ? 1u << 23 : static_cast<uint32_t>(code[r]) << 20;
+    const float s = __uint_as_float(bits) * 0x1p120f;
+    uint2 words = fast_codes<T, kPromotes>(raw[r], amax[r], Divider::by(s * g), moves,
+                                           E2m1Moves::place(s), high_first);
+    if (code[r] == 0) words = make_uint2(0, 0);
+    if (r < c.q_rows) store8(q, words);
+  }
+}
+
+// By whole warps, whose global scale is the same.
 template <class T, int kRows>
 __device__ void quantize_quickly(const Matrix& m, bool high_first, const Column& c, float g,
                                  const typename T::Raw (&raw)[kRows][2],
                                  const uint32_t (&amax)[kRows]) {
+  const E2m1Moves moves = e2m1_moves<T>(g);
   const float reciprocal = short_reciprocal(g);
   uint8_t code[kRows];
 #pragma unroll
@@ -176,15 +187,10 @@ __device__ void quantize_quickly(const Matrix& m, bool high_first, const Column&
     code[r] = r < c.q_rows ? block_scale(amax[r], g, reciprocal) : 0;
   }
   m.scales.store<1, kRows>(c.scale, c.scale_rows, code);
-  uint8_t* q = c.q;
-#pragma unroll
-  for (int r = 0; r < kRows; ++r, q += m.q_row_bytes) {
-    // The code as the upper bits of an f32 is its value * 2^-120.
-    const float s = __uint_as_float(static_cast<uint32_t>(code[r]) << 20) * 0x1p120f;
-    uint2 words = fast_codes<T>(raw[r], amax[r], Divider::by(s * g), high_first);
-    if (code[r] == 0) words = make_uint2(0, 0);
-    if (r < c.q_rows) store8(q, words);
-  }
+  if (moves.promoted == 0)
+    put_codes<T, kRows, false>(m, high_first, c, g, moves, code, raw, amax);
+  else
+    put_codes<T, kRows, true>(m, high_first, c, g, moves, code, raw, amax);
 }
 
 template <class T, int kRows>
