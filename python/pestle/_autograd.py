@@ -265,7 +265,7 @@ def _requires_grad(*values) -> bool:
     return any(isinstance(t, torch.Tensor) and t.requires_grad for t in _flat(values))
 
 
-_any_requires_grad = getattr(torch._C, "_any_requires_grad", _requires_grad)  # torch 2.5 lacks it
+any_requires_grad = getattr(torch._C, "_any_requires_grad", _requires_grad)  # torch 2.5 lacks it
 
 
 def _guard_written_memory(form: Form, overload: Callable):
@@ -303,7 +303,7 @@ def _differentiated(form: Form, overload: Callable, backend: str):
     )
 
     def kernel(keyset, *args, **kwargs):
-        if torch.is_grad_enabled() and _any_requires_grad(*args):
+        if torch.is_grad_enabled() and any_requires_grad(*args):
             return recorded()(keyset, kwargs, *args)
         with torch._C._AutoDispatchBelowAutograd():
             return overload().redispatch(keyset & _BELOW_AUTOGRAD, *args, **kwargs)

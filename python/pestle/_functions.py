@@ -7,17 +7,22 @@ from functools import cache
 
 import torch
 
-from . import _backends, _contract, _dispatch, _generated, _library, _python_ops, _source
+from . import _autograd, _backends, _contract, _dispatch, _generated, _library, _python_ops, _source
 from ._forms import all_forms, forms_of
 from .errors import UnsupportedError
 
 _SCOPE = {
     "_after": _dispatch.after,
+    "_any_grad": _autograd.any_requires_grad,
+    "_below": torch._C._AutoDispatchBelowAutograd,  # in force from when it is made
     "_choose": _dispatch.choose,
     "_compiling": torch.compiler.is_compiling,
     "_debug": _backends.logger.isEnabledFor,
     "_dtypes": _contract.DTYPES,
     "_first": _dispatch.first,
+    "_grad_on": torch.is_grad_enabled,
+    "_in_func": torch._C._are_functorch_transforms_active,
+    "_in_inference": torch.is_inference_mode_enabled,
     "_selected": _backends.selected,
     "_settings": _backends.settings,
     "_traced": _dispatch.traced,

@@ -9,6 +9,7 @@ from ._contract import Arg, Op
 from ._expr import to_python
 from ._forms import TENSORS, Form, forms_of
 
+_LISTS = ("tensor_list", "optional_tensor_list")
 _CONSTANT_TYPES = {"int": "int", "float": "float", "bool": "bool"}
 
 
@@ -119,14 +120,29 @@ def _direct(form: Form, target: str) -> list[str]:
         value = f"{name}_dtype" if kind == "dtype" else name
         tests.append(f"{value} is None" if kind == "dtype" else f"{value} == {defaults[name]!r}")
         takes += [f"if not {tests[-1]}:", f"    _set[{keyword!r}] = {value}"]
-    if not tests:
-        return [f"return {target}_op({tensors})"]
+    call = f"return {target}_op({tensors})"
+    if tests:
+        call = [
+            f"if {' and '.join(tests)}:",
+            f"    {call}",
+            "_set = {}",
+            *takes,
+            f"return {target}_op({tensors}, **_set)",
+        ]
+    else:
+        call = [call]
+    if any(kind in _LISTS for kind, _, _ in form.arguments):
+        return call
+    # The kernel that records gradients is Python: where there is nothing to record it is passed
+    # by, as it would do itself (inference mode does so anyway). What torch.func does to a call
+    # comes later, so it stays.
     return [
-        f"if {' and '.join(tests)}:",
-        f"    return {target}_op({tensors})",
-        "_set = {}",
-        *takes,
-        f"return {target}_op({tensors}, **_set)",
+        "_passes = _in_inference() or _in_func()",
+        f"_guard = None if _passes or _grad_on() and _any_grad({tensors}) else _below()",
+        "try:",
+        *(f"    {line}" for line in call),
+        "finally:",
+        "    _guard = None",
     ]
 
 
