@@ -206,3 +206,42 @@ def test_inputs_without_a_gradient_say_so():
             outputs = call(case, {argument: leaf})
             with pytest.raises(pestle.NoGradientError, match=f"no gradient of {argument}"):
                 sum(o.float().sum() for o in outputs.values() if o.requires_grad).backward()
+
+
+def test_calls_with_nothing_to_record_pass_the_python_kernel_by(monkeypatch):
+    """It was most of what a call cost outside of inference mode."""
+    from pestle import _autograd
+
+    entered = []
+
+    def watched(*args):
+        entered.append(args)
+        return _autograd._requires_grad(*args)
+
+    monkeypatch.setattr(_autograd, "any_requires_grad", watched)
+    x = torch.randn(3, 8)
+    pestle.softmax(x)
+    pestle.rms_norm(x, weight=torch.ones(8), eps=1e-3)
+    assert not entered
+    torch.ops.pestle.softmax(x)  # that kernel is what this test thinks it is
+    assert len(entered) == 1
+    x.requires_grad_()
+    pestle.softmax(x).square().sum().backward()
+    assert len(entered) == 2 and x.grad.abs().sum() > 0
+
+
+def test_an_error_leaves_gradients_on():
+    x = torch.randn(3, 8)
+    with pytest.raises(pestle.errors.InvalidArgumentError):
+        pestle.rms_norm(x, weight=torch.ones(7))
+    y = x.clone().requires_grad_()
+    assert (y * 2).requires_grad
+    with torch.no_grad():
+        pestle.softmax(y)
+    assert pestle.softmax(y).requires_grad
+
+
+def test_torch_func_gets_no_gradient_that_is_none():
+    """Its transforms come after the call: passing the recording by would give zeros."""
+    with pytest.raises(RuntimeError, match="functorch transforms"):
+        torch.func.grad(lambda x: pestle.softmax(x).square().sum())(torch.randn(8))
