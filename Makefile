@@ -54,6 +54,10 @@ test-torch: build  ## the wheel in a fresh environment, and its tests
 test-lab: build  ## the workbench's tests, where the wheel is installed
 	@tools/setup.sh test wheel cuda lab
 	@tools/test_lab.sh
+test-lab-ray: build  ## sweeps on a Ray cluster of two local nodes, which die: a minute that CI does not take
+	@tools/setup.sh test wheel cuda lab
+	@[ -x build/wheel-venv/bin/python ] || tools/test_wheel.sh
+	build/wheel-venv/bin/python -m pytest -q tests/lab_ray
 test-torch-pure: build  ## the pure-Python wheel under torch 2.5 and .venv's
 	@tools/setup.sh test wheel torch25
 	@tools/test_wheel_pure.sh

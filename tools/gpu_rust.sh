@@ -72,8 +72,8 @@ run() {
   export PESTLE_LIBRARY=$PWD/build/gpu/lib/libpestle.so.0 RUST_BACKTRACE=0
   [ -e "$PESTLE_LIBRARY" ] || PESTLE_LIBRARY=$(ls "$PWD"/build/gpu/lib/libpestle.so* | head -n 1)
   for name in "${tests[@]}"; do
-    echo "=== $name"
-    "$out/test_$name" --test-threads 4 || status=1
+    echo "=== $name" | tee -a "$results/gpu-rust.log"
+    "$out/test_$name" --test-threads 4 2>&1 | tee -a "$results/gpu-rust.log" || status=1
   done
   "$out/candle_bench" "$(cat $out/commit.txt)" | tee -a "$results/gpu-rust.jsonl" || status=1
   return $status

@@ -43,7 +43,8 @@ build_cuda() {
 run_pytest() {
   PESTLE_BUILD_DIR=$PWD/build PESTLE_BIN=$PWD/build/bin/pestle python -m pytest -q tests \
     --junitxml="$PESTLE_TEST_RESULTS/pytest.xml" --ignore=tests/torch \
-    --ignore=tests/torch_pure --ignore=tests/lab --ignore=tests/comfyui
+    --ignore=tests/torch_pure --ignore=tests/lab \
+    --ignore=tests/lab_ray --ignore=tests/comfyui
 }
 
 # What ComfyUI needs (0.9 GB) is installed where there is a ComfyUI to test with.

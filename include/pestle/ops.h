@@ -2653,6 +2653,44 @@ static inline pestle_status pestle_matmul_backward(
   return pestle_call(pestle_find_op("matmul_backward"), args, 11, options);
 }
 
+/* The projections of attention's queries, keys and values by three weights of one x.
+ *   x: bf16|f16|f32 [*M, K] activations
+ *   weight_q: =x [NQ, K] weight of the queries, a row for each column of q
+ *   weight_k: =x [NK, K] weight of the keys
+ *   weight_v: =x [NV, K] weight of the values
+ *   bias_q: f32|bf16|f16 [NQ] (may be NULL) added to every row of q
+ *   bias_k: f32|bf16|f16 [NK] (may be NULL) added to every row of k
+ *   bias_v: f32|bf16|f16 [NV] (may be NULL) added to every row of v
+ *   q: =x|bf16|f16|f32 [*M, NQ] (output) x @ weight_q^T + bias_q
+ *   k: =x|bf16|f16|f32 [*M, NK] (output) x @ weight_k^T + bias_k
+ *   v: =x|bf16|f16|f32 [*M, NV] (output) x @ weight_v^T + bias_v
+ */
+static inline pestle_status pestle_qkv_project(
+    const pestle_tensor* x,
+    const pestle_tensor* weight_q,
+    const pestle_tensor* weight_k,
+    const pestle_tensor* weight_v,
+    const pestle_tensor* bias_q,
+    const pestle_tensor* bias_k,
+    const pestle_tensor* bias_v,
+    const pestle_tensor* q,
+    const pestle_tensor* k,
+    const pestle_tensor* v,
+    const pestle_call_options* options) {
+  pestle_arg args[10];
+  args[0] = pestle_tensor_arg(x);
+  args[1] = pestle_tensor_arg(weight_q);
+  args[2] = pestle_tensor_arg(weight_k);
+  args[3] = pestle_tensor_arg(weight_v);
+  args[4] = pestle_tensor_arg(bias_q);
+  args[5] = pestle_tensor_arg(bias_k);
+  args[6] = pestle_tensor_arg(bias_v);
+  args[7] = pestle_tensor_arg(q);
+  args[8] = pestle_tensor_arg(k);
+  args[9] = pestle_tensor_arg(v);
+  return pestle_call(pestle_find_op("qkv_project"), args, 10, options);
+}
+
 /* Softmax attention of queries over keys and values, with every usual mask.
  *   q: bf16|f16|f32 [B, Hq, Sq, D] queries, any strides
  *   k: =q [B, Hk, Sk, D] keys; head h of q sees head h * Hk / Hq

@@ -202,7 +202,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     query is [..., L, E], key [..., S, E], value [..., S, Ev]. attn_mask broadcasts to [..., L, S]:
     boolean ones are True where a key counts, others are added. is_causal counts places from the
     first query and key. Queries that see no key give 0. enable_gqa lets several heads of query
-    share one of key and value. Jagged nested tensors [B, H, L*, E] are one packed call.
+    share one of key and value. Jagged nested tensors [B, H, L*, E] are one packed call, which
+    copies no rows of them. Under torch.autocast the tensors are cast as torch casts them.
 
     There is no dropout: another dropout_p than 0 is refused. What else attention can do, such as
     windows, soft caps and sinks, `pestle.attention` does."""
@@ -2124,6 +2125,32 @@ def matmul_backward(
         d_residual: d_out in residual's dtype, when has(residual)
 
     Defined in d_pre = d_out * activation'(a @ b * alpha + bias); d_a = d_pre @ b^T * alpha; d_b = a^T @ d_pre * alpha; d_bias = sum of d_pre over rows; d_residual = d_out
+    """
+
+def qkv_project(
+    x: Tensor, weight_q: Tensor, weight_k: Tensor, weight_v: Tensor, bias_q: Tensor | None = None, bias_k: Tensor | None = None, bias_v: Tensor | None = None, *, k_dtype: torch.dtype | None = None, q_dtype: torch.dtype | None = None, v_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The projections of attention's queries, keys and values by three weights of one x.
+
+    Args:
+        x (bf16|f16|f32 [*M, K]): activations
+        weight_q (=x [NQ, K]): weight of the queries, a row for each column of q
+        weight_k (=x [NK, K]): weight of the keys
+        weight_v (=x [NV, K]): weight of the values
+        bias_q (f32|bf16|f16 [NQ], optional): added to every row of q
+        bias_k (f32|bf16|f16 [NK], optional): added to every row of k
+        bias_v (f32|bf16|f16 [NV], optional): added to every row of v
+        q_dtype: dtype of q
+        k_dtype: dtype of k
+        v_dtype: dtype of v
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        q: x @ weight_q^T + bias_q
+        k: x @ weight_k^T + bias_k
+        v: x @ weight_v^T + bias_v
+
+    Defined in three products as matmul's, f32 sums, one rounding
     """
 
 def attention(

@@ -29,7 +29,8 @@ def scaled_dot_product_attention(
     query is [..., L, E], key [..., S, E], value [..., S, Ev]. attn_mask broadcasts to [..., L, S]:
     boolean ones are True where a key counts, others are added. is_causal counts places from the
     first query and key. Queries that see no key give 0. enable_gqa lets several heads of query
-    share one of key and value. Jagged nested tensors [B, H, L*, E] are one packed call.
+    share one of key and value. Jagged nested tensors [B, H, L*, E] are one packed call, which
+    copies no rows of them. Under torch.autocast the tensors are cast as torch casts them.
 
     There is no dropout: another dropout_p than 0 is refused. What else attention can do, such as
     windows, soft caps and sinks, `pestle.attention` does.
@@ -44,9 +45,20 @@ def scaled_dot_product_attention(
     options: dict = {"causal": is_causal, "scale": 0.0 if scale is None else scale}
     if scale == 0:  # which attention takes for the default
         query, options["scale"] = query * 0, 1.0
+    device = query.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        query, key, value, attn_mask = (_cast(t, dtype) for t in (query, key, value, attn_mask))
     if query.is_nested or key.is_nested or value.is_nested:
         return _nested(query, key, value, attn_mask, options, enable_gqa)
     return _dense(query, key, value, attn_mask, options, enable_gqa)
+
+
+def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """As torch.autocast does: all floats but doubles."""
+    if tensor is None or not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(dtype)
 
 
 def _check_heads(query: int, key: int, value: int, enable_gqa: bool) -> None:
@@ -93,15 +105,27 @@ def _mask(mask: Tensor, batches: tuple, count: int) -> Tensor:
     return mask
 
 
+def _is_packed(t: Tensor) -> bool:
+    if not t.is_nested or t.layout != torch.jagged or t.ndim != 4:
+        return False
+    return t._ragged_idx == 2 and t.lengths() is None
+
+
 def _nested(query, key, value, mask, options: dict, enable_gqa: bool) -> Tensor:
     """Jagged tensors [B, H, L*, E], which lie as [B, L*, H, E]: their rows are packed already."""
     if mask is not None:
         raise UnsupportedError(f"{_NAME}: attn_mask does not go with nested tensors")
     tensors = (query, key, value)
-    if not all(t.is_nested and t.layout == torch.jagged and t.ndim == 4 for t in tensors):
+    if not all(_is_packed(t) for t in tensors):
         raise UnsupportedError(
-            f"{_NAME}: of nested tensors, all three must be jagged ones of shape [B, H, L*, E], "
+            f"{_NAME}: of nested tensors, all three must be jagged ones of shape [B, H, L*, E] "
+            "without gaps between their rows, "
             "such as torch.nested.nested_tensor([...], layout=torch.jagged).transpose(1, 2)"
+        )
+    if key.shape[2] != value.shape[2]:
+        raise InvalidArgumentError(
+            f"{_NAME}: key and value are nested tensors with other offsets each, which may be "
+            "other lengths: torch.nested.nested_tensor_from_jagged makes them of the same offsets"
         )
     _check_heads(query.shape[1], key.shape[1], value.shape[1], enable_gqa)
     rows = [t.transpose(1, 2) for t in tensors]

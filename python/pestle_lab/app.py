@@ -16,9 +16,11 @@ from .exporting import command as exporting_command
 from .options import (
     Cases,
     Device,
+    FailIfSlower,
     Folders,
     Html,
     Json,
+    Keep,
     Mode,
     Out,
     Seconds,
@@ -30,11 +32,16 @@ from .options import (
     console,
     finish,
     folders_of,
+    gate,
+    modes_of,
     out,
+    show_time,
+    show_verdict,
     texts_of,
 )  # fmt: skip
 from .profiling import command as profiling_command
 from .remote import command as remote_command
+from .sweeping import command as sweeping_command
 
 app = typer.Typer(
     add_completion=False,
@@ -181,7 +188,7 @@ def check(
             seed=seed,
             timeout=timeout,
             problem_folders=folders_of(folders),
-            progress=_show,
+            progress=show_verdict,
         )
         if not done.device:
             console.print(
@@ -201,27 +208,10 @@ def check(
     finish(made, errors.exit_code(statuses), as_json, path, page)
 
 
-def _show(verdict: checking.Verdict) -> None:
-    console.print(f"  [{colour(verdict.status)}]{verdict.status}[/] {verdict.id}", highlight=False)
-    if verdict.message:
-        console.print(f"      {verdict.message}", markup=False, highlight=False)
-    if not verdict.passed and verdict.status != "unsupported":
-        console.print(
-            f'      again: --case "{verdict.id}" --seed {verdict.seed}',
-            markup=False,
-            highlight=False,
-        )
-
-
 def _settings(device, mode, seconds, timeout, threshold, folders) -> benching.Settings:
-    from .engine.clock import MODES
-
-    for one in mode or []:
-        if one not in MODES:
-            raise errors.LabError(f"--mode {one}: expected one of {', '.join(MODES)}")
     return benching.Settings(
         device=device,
-        modes=tuple(mode or ["cold"]),
+        modes=modes_of(mode),
         seconds=seconds,
         timeout=timeout,
         threshold=threshold,
@@ -242,13 +232,8 @@ def bench(
     as_json: Json = False,
     path: Out = None,
     page: Html = None,
-    keep: Annotated[Path | None, typer.Option("--history", help="The history's file.")] = None,
-    fail_if_slower: Annotated[
-        float | None,
-        typer.Option(
-            min=0, help="Exit with 8 if a case became slower by more than this many percent."
-        ),
-    ] = None,
+    keep: Keep = None,
+    fail_if_slower: FailIfSlower = None,
 ):
     """How fast? Checked before and after; medians with their 95 % intervals, share of the limit."""
     settings = _settings(device, mode, seconds, timeout, 0.005, folders)
@@ -259,7 +244,7 @@ def bench(
         kernel = kernels.get(name, all_kernels(folders))
         problem = problems.get(kernel.problem, folders_of(folders))
         console.print(f"{kernel.name}", highlight=False)
-        done = benching.bench(kernel, problem, texts_of(problem, suite, case), settings, _show_time)
+        done = benching.bench(kernel, problem, texts_of(problem, suite, case), settings, show_time)
         if all(s == "unsupported" for s in done.statuses):
             raise errors.LabError(
                 f"{kernel.name} takes none of these cases: nothing was measured", errors.UNSUPPORTED
@@ -269,34 +254,12 @@ def bench(
         report.add_kernel(
             made, kernel, done.build.json(), done.device, [t.json() for t in done.cases]
         )
-    code, store = errors.exit_code(statuses), keep or history.default_path()
+    store = keep or history.default_path()
     earlier = history.read(store)
-    if fail_if_slower is not None:
-        found = history.slower(made, earlier, fail_if_slower / 100)
-        for sentence in found:
-            console.print(f"[red]slower[/] {sentence}", highlight=False)
-        code = code or (errors.REGRESSION if found else errors.OK)
+    code = gate(made, earlier, fail_if_slower, errors.exit_code(statuses))
     history.append(made, store)
     mine = {k["name"] for k in made["kernels"]}
     finish(made, code, as_json, path, page, [e for e in earlier if e["kernel"] in mine][-50:])
-
-
-def _show_time(timed: benching.Timed) -> None:
-    _show(timed.verdict)
-    for mode, summary in timed.modes.items():
-        rest = ""
-        if timed.throughput and mode == next(iter(timed.modes)):
-            rest = (
-                f", {timed.throughput['gbps']:.1f} GB/s, "
-                f"{100 * timed.throughput['share_of_measured_limit']:.0f} % of the "
-                f"{timed.throughput['bound_by']} limit"
-            )
-        console.print(
-            f"      {mode} {summary.median / 1e3:.3f} µs "
-            f"[{summary.low / 1e3:.3f}, {summary.high / 1e3:.3f}], n = {summary.n}{rest}",
-            markup=False,
-            highlight=False,
-        )
 
 
 @app.command()
@@ -414,7 +377,7 @@ def new(
     from . import scaffold
 
     path = scaffold.write(language, problems.get(problem, [folder]), folder, variant)
-    console.print(f"{path}\nnext: pestle-lab check {path}", highlight=False)
+    console.print(f"{path}\nnext: write run() in it, then pestle-lab check {path}", highlight=False)
 
 
 @app.command()
@@ -446,6 +409,7 @@ def watch(
 app.command()(profiling_command.sanitize)
 app.command()(profiling_command.profile)
 app.command()(exporting_command.export)
+app.command()(sweeping_command.sweep)
 # What follows the command's name is the command's.
 app.command("run", context_settings={"allow_interspersed_args": False}, no_args_is_help=True)(
     remote_command.run

@@ -22,6 +22,8 @@ _PRIORITY = (
     IMPOSSIBLE,
     SANITIZER,
     REGRESSION,
+    INTERNAL,
+    TRANSPORT,
     UNSUPPORTED,
 )
 
@@ -43,6 +45,8 @@ STATUS_CODES = {
     "timeout": TIMEOUT,
     "impossible_time": IMPOSSIBLE,
     "sanitizer": SANITIZER,
+    "internal_error": INTERNAL,
+    "lost": TRANSPORT,  # of a sweep: its worker died, or no node could run it
 }
 
 

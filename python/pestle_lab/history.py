@@ -16,13 +16,13 @@ def default_path() -> Path:
 
 
 def _lines(report: dict) -> list[dict]:
-    machine = (report["env"]["gpu"] or {}).get("name") or report["env"]["cpu"]
     return [
         {
             "when": report["started"],
             "kernel": kernel["name"],
             "source_sha256": kernel["source_sha256"],
-            "machine": machine,
+            # A sweep's kernels ran on machines of their own.
+            "machine": _machine(kernel.get("env") or report["env"]),
             "case": case["id"],
             "mode": mode,
             "median_us": timing["median_us"],
@@ -34,6 +34,10 @@ def _lines(report: dict) -> list[dict]:
         if case["status"] == "ok"
         for mode, timing in (case.get("timing") or {}).items()
     ]
+
+
+def _machine(env: dict) -> str:
+    return (env["gpu"] or {}).get("name") or env["cpu"]
 
 
 def append(report: dict, path: Path) -> None:

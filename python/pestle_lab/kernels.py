@@ -10,6 +10,7 @@ being run.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,15 +136,35 @@ def _submission(path: Path, lines: list[str]) -> Kernel | None:
 BUILT_IN = Path(__file__).parent / "kernels_shipped"
 
 
+# What an environment, an exported package and an exported Hub project have in them: copies of
+# kernels, of which the originals count.
+_NOT_SEARCHED = ("pyvenv.cfg", "contract.json", "torch-ext")
+
+
+def _sources(folder: Path) -> list[Path]:
+    """Files that may be kernels, in order."""
+    found = []
+    for root, folders, files in os.walk(folder):
+        here = Path(root)
+        folders[:] = [
+            name
+            for name in folders
+            if name[0] != "." and not any((here / name / mark).exists() for mark in _NOT_SEARCHED)
+        ]
+        found += [here / name for name in files]
+    endings = tuple(LANGUAGES.values())
+    return sorted(
+        p for p in found if p.name.endswith(endings) and not p.name.endswith(".problem.py")
+    )
+
+
 def find(folders: list[Path]) -> dict[str, Kernel]:
     """Every kernel below the folders, by name. Two of one name are an error."""
     found: dict[str, Kernel] = {}
     for folder in folders:
         if not folder.exists():
             raise LabError(f"no folder {folder}")
-        for path in sorted(folder.rglob("*")):
-            if path.suffix not in LANGUAGES.values() or path.name.endswith(".problem.py"):
-                continue
+        for path in _sources(folder):
             kernel = read(path)
             if kernel is None:
                 continue

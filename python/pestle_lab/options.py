@@ -9,10 +9,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from . import kernels, problems, report
+from . import benching, checking, errors, history, kernels, problems, report
+from .engine.clock import MODES
 
 console = Console(stderr=True, soft_wrap=True)
 out = Console(soft_wrap=True)
+if not out.is_terminal:  # tables in a file or a pipe are not cut to a screen's width
+    out = Console(soft_wrap=True, width=1000)
 
 Folders = Annotated[
     list[Path] | None,
@@ -45,6 +48,11 @@ Mode = Annotated[
     list[str] | None,
     typer.Option("--mode", help="cold, warm, graph, host; may be given again. [default: cold]"),
 ]
+Keep = Annotated[Path | None, typer.Option("--history", help="The history's file.")]
+FailIfSlower = Annotated[
+    float | None,
+    typer.Option(min=0, help="Exit with 8 if a case became slower by more than this many percent."),
+]
 
 
 def folders_of(given: list[Path] | None) -> list[Path]:
@@ -53,6 +61,13 @@ def folders_of(given: list[Path] | None) -> list[Path]:
 
 def all_kernels(given: list[Path] | None) -> list[Path]:
     return [*folders_of(given), kernels.BUILT_IN]
+
+
+def modes_of(given: list[str] | None) -> tuple[str, ...]:
+    for one in given or []:
+        if one not in MODES:
+            raise errors.LabError(f"--mode {one}: expected one of {', '.join(MODES)}")
+    return tuple(given or ["cold"])
 
 
 def texts_of(problem: problems.Problem, suite: str, given: list[str] | None) -> list[str]:
@@ -85,3 +100,43 @@ def finish(
 
 def colour(status: str) -> str:
     return {"ok": "green", "unsupported": "yellow"}.get(status, "red")
+
+
+def show_verdict(verdict: checking.Verdict) -> None:
+    console.print(f"  [{colour(verdict.status)}]{verdict.status}[/] {verdict.id}", highlight=False)
+    if verdict.message:
+        console.print(f"      {verdict.message}", markup=False, highlight=False)
+    if not verdict.passed and verdict.status != "unsupported":
+        console.print(
+            f'      again: --case "{verdict.id}" --seed {verdict.seed}',
+            markup=False,
+            highlight=False,
+        )
+
+
+def show_time(timed: benching.Timed) -> None:
+    show_verdict(timed.verdict)
+    for mode, summary in timed.modes.items():
+        rest = ""
+        if timed.throughput and mode == next(iter(timed.modes)):
+            rest = (
+                f", {timed.throughput['gbps']:.1f} GB/s, "
+                f"{100 * timed.throughput['share_of_measured_limit']:.0f} % of the "
+                f"{timed.throughput['bound_by']} limit"
+            )
+        console.print(
+            f"      {mode} {summary.median / 1e3:.3f} µs "
+            f"[{summary.low / 1e3:.3f}, {summary.high / 1e3:.3f}], n = {summary.n}{rest}",
+            markup=False,
+            highlight=False,
+        )
+
+
+def gate(made: dict, earlier: list[dict], percent: float | None, code: int) -> int:
+    """The exit code, with --fail-if-slower held against the history."""
+    if percent is None:
+        return code
+    found = history.slower(made, earlier, percent / 100)
+    for sentence in found:
+        console.print(f"[red]slower[/] {sentence}", highlight=False)
+    return code or (errors.REGRESSION if found else errors.OK)

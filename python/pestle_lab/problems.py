@@ -232,5 +232,5 @@ def get(name: str, folders: list[Path]) -> Problem:
 
         near = difflib.get_close_matches(name, found, 3)
         hint = f"; near it: {', '.join(near)}" if near else ""
-        raise LabError(f"no problem is named {name!r}{hint}. `pestle-lab list` names all")
+        raise LabError(f"no problem is named {name!r}{hint}. `pestle-lab list --ops` names all")
     return found[name]()

@@ -1,4 +1,5 @@
-"""pestle-lab new: a kernel's file to begin with, right but slow where the language lets it be."""
+"""pestle-lab new: a kernel's file to begin with, whose head and entry are there and whose body is
+to be written."""
 
 from __future__ import annotations
 

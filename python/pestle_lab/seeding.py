@@ -19,9 +19,11 @@ def write(kind: str, folder: Path) -> list[Path]:
         raise LabError(f"{folder} is there already, and not an empty folder")
     written = []
     for source in sorted((TEMPLATES / kind).rglob("*")):
-        if source.is_dir() or "__pycache__" in source.parts:
+        name = source.relative_to(TEMPLATES / kind)
+        # What tools leave behind; hidden files of the project are called dot-NAME here.
+        if source.is_dir() or any(p[0] == "." or p == "__pycache__" for p in name.parts):
             continue
-        target = folder / source.relative_to(TEMPLATES / kind)
+        target = folder / name
         if target.name.startswith("dot-"):
             target = target.with_name("." + target.name.removeprefix("dot-"))
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -44,17 +44,17 @@ class Tuned : public testing::Test {
   std::filesystem::path folder_;
 };
 
-TEST(MatmulWays, OwnTilesWhereTheLibraryIsNot) {
+TEST(GemmChoice, OwnTilesWhereTheLibraryIsNot) {
   EXPECT_EQ(described(bf16(4608, 12288, 3072), kOwn), "128x192, 2304 tiles in 18 waves");
 }
 
-TEST(MatmulWays, FewRowsHaveTheirKernel) {
+TEST(GemmChoice, GemvWhereItIsOpen) {
   GemmOptions options = kAll;
   options.gemv = true;
   EXPECT_EQ(described(bf16(16, 4096, 4096), options), "32 columns, 128 tiles");
 }
 
-TEST(MatmulWays, TheLibraryServesNoSmallProductAndNoOtherMachine) {
+TEST(GemmChoice, TheLibraryServesNoSmallGemmAndNoOtherMachine) {
   EXPECT_EQ(choose_path(bf16(128, 256, 64), kAll).path, GemmPath::kTile);
   EXPECT_EQ(choose_path(bf16(64, 256, 256), kAll).path, GemmPath::kLibrary);
   EXPECT_EQ(choose_path(bf16(64, 4096, 4096), kAll).path, GemmPath::kLibrary);
@@ -80,7 +80,7 @@ TEST(MatmulWays, TheLibraryServesNoSmallProductAndNoOtherMachine) {
   EXPECT_EQ(choose_path(bf16(8192, 4096, 4096), other).path, GemmPath::kTile);
 }
 
-TEST(MatmulWays, SlicesOfKWhereTheyAreFasterAndOpen) {
+TEST(GemmChoice, SplitKWhereItIsFasterAndOpen) {
   GemmOptions options = kOwn;
   const GemmKey key = bf16(4608, 3072, 12288);
   EXPECT_EQ(described(key, options), "128x128, 864 tiles in 7 waves");
@@ -98,7 +98,7 @@ TEST(MatmulWays, SlicesOfKWhereTheyAreFasterAndOpen) {
   EXPECT_EQ(choose_path(int8, options).path, GemmPath::kSplitK);
 }
 
-TEST(MatmulWays, TheLibrarysAlgorithmIsOneThatItNames) {
+TEST(GemmChoice, TheLibrarysAlgorithmIsOneThatItNames) {
   GemmKey key = bf16(4608, 9216, 3072);
   key.a = key.b = DType::kE4M3;
   key.sums = GemmSums::kFast;
@@ -111,7 +111,7 @@ TEST(MatmulWays, TheLibrarysAlgorithmIsOneThatItNames) {
   EXPECT_EQ(described(key, one, &third), "cuBLASLt's algorithm 0");
 }
 
-TEST(MatmulWays, ATunedWayComesFirstWhereItIsOpen) {
+TEST(GemmChoice, ATunedPathComesFirstWhereItIsOpen) {
   const GemmKey key = bf16(4608, 12288, 3072);
   const GemmChoice narrow{GemmPath::kTile, 192, true, 0};
   EXPECT_EQ(described(key, kAll, &narrow), "128x192, 2304 tiles in 18 waves (tuned)");
@@ -127,7 +127,7 @@ TEST(MatmulWays, ATunedWayComesFirstWhereItIsOpen) {
   EXPECT_NE(choose_path(accurate, kOwn, &narrow).variant, 192);
 }
 
-TEST(MatmulWays, AProductAsText) {
+TEST(GemmChoice, AGemmAsText) {
   GemmKey key = bf16(4608, 12288, 3072);
   key.b_along_k = false;
   EXPECT_EQ(text_of(key), "bf16 bf16 bf16 4608x12288x3072 b1 kn f32");

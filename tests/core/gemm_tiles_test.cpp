@@ -10,18 +10,18 @@ TilePlan choose(int64_t m, int64_t n, int64_t batches = 1, bool halves = false) 
   return choose_tile_plan(m, n, batches, 132, halves);
 }
 
-TEST(GemmTiles, WideTilesWhereTheyFillTheRounds) {
+TEST(GemmTiles, WideTilesWhereTheyFillTheWaves) {
   EXPECT_EQ(describe(choose(4096, 4096)), "128x256, 512 tiles in 4 waves");
   EXPECT_EQ(describe(choose(4608, 9216)), "128x256, 1296 tiles in 10 waves");
 }
 
-TEST(GemmTiles, NarrowTilesWhereWideOnesLeaveMostOfARoundIdle) {
+TEST(GemmTiles, NarrowTilesWhereWideOnesLeaveMostOfAWaveIdle) {
   // 9 tiles of 256 columns take as long as 17 of 128, of which all run at one time.
   EXPECT_EQ(choose(128, 2176).n, 128);
   EXPECT_EQ(choose(128, 2176).waves, 1);
 }
 
-TEST(GemmTiles, NeverMoreRoundsTimesColumnsThanTheWidestTile) {
+TEST(GemmTiles, NeverMoreWavesTimesColumnsThanTheWidestTile) {
   for (int64_t m = 1; m < 9000; m += 517) {
     for (int64_t n = 8; n < 13000; n += 712) {
       const TilePlan tile = choose(m, n);
@@ -33,7 +33,7 @@ TEST(GemmTiles, NeverMoreRoundsTimesColumnsThanTheWidestTile) {
   }
 }
 
-TEST(GemmTiles, SlicesOfKWhereTilesLeaveMostOfARoundIdle) {
+TEST(GemmTiles, SplitKWhereTilesLeaveMostOfAWaveIdle) {
   // 432 tiles of 256 columns: 36 beyond three waves.
   const TilePlan tile = choose_tile_plan(4608, 3072, 1, 132, false, 192);
   EXPECT_EQ(describe(tile), "128x256, 432 tiles in 4 waves, the last 36 by split-K of 3");
@@ -45,7 +45,7 @@ TEST(GemmTiles, SlicesOfKWhereTilesLeaveMostOfARoundIdle) {
   EXPECT_EQ(choose_tile_plan(4096, 4096, 1, 132, false, 64).splits, 1);
 }
 
-TEST(GemmTiles, SlicesFitTheMachineAndTheirMemory) {
+TEST(GemmTiles, SplitsFitTheMachineAndTheirMemory) {
   for (const int multiprocessors : {1, 7, 78, 114, 132, 148}) {
     for (int64_t tiles = 1; tiles < 400; ++tiles) {
       for (const int64_t steps : {1, 7, 16, 33, 192}) {
@@ -73,7 +73,7 @@ TEST(GemmTiles, SumsBegunAnewTakeTilesOfWholeHalves) {
   for (int64_t n = 64; n < 13000; n += 64) EXPECT_EQ(choose(4096, n, 1, true).n % 128, 0) << n;
 }
 
-TEST(GemmTiles, FewRowsTakeAllColumnsInOneRoundWhereTheyFit) {
+TEST(GemmTiles, GemvTakesAllColumnsInOneWaveWhereTheyFit) {
   EXPECT_EQ(describe(choose_gemv_tile(4096, 132)), "32 columns, 128 tiles");
   EXPECT_EQ(describe(choose_gemv_tile(14336, 132)), "112 columns, 128 tiles");
   EXPECT_EQ(choose_gemv_tile(1, 132).columns, 8);

@@ -109,6 +109,18 @@ def test_two_kernels_of_one_name_are_an_error(kernel_file, tmp_path):
         kernels.find([tmp_path])
 
 
+@pytest.mark.parametrize("mark", [".hidden", "env/pyvenv.cfg", "mine/contract.json"])
+def test_copies_in_environments_and_exports_are_no_second_kernels(kernel_file, tmp_path, mark):
+    text = '# kernel: double/mine\n# language = "python"\n'
+    own, folder = kernel_file(text), tmp_path / mark.partition("/")[0] / "deep"
+    folder.mkdir(parents=True)
+    if "/" in mark:
+        (tmp_path / mark).write_text("")
+    (folder / "kernel.py").write_text(text)
+    assert [k.path for k in kernels.find([tmp_path]).values()] == [own]
+    assert kernels.find([folder])  # named, it is searched
+
+
 def test_the_history_says_what_became_slower(tmp_path):
     def report(us):
         timing = {"median_us": us, "ci95_us": [us * 0.999, us * 1.001], "n": 30}

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 
 SDPA = pestle.scaled_dot_product_attention
 
@@ -16,11 +17,12 @@ def random(*shape: int, dtype=torch.float32, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(dtype)
 
 
-def qkv(q: tuple, k: tuple, dtype=torch.float32) -> list[Tensor]:
+def qkv(q: tuple, v: tuple, dtype=torch.float32) -> list[Tensor]:
+    k = (*v[:-1], q[-1])
     return [
         random(*q, dtype=dtype),
         random(*k, dtype=dtype, seed=1),
-        random(*k, dtype=dtype, seed=2),
+        random(*v, dtype=dtype, seed=2),
     ]
 
 
@@ -37,6 +39,20 @@ CALLS = {
     "batches_broadcast": (((4, 2, 9, 16), (1, 2, 12, 16)), {}),
     "float_mask": (((2, 3, 9, 16), (2, 3, 12, 16)), {"attn_mask": random(2, 1, 9, 12)}),
     "bool_mask": (((2, 3, 9, 16), (2, 3, 12, 16)), {"attn_mask": random(9, 12) > -0.5}),
+    "hidden_queries": (
+        ((2, 3, 9, 16), (2, 3, 12, 16)),
+        {"attn_mask": torch.arange(9)[:, None] > 4},
+    ),
+    "minus_infinity": (
+        ((1, 2, 9, 16), (1, 2, 12, 16)),
+        {"attn_mask": torch.where(random(9, 12) > 0, 0.5, -torch.inf)},
+    ),
+    "mask_of_keys": (((2, 3, 9, 16), (2, 3, 12, 16)), {"attn_mask": random(2, 1, 1, 12)}),
+    "mask_of_queries": (
+        ((2, 4, 9, 16), (2, 2, 12, 16)),
+        {"attn_mask": random(4, 9, 1), "enable_gqa": True},
+    ),
+    "other_value_size": (((2, 3, 9, 16), (2, 3, 12, 24)), {}),
     "mask_of_five": (((2, 3, 2, 9, 16), (2, 3, 2, 12, 16)), {"attn_mask": random(3, 1, 1, 12)}),
 }
 
@@ -178,34 +194,143 @@ def test_queries_without_a_key():
     assert torch.isfinite(out).all() and torch.isfinite(lse[0, 0, ::2]).all()
 
 
-def test_packed_sequences_and_nested_tensors():
-    lengths = [5, 0, 70, 1]
-    parts = [random(n, 2, 16, seed=n).requires_grad_() for n in lengths]
-    nested = torch.nested.as_nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
-    out = SDPA(nested, nested, nested, is_causal=True)
-    for mine, part in zip(out.transpose(1, 2).unbind(), parts, strict=True):
-        rows = part.detach().transpose(0, 1).unsqueeze(0)
-        want = SDPA(rows, rows, rows, is_causal=True)
-        torch.testing.assert_close(mine.detach().transpose(0, 1), want[0], rtol=1e-5, atol=1e-6)
-    out.values().sum().backward()
-    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in parts)
+def jagged(lengths: list[int], heads: int, seed: int, offsets: Tensor | None = None) -> Tensor:
+    """[B, L*, H, E], as projections give it."""
+    if offsets is None:
+        offsets = torch.tensor([0, *lengths]).cumsum(0)
+    rows = random(sum(lengths), heads, 16, seed=seed)
+    return torch.nested.nested_tensor_from_jagged(rows, offsets).requires_grad_()
+
+
+def attend_packed(q: Tensor, k: Tensor, v: Tensor, **options) -> Tensor:
+    return SDPA(*(t.transpose(1, 2) for t in (q, k, v)), **options).transpose(1, 2)
+
+
+def one_by_one(q: Tensor, k: Tensor, v: Tensor, **options) -> Tensor:
+    """torch's own attention, sequence by sequence: rows of all of them."""
+    parts = [
+        F.scaled_dot_product_attention(*(t.transpose(0, 1) for t in parts), **options)
+        for parts in zip(*(t.unbind() for t in (q, k, v)), strict=True)
+    ]
+    return torch.cat(parts, 1).transpose(0, 1)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_nested_tensors(shared, compiled):
+    """Self-attention, and queries of other lengths than the keys that heads share."""
+    lengths, options = [5, 0, 70, 1], {"is_causal": True} if shared else {"enable_gqa": True}
+    q = k = v = jagged(lengths, 4, 0)
+    if not shared:
+        k = jagged([6, 2, 80, 9], 2, 1)
+        v = jagged([6, 2, 80, 9], 2, 2, k.offsets())
+    torch._dynamo.reset()
+    run = attend_packed
+    if compiled:
+        run = torch.compile(attend_packed, fullgraph=True, backend="aot_eager")
+    got, want = run(q, k, v, **options), one_by_one(q, k, v, **options)
+    torch.testing.assert_close(got.values(), want, rtol=1e-5, atol=1e-5)
+    leaves = [q] if shared else [q, k, v]
+    weights = random(*want.shape, seed=5)
+    made = torch.autograd.grad(got.values(), leaves, weights)
+    for mine, right in zip(made, torch.autograd.grad(want, leaves, weights), strict=True):
+        torch.testing.assert_close(mine.values(), right.values(), rtol=1e-4, atol=1e-5)
+    assert (got + q).shape == q.shape  # the same sequences, for a residual
+
+
+def test_nested_tensors_are_not_copied(monkeypatch):
+    given, attention = [], pestle.attention
+
+    def watched(*tensors, **options):
+        given.extend(t.data_ptr() for t in tensors)
+        return attention(*tensors, **options)
+
+    monkeypatch.setattr(pestle, "attention", watched)
+    q = jagged([5, 9], 4, 0)
+    v = jagged([5, 9], 4, 1, q.offsets())
+    attend_packed(q, q, v)
+    assert given == [t.values().data_ptr() for t in (q, q, v)]
+
+
+def test_nested_tensors_that_are_refused():
+    q, k = jagged([5, 9], 4, 0), jagged([7, 7], 4, 1)
+    with pytest.raises(pestle.InvalidArgumentError, match="other offsets each"):
+        attend_packed(q, q, k)
+    with pytest.raises(pestle.UnsupportedError, match="must be jagged ones"):
+        SDPA(q, q, q)  # [B, L*, H, E]
+    with pytest.raises(pestle.UnsupportedError, match="must be jagged ones"):
+        attend_packed(q, q, torch.randn(2, 7, 4, 16))
+    holes = torch.nested.nested_tensor_from_jagged(
+        torch.randn(14, 4, 16), torch.tensor([0, 7, 14]), lengths=torch.tensor([5, 7])
+    )
+    with pytest.raises(pestle.UnsupportedError, match="without gaps"):
+        attend_packed(holes, holes, holes)
+    with pytest.raises(pestle.UnsupportedError, match="attn_mask does not go"):
+        attend_packed(q, q, q, attn_mask=torch.zeros(9, 9))
+
+
+def test_autocast():
+    tensors = qkv((1, 2, 9, 16), (1, 2, 12, 16))
+    tensors[1] = tensors[1].bfloat16()  # mixed, as after a rotation in f32
+    with torch.autocast("cpu", torch.bfloat16):
+        got = SDPA(*tensors, attn_mask=random(9, 12))
+        want = F.scaled_dot_product_attention(*tensors, attn_mask=random(9, 12))
+    assert got.dtype == want.dtype == torch.bfloat16
+    torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+
+
+def everything(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    return pestle.attention(
+        q, k, v, mask=mask, causal=True, align="bottom_right", softcap=2.0, window_left=5
+    )
+
+
+COMPILED = {
+    "sdpa": lambda q, k, v, mask: SDPA(q, k, v, attn_mask=mask, enable_gqa=True),
+    "attention": lambda *tensors: everything(*tensors)[0],
+}
+
+
+def batch(size: int, queries: int) -> tuple[Tensor, ...]:
+    q, k, v = qkv((size, 4, queries, 16), (size, 2, queries + 3, 16))
+    return q, k, v, random(size, 1, queries, queries + 3)
 
 
 @pytest.mark.parametrize("needs_grad", [False, True])
-def test_compiled(needs_grad):
-    tensors = [t.requires_grad_(needs_grad) for t in qkv((1, 4, 9, 16), (1, 2, 12, 16))]
-    mask = random(1, 1, 9, 12)
+@pytest.mark.parametrize("name", COMPILED)
+def test_one_graph_for_all_shapes(name, needs_grad):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(COMPILED[name], fullgraph=True, dynamic=True, backend=counter)
+    counts = set()  # torch compiles the first shapes twice, others not at all
+    for sizes in ((3, 9), (5, 41)):
+        tensors = [t.requires_grad_(needs_grad) for t in batch(*sizes)]
+        got, want = compiled(*tensors), COMPILED[name](*tensors)
+        assert torch.equal(got, want)
+        if needs_grad:
+            made = torch.autograd.grad(got.sum(), tensors)
+            for mine, right in zip(made, torch.autograd.grad(want.sum(), tensors), strict=True):
+                assert torch.equal(mine, right)
+        counts.add(counter.frame_count)
+    assert len(counts) == 1
 
-    def run(q, k, v):
-        return SDPA(q, k, v, attn_mask=mask, enable_gqa=True)
 
-    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
-    got, want = compiled(*tensors), run(*tensors)
-    assert torch.equal(got, want)
-    if needs_grad:
-        made = torch.autograd.grad(got.sum(), tensors)
-        for mine, right in zip(made, torch.autograd.grad(want.sum(), tensors), strict=True):
-            assert torch.equal(mine, right)
+class Both(torch.nn.Module):
+    def forward(self, *tensors):
+        return COMPILED["sdpa"](*tensors), *everything(*tensors)
+
+
+def test_export():
+    b, s, t = (torch.export.Dim(name, min=2, max=4096) for name in "bst")
+    program = torch.export.export(
+        Both(), batch(3, 9),
+        dynamic_shapes={"tensors": ({0: b, 2: s}, {0: b, 2: t}, {0: b, 2: t},
+                                    {0: b, 2: s, 3: t})},
+    )  # fmt: skip
+    assert any(str(node.target) == "pestle.attention.default" for node in program.graph.nodes)
+    tensors = batch(5, 20)
+    for mine, right in zip(program.module()(*tensors), Both()(*tensors), strict=True):
+        assert torch.equal(mine, right)
 
 
 def test_views_of_other_layouts():

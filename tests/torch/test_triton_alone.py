@@ -32,7 +32,8 @@ def test_in_the_interpreter():
 
 
 TYPES = {torch.float32: "*fp32", torch.int16: "*i16", torch.uint8: "*u8", torch.int8: "*i8",
-         torch.int32: "*i32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}  # fmt: skip
+         torch.int32: "*i32", torch.int64: "*i64", torch.bfloat16: "*bf16",
+         torch.float16: "*fp16"}  # fmt: skip
 
 
 def specialized(kernel, arguments: tuple, options: dict) -> tuple[dict, dict, dict]:

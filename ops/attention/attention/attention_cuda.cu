@@ -1,5 +1,7 @@
 // attention on CUDA.
-// Map      cuda/attention_tiles: heads of up to 256 columns in steps of 8, by mma.sync
+// Map      cuda/attention_hopper: bf16 and f16 of up to 256 columns without a mask, by wgmma
+//          (ops/attention/sm90/attention_hopper.cuh).
+//          cuda/attention_tiles: heads of up to 256 columns in steps of 8, by mma.sync
 //          (ops/attention/sm80/attention_tiles.cuh).
 //          cuda/attention_any: a warp a query, any dtype, depth, stride and alignment
 //          (ops/attention/sm80/attention_row.cuh).
@@ -8,9 +10,11 @@
 // Numerics f32 logits, exponentials and sums (f32 inputs in tf32 parts); exponentials of 16-bit inputs rounded to their dtype
 //          before they multiply v. The same bits in every run.
 #include "backends/cuda/host/launch.h"
+#include "backends/cuda/host/runtime.h"
 #include "ops/attention/attention/attention_spec.h"
 #include "ops/attention/sm80/attention_row.cuh"
 #include "ops/attention/sm80/attention_tiles.h"
+#include "ops/attention/sm90/attention_hopper.h"
 
 namespace pestle::ops::attention {
 namespace {
@@ -99,6 +103,42 @@ Status run_tiles(const Call& call) {
   }
 }
 
+// Few queries: rows of a tile are those of one head there, of a group of heads in attention_tiles.
+constexpr int64_t kFewQueries = 64;
+
+std::string refuse_hopper_options(const AttentionInputs& in) {
+  if (in.q.dtype == DType::kF32) return "is for bf16 and f16";
+  if (in.has_mask()) return "has no mask";
+  if (in.softcap != 0) return "has no softcap";
+  if (in.q_offsets.dtype != DType::kNone) return "has no packed sequences";
+  if (!(in.scale > 0)) return "needs a positive scale";
+  return in.queries() < kFewQueries ? "is for 64 queries and more" : "";
+}
+
+std::string refuses_hopper(const Call& call, const Machine& machine) {
+  if (machine.compute_capability != 90) return "needs compute capability 9.0 (Hopper)";
+  if (portable()) return "needs code for sm_90a, this build has portable code only";
+  const AttentionInputs in = attention_inputs<spec>(call);
+  std::string why = refuse_hopper_options(in);
+  if (why.empty()) why = refuses_tiles(call, machine);
+  if (!why.empty()) return why;
+  if (in.batches() * in.heads() * ((in.queries() + 127) / 128) > INT_MAX / 2)
+    return "more than 2^30 tiles of queries";
+  const TensorView* const tensors[] = {&in.q, &in.k, &in.v};
+  for (int i = 0; i < 3; ++i) {
+    const char* refused = row_boxes(*tensors[i], 64).why;
+    if (*refused) return std::string(1, "qkv"[i]) + " " + refused;
+  }
+  return "";
+}
+
+Status run_hopper(const Call& call) {
+  const AttentionInputs in = attention_inputs<spec>(call);
+  const AttentionJob job = attention_job(call);
+  return in.q.dtype == DType::kBF16 ? start_attention_hopper_bf16(call, in, job)
+                                    : start_attention_hopper_f16(call, in, job);
+}
+
 std::string refuses_any(const Call& call, const Machine&) {
   return refuse_attention_sizes(attention_inputs<spec>(call));
 }
@@ -111,6 +151,11 @@ Status run_any(const Call& call) {
 }
 
 constexpr Impl kImpls[] = {
+    {.id = "cuda/attention_hopper",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_hopper,
+     .run = run_hopper},
     {.id = "cuda/attention_tiles",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

@@ -2,7 +2,7 @@
 // y = activation(acc * factor[row] * factor[column] * alpha + bias), of pairs of columns
 // activation(one) * the other, then residual * beta + gate * y, in f32, one rounding.
 //
-// Map      Where the copy engine takes out (16 bits) and residual (the same dtype): a consumer's
+// Map      Where TMA takes out (16 bits) and residual (the same dtype): a consumer's
 //          tile in chunks of 64 rows x 64 columns, each with a place of its own in shared memory
 //          (gemm_warp_specialized.cuh), so that none waits for another's store. The copy warp has
 //          put the residual's chunk there, a warp of its own the factors and biases; each thread
@@ -58,7 +58,7 @@ struct Factors {
 struct EpilogueArguments {
   CUtensorMap out_map;       // boxes of 64 rows x 64 columns, where by_boxes
   CUtensorMap residual_map;  // the same
-  bool by_boxes = false;     // the copy engine takes out and residual
+  bool by_boxes = false;     // TMA takes out and residual
   const float* alpha = nullptr;
   Factors rows, columns;
   FloatMatrix bias;  // one row
@@ -258,7 +258,7 @@ struct FusedEpilogue {
     uint32_t parity = 1;
     for (int i = blockIdx.x; i < t.units; i += gridDim.x, parity ^= 1) {
       const Unit unit = unit_at(t, i);
-      if (unit.helps) return;  // its block's last
+      if (unit.helps) return;  // its CTA's last
       const Tile& tile = unit.tile;
       Pair pairs[kTileN / 64];
 #pragma unroll
@@ -314,7 +314,7 @@ struct FusedEpilogue {
     uint32_t parity = 0;
     for (int i = blockIdx.x; i < t.units; i += gridDim.x, parity ^= 1) {
       const Unit unit = unit_at(t, i);
-      if (unit.helps) return;  // its block's last
+      if (unit.helps) return;  // its CTA's last
       const Tile& tile = unit.tile;
       const int around = unit.steps % Memory::kRing;
       const int column = tile.n * kOutColumns<kTileN>, row = tile.m * kTileM + consumer * 64;

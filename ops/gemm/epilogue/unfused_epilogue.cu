@@ -129,7 +129,7 @@ Status start(const Call& call, UnfusedJob<Rows> job, int64_t rows) {
   const int64_t units = cuda::ceil_div(job.columns, 8);
   const int threads = static_cast<int>(std::min<int64_t>(256, cuda::ceil_div(units, 32) * 32));
   job.blocks_per_row = static_cast<int>(cuda::ceil_div(units, threads));
-  return cuda::launch(call, "late_epilogue", {rows * job.blocks_per_row, threads},
+  return cuda::launch(call, "unfused_epilogue", {rows * job.blocks_per_row, threads},
                       unfused_kernel<Rows>, job);
 }
 

@@ -19,9 +19,9 @@
 
 namespace pestle::ops {
 
-inline constexpr int kGemvMmaElements = 64 * 8;  // of a thread block: columns times warps
+inline constexpr int kGemvMmaElements = 64 * 8;  // of a CTA: columns times warps
 
-// How a thread block is made up.
+// How a CTA is made up.
 template <int kColumnsOf>
 struct GemvMmaShape {
   static constexpr int kColumns = kColumnsOf;
@@ -237,12 +237,12 @@ struct GemvMma {
     __shared__ Shared s;
     const int split = blockIdx.x % job.splits;
     const int column0 = blockIdx.x / job.splits * kColumns;
-    const int own = kColumns / job.splits;  // columns that this block finishes
+    const int own = kColumns / job.splits;  // columns that this CTA finishes
     const int begin = split * job.split_bytes;
     Sum d[kColumns / 16][kEights][4] = {};
     accumulate(job, column0, begin, min(begin + job.split_bytes, job.k_bytes), d);
     keep(s, d);
-    if (job.splits > 1) cuda::cluster_arrive();  // all blocks have begun
+    if (job.splits > 1) cuda::cluster_arrive();  // all CTAs have begun
     __syncthreads();
     const int column = threadIdx.x / 4, four = threadIdx.x % 4 * 4;
     // Rows of a beyond 8 * kEights have no sums; nobody asks for their parts.

@@ -44,6 +44,7 @@ struct WeightOnlyJob {
 // Positions in the contract; scales are the format's own.
 struct WeightOnlyArgs {
   int x, weight, out, alpha;
+  int hadamard = -1;  // none
 };
 
 #ifdef __CUDACC__
@@ -220,17 +221,21 @@ __device__ inline float activated(int activation, float y) {
   }
 }
 
-// Column `n` of row `m` of out, of the warp's lanes' sums.
-__device__ inline void store_weight_only(const WeightOnlyJob& job, int64_t m, int64_t n,
-                                         float sum) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
-  if (threadIdx.x % 32 != 0 || n >= job.n || m >= job.rows_of_x) return;
+// The epilogue of column `n` of row `m` of out.
+__device__ inline void finish_weight_only(const WeightOnlyJob& job, int64_t m, int64_t n,
+                                          float sum) {
   if (job.alpha != nullptr) sum *= __uint_as_float(cuda::AnyTensor::bits(job.alpha, 4));
   if (job.bias.data != nullptr) sum += job.bias.load(job.bias.data + n * job.bias.strides[0]);
   sum = activated(job.activation, sum);
   if (job.residual.data != nullptr) sum += job.residual.load(job.residual.at(m, n));
   job.out.store(job.out.at(m, n), sum);
+}
+// The same of the warp's lanes' sums.
+__device__ inline void store_weight_only(const WeightOnlyJob& job, int64_t m, int64_t n,
+                                         float sum) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+  if (threadIdx.x % 32 == 0 && n < job.n && m < job.rows_of_x) finish_weight_only(job, m, n, sum);
 }
 
 template <class Format, int kM>
@@ -294,9 +299,10 @@ inline WeightOnlyJob weight_only_job(const Call& call, const WeightOnlyArgs& arg
 // Why the kernel can't take the product of the call, whatever its epilogue; empty: it can.
 inline std::string refuse_weight_only(const Call& call, const WeightOnlyArgs& args) {
   const TensorView& weight = call.tensor(args.weight);
-  if (row_count(call.tensor(args.x)) > kWeightOnlyMost)
-    return "is for at most 16 rows of x; more have no CUDA kernel yet";
-  if (has_input_act(call)) return "input_act: has no CUDA kernel yet; call that op first";
+  if (row_count(call.tensor(args.x)) > kWeightOnlyMost) return "is for at most 16 rows of x";
+  if (has_input_act(call)) return "input_act: another implementation's";
+  if (args.hadamard >= 0 && call.integer(args.hadamard) != 0)
+    return "hadamard: x is rotated in the workspace first";
   if (weight.shape[1] % 16 != 0) return "K must be a multiple of 32";
   return cuda::refuse_unaligned("weight", weight);
 }

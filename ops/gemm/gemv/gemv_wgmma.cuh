@@ -2,7 +2,7 @@
 //
 // Map      A CTA a multiprocessor takes neighbouring columns of out (rows of the weight),
 //          as many as leave no multiprocessor without (ops/gemm/select/gemm_tiles.h). A producer
-//          thread has the copy engine fill a ring of stages, each 512 bytes of k of those
+//          thread has TMA fill a ring of stages, each 512 bytes of k of those
 //          columns and of a; a warpgroup multiplies: 64 columns are the instruction's rows, the
 //          rows of a its 16 columns.
 // Order    Along k in four chains, unit i of every 128 bytes in chain i, then (0 + 1) + (2 + 3);
@@ -439,8 +439,8 @@ Status start_gemv_blocks(const Call& call, const char* name, const GemvWgmmaJob&
 }
 
 // How much is under way, by what was measured (ops/gemm/matmul/matmul.md): the first stages of b,
-// 32 to 56 KiB, go to the L2 while the kernel in front ends; where a block has little to do, half
-// of shared memory is enough, and the next kernel's blocks wait beside it.
+// 32 to 56 KiB, go to the L2 while the kernel in front ends; where a CTA has little to do, half
+// of shared memory is enough, and the next kernel's CTAs wait beside it.
 inline void plan_ring(GemvWgmmaJob* job) {
   const bool narrow = job->tile.columns <= 64;
   const int stage = kGemvBoxes * (job->tile.columns + kGemvRows) * hopper::kRowBytes;

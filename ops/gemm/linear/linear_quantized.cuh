@@ -29,21 +29,23 @@ inline constexpr const char* kSplitKLinearWorkspace =
 inline constexpr const char* kLibraryLinearWorkspace =
     "256 + round_up(M*K,256) + 2*round_up(4*M,256) + " PESTLE_CUBLAS_SCALED_BYTES
     " + if(input_act == none, 0, bytes(x)*M*K)";
+// x after input_act and rotated, where it is not quantised.
+#define PESTLE_FLOAT_X_BYTES " + if(activations == float, 1536 + (bytes(x) + 4)*M*K, 0)"
 // Beneath quantised output: out as bf16, then what the GEMM and its quantiser need.
 inline constexpr const char* kLinearQuantizedOutputWorkspace =
     "if(keep_out, 0, 2*M*N) + 512 + 256 + round_up(M*K,256) + 2*round_up(4*M,256) + "
     "if(input_act == none, 0, bytes(x)*M*K) + 4*M*(cdiv(N,128) + 1) + 9216 + " PESTLE_UNFUSED_BYTES
-    " + " PESTLE_SPLIT_K_BYTES("1") " + " PESTLE_UNFUSED_GEMM_BYTES;
+    " + " PESTLE_SPLIT_K_BYTES("1") " + " PESTLE_UNFUSED_GEMM_BYTES PESTLE_FLOAT_X_BYTES;
 
 // The unfused epilogue: the GEMM's f32 output, before what its kernels need.
 #define PESTLE_UNFUSED_LINEAR_BYTES                           \
   "4*M*N + 8192 + round_up(M*K,256) + 2*round_up(4*M,256) + " \
   "if(input_act == none, 0, bytes(x)*M*K)"
 inline constexpr const char* kUnfusedLinearWorkspace =
-    PESTLE_UNFUSED_LINEAR_BYTES " + " PESTLE_SPLIT_K_BYTES("1");
+    PESTLE_UNFUSED_LINEAR_BYTES " + " PESTLE_SPLIT_K_BYTES("1") PESTLE_FLOAT_X_BYTES;
 // The same where that GEMM may be cuBLASLt's.
 inline constexpr const char* kUnfusedLibraryLinearWorkspace =
-    PESTLE_UNFUSED_LINEAR_BYTES " + " PESTLE_CUBLAS_SCALED_BYTES;
+    PESTLE_UNFUSED_LINEAR_BYTES " + " PESTLE_CUBLAS_SCALED_BYTES PESTLE_FLOAT_X_BYTES;
 
 struct QuantizedX {
   TensorView codes;  // [M, K] without gaps
@@ -140,16 +142,15 @@ struct LinearQuantizedArgs {
 };
 
 inline std::string refuse_float(const Call& call, const LinearQuantizedArgs& args) {
-  return call.integer(args.activations) == 0
-             ? "activations=float: products of floats with codes have no CUDA kernel yet"
-             : "";
+  return call.integer(args.activations) == 0 ? "activations=float: another implementation's" : "";
 }
 inline std::string refuse_float_activations(const Call& call, const LinearQuantizedArgs& args) {
   const std::string why = refuse_float(call, args);
   return why.empty() ? refuse_quantized_output(call) : why;
 }
 
-// What the implementations beyond the first say, none of which knows activations=float.
+// What the implementations beyond the first say; the unfused epilogue and quantised output call the
+// op again, which takes activations=float elsewhere.
 template <const LinearQuantizedArgs& kArgs>
 struct LinearQuantizedRefusals {
   static std::string fallback(const Call& call, const Machine&) {
@@ -157,11 +158,10 @@ struct LinearQuantizedRefusals {
   }
   static std::string unfused(const Call& call, const Machine& machine) {
     const std::string why = refuse_without_extended(call, machine);
-    return why.empty() ? refuse_float_activations(call, kArgs) : why;
+    return why.empty() ? refuse_quantized_output(call) : why;
   }
   static std::string quantized_output(const Call& call, const Machine& machine) {
-    const std::string why = refuse_plain(call, machine);
-    return why.empty() ? refuse_float(call, kArgs) : why;
+    return refuse_plain(call, machine);
   }
 };
 

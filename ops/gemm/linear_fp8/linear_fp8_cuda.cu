@@ -1,4 +1,4 @@
-// linear_fp8 on CUDA, activations=row: which implementations there are.
+// linear_fp8 on CUDA: which implementations there are.
 // Map      the kernels of quantize_fp8, then those of scaled_mm_fp8
 //          (ops/gemm/linear/linear_quantized.cuh); with input_act the codes are those of
 //          activation, gated_activation or rms_norm. cuda/linear_fp8_hopper: GEMV up to 16 rows,
@@ -13,8 +13,10 @@
 //          at 4608 x 12288 x 3072.
 #include "formats/fp8.h"
 #include "ops/gemm/linear/linear_quantized.cuh"
+#include "ops/gemm/linear_fp8/linear_fp8_float.h"
 #include "ops/gemm/linear_fp8/linear_fp8_spec.h"
 #include "ops/gemm/select/gemm_advice.cuh"
+#include "ops/gemm/weight_only/many_rows_launch.cuh"
 #include "ops/quant/rowwise/fp8_scale_grid.h"
 
 namespace pestle::ops::linear_fp8 {
@@ -150,6 +152,42 @@ Status run_fallback(const Call& call) {
   return run_fallback_linear<float>(call, "linear_fp8_any", kArgs, quantized);
 }
 
+// ---- activations=float -------------------------------------------------------------------------
+
+struct FloatOp {
+  static constexpr WeightOnlyArgs kArgs{linear_fp8::kArgs.x, linear_fp8::kArgs.weight,
+                                        linear_fp8::kArgs.out, linear_fp8::kArgs.alpha};
+  static constexpr int kBits = 8;
+  static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
+  static constexpr const char* kFallback = "linear_fp8_float_any";
+
+  static std::string refuse_call(const Call& call) {
+    if (call.integer(linear_fp8::kArgs.activations) != 0)
+      return "activations=row: another implementation's";
+    return refuse_quantized_output(call);
+  }
+  static std::string refuse_many(const Call& call) {
+    if (label_of(call, "granularity") == "column") return "granularity=column: scales along k";
+    const bool whole =
+        reinterpret_cast<uintptr_t>(call.tensor(linear_fp8::kArgs.scale).data) % 4 == 0;
+    return whole ? "" : "scale must begin at a multiple of 4 bytes";
+  }
+  static Status run_many(const Call& call, const TensorView& x) { return run_float_x(call, x); }
+  static AnyByteRows fallback_weight(const Call& call) {
+    const std::string_view granularity = label_of(call, "granularity");
+    AnyByteRows rows{AnyTensor(call.tensor(kArgs.weight)),
+                     {AnyTensor(call.tensor(linear_fp8::kArgs.scale))}};
+    if (granularity == "row" || granularity == "block_1x128") rows.scale.rows = 1;
+    if (granularity == "column") rows.scale.columns = 1;
+    if (granularity == "block_1x128" || granularity == "block_128x128") rows.scale.columns = 128;
+    if (granularity == "block_128x128") rows.scale.rows = 128;
+    return rows;
+  }
+};
+
+constexpr auto kFloatX = float_x_impls<FloatOp>(
+    "cuda/linear_fp8_float", "cuda/linear_fp8_float_input", "cuda/linear_fp8_float_any");
+
 using Refusals = LinearQuantizedRefusals<kArgs>;
 
 constexpr Impl kImpls[] = {
@@ -189,6 +227,9 @@ constexpr Impl kImpls[] = {
      .refuses = Refusals::quantized_output,
      .run = run_with_quantized_output,
      .workspace = kLinearQuantizedOutputWorkspace},
+    kFloatX[0],
+    kFloatX[1],
+    kFloatX[2],
 };
 
 [[maybe_unused]] const bool kAdvised = advise(GemmAdvice<kIds, read_advised>::of(spec.name));

@@ -8,12 +8,12 @@ namespace pestle::ops::linear_int4 {
 namespace {
 
 constexpr WeightOnlyArgs kArgs{arg_index(spec, "x"), arg_index(spec, "weight"),
-                               arg_index(spec, "out"), arg_index(spec, "alpha")};
+                               arg_index(spec, "out"), arg_index(spec, "alpha"),
+                               arg_index(spec, "hadamard")};
 constexpr int kScale = arg_index(spec, "scale");
 constexpr int kZero = arg_index(spec, "zero");
 constexpr int kGroupSize = arg_index(spec, "group_size");
 constexpr int kMode = arg_index(spec, "mode");
-constexpr int kHadamard = arg_index(spec, "hadamard");
 
 // Groups of a multiple of 32 columns: a unit lies in one. Two's complement codes with their sign bit
 // turned are codes 0 to 15 with zero point 8.
@@ -76,10 +76,13 @@ Format int4_format(const Call& call) {
 struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_int4::kArgs;
   static constexpr int kBits = 4;
+  static constexpr int64_t kLeastMmaRows = 3;
+  static constexpr WeightOnlyWorkspace kWorkspace = kRotatedX;
+  static constexpr const char* kFallback = "linear_int4_any";
 
+  static std::string refuse_call(const Call&) { return ""; }
   static std::string refuse_gemv(const Call& call) { return refuse_many(call); }
   static std::string refuse_many(const Call& call) {
-    if (call.integer(kHadamard) != 0) return "hadamard: rotated weights have no CUDA kernel yet";
     if (call.integer(kGroupSize) % 32 != 0) return "group_size must be a multiple of 32";
     if (reinterpret_cast<uintptr_t>(call.tensor(kScale).data) % 4 != 0)
       return "scale must begin at a multiple of 4 bytes";
@@ -88,16 +91,33 @@ struct Op {
   static Status run_gemv(const Call& call) {
     return run_weight_only(call, "linear_int4_few_rows", kArgs, int4_format<Int4>(call));
   }
+  static Status run_mma(const Call& call) {
+    auto format = int4_format<gemv::GemvInt4>(call);
+    format.k = static_cast<int>(call.tensor(kArgs.weight).shape[1] * 2);
+    const WeightOnlyJob job = weight_only_job(call, kArgs);
+    const char* name = "linear_int4_gemv";
+    return call.tensor(kArgs.x).dtype == DType::kBF16
+               ? gemv::start_weight_mma<true>(call, name, job, format)
+               : gemv::start_weight_mma<false>(call, name, job, format);
+  }
   static Status run_many(const Call& call, const TensorView& x) {
     auto format = int4_format<many_rows::Int4>(call);
     format.k = static_cast<int>(call.tensor(kArgs.weight).shape[1] * 2);
     return run_many_rows(call, "linear_int4_many_rows", kArgs, x, format);
   }
+  static AnyInt4Rows fallback_weight(const Call& call) {
+    const TensorView& weight = call.tensor(kArgs.weight);
+    AnyInt4Rows rows{AnyTensor(weight), {AnyTensor(call.tensor(kScale)), 1}, {}};
+    rows.scale.columns =
+        std::max<int64_t>(1, int4_group(call.integer(kGroupSize), weight.shape[1] * 2));
+    if (call.integer(kMode) != 0) rows.zero = AnyTensor(call.tensor(kZero));
+    return rows;
+  }
 };
 
-constexpr auto kImpls =
-    weight_only_impls<Op>("cuda/linear_int4_few_rows", "cuda/linear_int4_many_rows",
-                          "cuda/linear_int4_input", "cuda/linear_int4_late");
+constexpr auto kImpls = weight_only_impls<Op>(
+    "cuda/linear_int4_gemv", "cuda/linear_int4_few_rows", "cuda/linear_int4_many_rows",
+    "cuda/linear_int4_input", "cuda/linear_int4_late", "cuda/linear_int4_any");
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// linear_int8 on CUDA, activations=row: which implementations there are.
+// linear_int8 on CUDA: which implementations there are.
 // Map      the kernels of quantize_int8 (rotated, too), then those of scaled_mm_int8
 //          (ops/gemm/linear/linear_quantized.cuh); with input_act the codes are those of
 //          activation, gated_activation or rms_norm. cuda/linear_int8_hopper: GEMV up to 16 rows,
@@ -9,8 +9,10 @@
 // Numerics sums exact in s32 up to K = 131071 (_any: s64); then f32, one rounding.
 // Measured H200: 1150 to 1371 TOP/s, rotated 1074 to 1328, quantising x included (linear_int8.md).
 #include "ops/gemm/linear/linear_quantized.cuh"
+#include "ops/gemm/linear_int8/linear_int8_float.h"
 #include "ops/gemm/linear_int8/linear_int8_spec.h"
 #include "ops/gemm/select/gemm_advice.cuh"
+#include "ops/gemm/weight_only/many_rows_launch.cuh"
 
 namespace pestle::ops::linear_int8 {
 namespace {
@@ -20,6 +22,7 @@ constexpr LinearQuantizedArgs kArgs{arg_index(spec, "x"),          arg_index(spe
                                     arg_index(spec, "alpha"),      arg_index(spec, "granularity"),
                                     arg_index(spec, "activations")};
 constexpr int kHadamard = arg_index(spec, "hadamard");
+constexpr int kGroupSize = arg_index(spec, "group_size");
 constexpr int64_t kLongestSum = 131071;  // of products of up to 2^14 in an s32
 
 std::string refuses_sm90(const Call& call, const Machine& machine) {
@@ -94,6 +97,42 @@ Status run_fallback(const Call& call) {
   return run_fallback_linear<int>(call, "linear_int8_any", kArgs, quantized);
 }
 
+// ---- activations=float -------------------------------------------------------------------------
+
+struct FloatOp {
+  static constexpr WeightOnlyArgs kArgs{linear_int8::kArgs.x, linear_int8::kArgs.weight,
+                                        linear_int8::kArgs.out, linear_int8::kArgs.alpha,
+                                        kHadamard};
+  static constexpr int kBits = 8;
+  static constexpr WeightOnlyWorkspace kWorkspace = kRotatedX;
+  static constexpr const char* kFallback = "linear_int8_float_any";
+
+  static std::string refuse_call(const Call& call) {
+    if (call.integer(linear_int8::kArgs.activations) != 0)
+      return "activations=row: another implementation's";
+    return refuse_quantized_output(call);
+  }
+  static std::string refuse_many(const Call& call) {
+    if (label_of(call, "granularity") == "group" && call.integer(kGroupSize) % 32 != 0)
+      return "group_size must be a multiple of 32";
+    const bool whole =
+        reinterpret_cast<uintptr_t>(call.tensor(linear_int8::kArgs.scale).data) % 4 == 0;
+    return whole ? "" : "scale must begin at a multiple of 4 bytes";
+  }
+  static Status run_many(const Call& call, const TensorView& x) { return run_float_x(call, x); }
+  static AnyByteRows fallback_weight(const Call& call) {
+    const std::string_view granularity = label_of(call, "granularity");
+    AnyByteRows rows{AnyTensor(call.tensor(kArgs.weight)),
+                     {AnyTensor(call.tensor(linear_int8::kArgs.scale))}};
+    if (granularity != "tensor") rows.scale.rows = 1;
+    if (granularity == "group") rows.scale.columns = call.integer(kGroupSize);
+    return rows;
+  }
+};
+
+constexpr auto kFloatX = float_x_impls<FloatOp>(
+    "cuda/linear_int8_float", "cuda/linear_int8_float_input", "cuda/linear_int8_float_any");
+
 using Refusals = LinearQuantizedRefusals<kArgs>;
 
 constexpr Impl kImpls[] = {
@@ -133,6 +172,9 @@ constexpr Impl kImpls[] = {
      .refuses = Refusals::quantized_output,
      .run = run_with_quantized_output,
      .workspace = kLinearQuantizedOutputWorkspace},
+    kFloatX[0],
+    kFloatX[1],
+    kFloatX[2],
 };
 
 }  // namespace

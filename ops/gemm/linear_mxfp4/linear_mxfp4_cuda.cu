@@ -49,7 +49,11 @@ int64_t blocks(const Call& call) {
 struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_mxfp4::kArgs;
   static constexpr int kBits = 4;
+  static constexpr int64_t kLeastMmaRows = 1;
+  static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
+  static constexpr const char* kFallback = "linear_mxfp4_any";
 
+  static std::string refuse_call(const Call&) { return ""; }
   static std::string refuse_gemv(const Call& call) { return refuse_many(call); }
   static std::string refuse_many(const Call& call) {
     return cuda::refuse_scale_strides("scale", call.tensor(kScale), is_swizzled(call));
@@ -60,17 +64,34 @@ struct Op {
                        high_first(call)};
     return run_weight_only(call, "linear_mxfp4_few_rows", kArgs, format);
   }
-  static Status run_many(const Call& call, const TensorView& x) {
+  static many_rows::MxWeight weight_of(const Call& call, int together) {
     many_rows::MxWeight weight;
-    weight.scale = many_rows::scale_bytes(call.tensor(kScale), is_swizzled(call), blocks(call), 2);
+    weight.scale =
+        many_rows::scale_bytes(call.tensor(kScale), is_swizzled(call), blocks(call), together);
     weight.high_first = high_first(call);
-    return run_mx_many_rows<kBits>(call, "linear_mxfp4_many_rows", kArgs, x, weight);
+    return weight;
+  }
+  static Status run_mma(const Call& call) {
+    const WeightOnlyJob job = weight_only_job(call, kArgs);
+    const many_rows::MxWeight weight = weight_of(call, 4);
+    const char* name = "linear_mxfp4_gemv";
+    return call.tensor(kArgs.x).dtype == DType::kBF16
+               ? gemv::start_weight_mma<true>(call, name, job, gemv::GemvMxfp4<false>{weight})
+               : gemv::start_weight_mma<false>(call, name, job, gemv::GemvMxfp4<true>{weight});
+  }
+  static Status run_many(const Call& call, const TensorView& x) {
+    return run_mx_many_rows<kBits>(call, "linear_mxfp4_many_rows", kArgs, x, weight_of(call, 2));
+  }
+  static AnyMxfp4Rows fallback_weight(const Call& call) {
+    return {
+        any_blocks(call.tensor(kArgs.weight), call.tensor(kScale), blocks(call), is_swizzled(call)),
+        high_first(call)};
   }
 };
 
-constexpr auto kImpls =
-    weight_only_impls<Op>("cuda/linear_mxfp4_few_rows", "cuda/linear_mxfp4_many_rows",
-                          "cuda/linear_mxfp4_input", "cuda/linear_mxfp4_late");
+constexpr auto kImpls = weight_only_impls<Op>(
+    "cuda/linear_mxfp4_gemv", "cuda/linear_mxfp4_few_rows", "cuda/linear_mxfp4_many_rows",
+    "cuda/linear_mxfp4_input", "cuda/linear_mxfp4_late", "cuda/linear_mxfp4_any");
 
 }  // namespace
 

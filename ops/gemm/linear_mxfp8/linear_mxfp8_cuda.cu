@@ -14,7 +14,10 @@ struct Op {
   static constexpr WeightOnlyArgs kArgs{arg_index(spec, "x"), arg_index(spec, "weight"),
                                         arg_index(spec, "out"), arg_index(spec, "alpha")};
   static constexpr int kBits = 8;
+  static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
+  static constexpr const char* kFallback = "linear_mxfp8_any";
 
+  static std::string refuse_call(const Call&) { return ""; }
   static std::string refuse_many(const Call& call) {
     return cuda::refuse_scale_strides("scale", call.tensor(kScale), is_swizzled(call));
   }
@@ -28,10 +31,16 @@ struct Op {
     weight.code_row = cuda::row_distance(codes);
     return run_mx_many_rows<kBits>(call, "linear_mxfp8_many_rows", kArgs, x, weight);
   }
+  static AnyMxfp8Rows fallback_weight(const Call& call) {
+    const TensorView& codes = call.tensor(kArgs.weight);
+    return {any_blocks(codes, call.tensor(kScale), codes.shape[1] / formats::kMxBlock,
+                       is_swizzled(call))};
+  }
 };
 
-constexpr auto kImpls = many_rows_impls<Op>("cuda/linear_mxfp8_many_rows",
-                                            "cuda/linear_mxfp8_input", "cuda/linear_mxfp8_late");
+constexpr auto kImpls =
+    many_rows_impls<Op>("cuda/linear_mxfp8_many_rows", "cuda/linear_mxfp8_input",
+                        "cuda/linear_mxfp8_late", "cuda/linear_mxfp8_any");
 
 }  // namespace
 

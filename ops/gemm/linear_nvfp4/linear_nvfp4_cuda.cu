@@ -52,7 +52,11 @@ bool is_swizzled(const Call& call) { return call.integer(kScaleLayout) == 0; }
 struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_nvfp4::kArgs;
   static constexpr int kBits = 4;
+  static constexpr int64_t kLeastMmaRows = 3;
+  static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
+  static constexpr const char* kFallback = "linear_nvfp4_any";
 
+  static std::string refuse_call(const Call&) { return ""; }
   static std::string refuse_gemv(const Call& call) {
     const TensorView& scale = call.tensor(kScale);
     // Two neighbours are read at once.
@@ -74,20 +78,40 @@ struct Op {
                        0};
     return run_weight_only(call, "linear_nvfp4_few_rows", kArgs, format);
   }
-  static Status run_many(const Call& call, const TensorView& x) {
+  static Status run_mma(const Call& call) {
+    const bool bf16 = call.tensor(kArgs.x).dtype == DType::kBF16;
+    gemv::GemvNvfp4 format;
+    fill(call, bf16, 2, &format);
+    const WeightOnlyJob job = weight_only_job(call, kArgs);
+    const char* name = "linear_nvfp4_gemv";
+    return bf16 ? gemv::start_weight_mma<true>(call, name, job, format)
+                : gemv::start_weight_mma<false>(call, name, job, format);
+  }
+  // `together`: as many scales as are read at once.
+  static void fill(const Call& call, bool bf16, int together, many_rows::Nvfp4* format) {
     const int64_t blocks = call.tensor(kArgs.weight).shape[1] * 2 / formats::kNvfp4Block;
+    format->scale =
+        many_rows::scale_bytes(call.tensor(kScale), is_swizzled(call), blocks, together);
+    format->high_first = call.integer(kNibbles) == 0;
+    format->bf16 = bf16;
+    format->global_scale = call.tensor(kGlobalScale).as<char>();
+  }
+  static Status run_many(const Call& call, const TensorView& x) {
     many_rows::Nvfp4 format;
-    format.scale = many_rows::scale_bytes(call.tensor(kScale), is_swizzled(call), blocks, 4);
-    format.high_first = call.integer(kNibbles) == 0;
-    format.bf16 = x.dtype == DType::kBF16;
-    format.global_scale = call.tensor(kGlobalScale).as<char>();
+    fill(call, x.dtype != DType::kF16, 4, &format);  // f32 is split into parts of bf16
     return run_many_rows(call, "linear_nvfp4_many_rows", kArgs, x, format);
+  }
+  static AnyNvfp4Rows fallback_weight(const Call& call) {
+    const TensorView& weight = call.tensor(kArgs.weight);
+    return {any_blocks(weight, call.tensor(kScale), weight.shape[1] * 2 / formats::kNvfp4Block,
+                       is_swizzled(call)),
+            call.integer(kNibbles) == 0, call.tensor(kGlobalScale).as<char>()};
   }
 };
 
-constexpr auto kImpls =
-    weight_only_impls<Op>("cuda/linear_nvfp4_few_rows", "cuda/linear_nvfp4_many_rows",
-                          "cuda/linear_nvfp4_input", "cuda/linear_nvfp4_late");
+constexpr auto kImpls = weight_only_impls<Op>(
+    "cuda/linear_nvfp4_gemv", "cuda/linear_nvfp4_few_rows", "cuda/linear_nvfp4_many_rows",
+    "cuda/linear_nvfp4_input", "cuda/linear_nvfp4_late", "cuda/linear_nvfp4_any");
 
 }  // namespace
 

@@ -49,6 +49,7 @@ inline constexpr Case cases[] = {
     {"M=1 N=9 K=304 x=f32 out=f32 hadamard=0", kEdge, Dist::kSpecial},
     {"M=5 N=9 K=304 x=f32 out=f32 codebook=f32 hadamard=0", kEdge, Dist::kSpecial},
     {"M=1 N=9 K=304 x=f32 out=f32 codebook=f32 hadamard=16", kEdge, Dist::kSpecial},
+    {"M=5 N=9 K=320 x=f32 out=f32 hadamard=64", kEdge, Dist::kSpecial},
     {"M=1 N=9 K=256 x=f32 out=f32", kEdge, Dist::kSubnormal},
     {"M=1 N=9 K=256", kEdge, Dist::kZeros},
     {"M=1 N=6 K=16384 x=f32 out=f32", kSmoke, Dist::kOutliers},

@@ -1,4 +1,4 @@
-// Operands whose strides or offset neither the copy engine nor cp.async can read, copied into the
+// Operands whose strides or offset neither TMA nor cp.async can read, copied into the
 // caller's workspace so that both can: a GEMM costs far more than its operands' bytes.
 #pragma once
 

@@ -47,6 +47,7 @@ inline constexpr Case cases[] = {
     {"M=33 N=33 K=96", kEdge},
     {"M=5 N=9 K=96 out=f32", kEdge, Dist::kSpecial},
     {"M=1 N=9 K=96 out=f32", kEdge, Dist::kSpecial},
+    {"M=5 N=9 K=96 a=e5m2 b=e5m2 out=f32", kEdge, Dist::kSpecial},
     {"M=2 N=9 K=96", kEdge, Dist::kZeros},
     {"M=256 N=3072 K=3072", kBar},
     {"M=65537 N=65537 K=32", kHuge},

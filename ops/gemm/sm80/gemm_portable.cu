@@ -41,7 +41,7 @@ Status start(const Call& call, const char* name, const Operands& o, Job job) {
                       job);
 }
 
-// 144 KiB of shared memory where a block may have it (sm_80, 87, 90, 100), else 96.
+// 144 KiB of shared memory where a CTA may have it (sm_80, 87, 90, 100), else 96.
 template <Kind kKind, bool kA, bool kB>
 Status start_copied(const Call& call, const char* name, const Operands& o, const Job& job) {
   using Large = portable::Config<kKind, kA, kB, false, 256, 128, 3>;

@@ -1,7 +1,7 @@
 // The GEMM by mma.sync and cp.async, for every GPU from sm_80 on and for operands that
-// Hopper's copy engine refuses: D[m, n] = sum over k of A[m, k] * B[k, n], then the epilogue.
+// TMA refuses: D[m, n] = sum over k of A[m, k] * B[k, n], then the epilogue.
 //
-// Map      A block of 8 warps takes 128 x kTileN of out, a warp 64 x kTileN / 4 in registers. Both
+// Map      A CTA of 8 warps takes 128 x kTileN of out, a warp 64 x kTileN / 4 in registers. Both
 //          operands go through a ring of stages of kRowBytes of k in shared memory. Copied: 16
 //          bytes at a time by cp.async, stored as they lie in memory, along k or across it
 //          (ldmatrix transposes 16-bit ones); tails of k, m and n become zeros as they are copied.
@@ -91,8 +91,7 @@ template <class C, int kRows, bool kAlong>
 struct Copier {
   static constexpr int kRowBytes = C::kRowBytes;
   static constexpr int kChunks = kAlong ? kRowBytes / 16 : kRows / 8;  // of 16 bytes, a row
-  static constexpr int kLines =
-      kThreads / kChunks;  // of shared memory that the block fills at once
+  static constexpr int kLines = kThreads / kChunks;  // of shared memory that the CTA fills at once
   static constexpr int kTimes = (kAlong ? kRows : C::kStepK) / kLines;
   static_assert(kLines % 8 == 0);
 

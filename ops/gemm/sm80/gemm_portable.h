@@ -10,7 +10,7 @@ namespace pestle::ops {
 // elements, any K; both bf16, both f16, both i8, or any two dtypes of 8-bit floats.
 std::string refuse_portable(const Operands& o);
 
-// `e` comes filled, but for what the copy engine needs.
+// `e` comes filled, but for what TMA needs.
 Status run_portable(const Call& call, const char* name, const Operands& o,
                     const hopper::EpilogueArguments& e);
 

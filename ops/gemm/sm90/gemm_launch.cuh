@@ -55,7 +55,7 @@ inline bool make_stack(const TensorView& t, Stack* s) {
   return true;
 }
 
-// The operand as the copy engine reads it; `rows` is what is not k.
+// The operand as TMA reads it; `rows` is what is not k.
 inline BoxedTensor boxes_of(const Stack& s, bool k_is_columns, bool along_k) {
   const int64_t outer_size = k_is_columns ? s.rows : s.columns;
   const int64_t outer_stride = k_is_columns ? s.row_stride : s.column_stride;
@@ -169,7 +169,7 @@ inline void fill_output_values(const Operands& o, hopper::EpilogueArguments* e) 
   if (o.residual.data) e->residual = float_matrix(o.residual);
 }
 
-// Can the copy engine move out and residual? Its rows end at multiples of 16 bytes.
+// Can TMA move out and residual? Its rows end at multiples of 16 bytes.
 inline bool moves_by_boxes(const Operands& o) {
   const auto takes = [&](const Stack& s) {
     return dtype_bytes(s.dtype) == 2 && s.column_stride == 1 &&
@@ -179,7 +179,7 @@ inline bool moves_by_boxes(const Operands& o) {
          (!o.residual.data || (o.residual.dtype == o.out.dtype && takes(o.residual)));
 }
 
-// The same, and whether the copy engine moves them.
+// The same, and whether TMA moves them.
 inline Status fill_output(const Operands& o, hopper::EpilogueArguments* e) {
   fill_output_values(o, e);
   e->by_boxes = moves_by_boxes(o);
@@ -244,7 +244,7 @@ inline Status fill_epilogue(const Call& call, int first, const Operands& o,
   fill_extended_parts(call, first, o, e);
   return fill_output(o, e);
 }
-// The same without the copy engine.
+// The same without TMA.
 inline void fill_epilogue_values(const Call& call, int first, const Operands& o,
                                  hopper::EpilogueArguments* e) {
   fill_factors(call, first, e);

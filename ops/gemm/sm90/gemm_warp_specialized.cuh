@@ -189,7 +189,7 @@ struct Unit {
   Tile tile;
   int first, steps;  // of k
   int split, place;  // of the tile among those that are split
-  bool helps;        // another block finishes the tile
+  bool helps;        // another CTA finishes the tile
 };
 
 template <bool kCanSplitK = true>
@@ -568,7 +568,7 @@ struct WarpSpecializedGemm {
       }
     }
   }
-  // Past the L1, which other blocks' stores do not reach.
+  // Past the L1, which other CTAs' stores do not reach.
   __device__ static Quad load_quad(const Quad* from) {
     const uint4 words = __ldcg(reinterpret_cast<const uint4*>(from));
     return __builtin_bit_cast(Quad, words);
@@ -677,7 +677,7 @@ struct WarpSpecializedGemm {
       epilogue.template finish_pending<EpilogueMode>(s, p, consumer, tile, pending, old);
   }
 
-  // Before any block counts.
+  // Before any CTA counts.
   __device__ static void clear_counts(const GemmTiles& t) {
     if (blockIdx.x == 0) {
       for (int i = threadIdx.x; i < 2 * (t.total - t.whole); i += kGemmThreads) t.told[i] = 0;

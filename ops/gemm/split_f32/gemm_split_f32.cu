@@ -343,7 +343,7 @@ Status start_columns(const Call& call, const char* name, const SplitF32Source& s
   return launch(call, name, {ceil_div(s.inner, 256), 256}, finish_columns_kernel, s);
 }
 
-// The parts as the copy engine reads them.
+// The parts as TMA reads them.
 BoxedTensor parts_of(const SplitF32Source& s, bool along_k, int parts, int rows) {
   BoxedTensor t;
   t.data = s.parts;

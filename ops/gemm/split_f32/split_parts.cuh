@@ -5,8 +5,8 @@
 //         of a, or of a column of b, to [2^14, 2^15).
 //   bf16  x = high + middle + low, exactly.
 //
-// Map      Where neighbours belong to one scale (kRows): a block a row, which it reads twice, the
-//          second time from the caches. Else (columns): 128 columns of a run of rows a block, first
+// Map      Where neighbours belong to one scale (kRows): a CTA a row, which it reads twice, the
+//          second time from the caches. Else (columns): 128 columns of a run of rows a CTA, first
 //          largest values, then parts; integer atomics only, so that nothing depends on order.
 // Traffic  x once (columns: twice), 2 bytes a part written.
 // Range    Of elements at least 2^-28 of their row's largest, hi and lo keep 22 bits; of smaller
@@ -137,7 +137,7 @@ __device__ inline void store_parts(const SplitF32Source& s, int64_t offset, cons
 
 constexpr int kSamples = 16;  // of each operand; and values a thread
 
-// Samples: up to 4,096 values of a row, or 128 of each of 32 columns, a block.
+// Samples: up to 4,096 values of a row, or 128 of each of 32 columns, a CTA.
 __global__ void __launch_bounds__(256)
     guess_range_kernel(const __grid_constant__ SplitF32Source a,
                        const __grid_constant__ SplitF32Source b) {
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(256)
 }
 
 constexpr int kSplitF32Columns = 128;
-constexpr int kSplitF32Run = 256;  // lines a block
+constexpr int kSplitF32Run = 256;  // lines a CTA
 
 __global__ void __launch_bounds__(256)
     largest_of_columns_kernel(const __grid_constant__ SplitF32Source s, int64_t column_blocks) {

@@ -2,6 +2,8 @@
 //   kBits         of a code
 //   kScaleBytes   of a row of the weight and 64 of k, in shared memory
 //   kGroupSums    scales multiply sums over 32 of k, not codes
+//   kColumnFactors  the epilogue's factors of columns multiply whole sums
+//   kTableBytes   of shared memory that make_table() fills
 //   start()       reads what is of the whole weight; true: every tile is odd
 //   fetch, put    a row's scales for 64 of k: out of memory, and into shared memory; put is true
 //                 where the kernel's way would not be exact for them
@@ -17,6 +19,7 @@
 #include "backends/cuda/device/numeric/fp8.cuh"
 #include "backends/cuda/device/ptx/mma.cuh"
 #include "backends/cuda/device/tensor/any_tensor.cuh"
+#include "backends/cuda/host/tensor_amax.h"
 #include "formats/int4.h"
 #include "formats/mx.h"
 #include "formats/nvfp4.h"
@@ -63,13 +66,18 @@ inline ScaleBytes scale_bytes(const TensorView& scale, bool swizzled, int64_t co
                               int64_t together) {
   ScaleBytes s;
   s.data = scale.as<uint8_t>();
-  s.row_bytes = scale.strides[scale.rank - 2];
+  s.row_bytes = row_distance(scale);
   s.columns = static_cast<int>(columns);
   s.swizzled = swizzled;
   s.words = reinterpret_cast<uintptr_t>(scale.data) % static_cast<uintptr_t>(together) == 0 &&
             (swizzled || (columns % together == 0 && s.row_bytes % together == 0));
   return s;
 }
+
+struct FormatDefaults {
+  static constexpr bool kColumnFactors = false;
+  static constexpr int kTableBytes = 0;
+};
 
 #ifdef __CUDACC__
 
@@ -136,6 +144,22 @@ __device__ inline void scale_e2m1(uint32_t word, uint32_t scale, bool swapped, u
   neighbours(p, swapped, b);
 }
 
+// FP8 codes 2i and 2i + 1 of a word as bf16.
+template <int kPair>
+__device__ inline uint32_t widen_fp8_bf16(uint32_t word, bool e5m2) {
+  const uint32_t upper = __byte_perm(word, 0, kPair == 0 ? 0x1404 : 0x3424);
+  const uint32_t sign = upper & 0x80008000u;
+  const uint32_t v = e5m2 ? (upper >> 3 & 0x0FE00FE0u) : (upper >> 4 & 0x07F007F0u);
+  return multiply_bf16(v | sign, e5m2 ? kBf16_2p112 : kBf16_2p120);
+}
+// Is a code past the largest: infinite or NaN?
+__device__ inline bool has_no_number(const uint32_t (&words)[2], bool e5m2) {
+  const uint32_t size = e5m2 ? 0x7C7C7C7Cu : 0x7F7F7F7Fu;
+  const uint32_t one = e5m2 ? 0x04040404u : 0x01010101u;
+  const uint32_t past = ((words[0] & size) + one) | ((words[1] & size) + one);
+  return (past & 0x80808080u) != 0;
+}
+
 // Scales of 16 columns each, as 16-bit numbers: four a row of a stage. The one that lane t of four
 // needs in a unit of 32 k, twice.
 __device__ inline uint32_t scale_twice(const char* scales, int row, int unit, int t) {
@@ -146,7 +170,7 @@ __device__ inline uint32_t scale_twice(const char* scales, int row, int unit, in
 #endif  // __CUDACC__
 
 // E2M1 codes with an E4M3 scale for 16 columns and an f32 for all.
-struct Nvfp4 {
+struct Nvfp4 : FormatDefaults {
   static constexpr int kBits = 4;
   static constexpr int kScaleBytes = 8;
   static constexpr bool kGroupSums = false;
@@ -199,7 +223,7 @@ struct Nvfp4 {
 #endif
 };
 
-struct MxWeight {
+struct MxWeight : FormatDefaults {
   ScaleBytes scale;
   bool high_first = false;  // of 4 bits
   bool e5m2 = false;        // of 8 bits
@@ -262,17 +286,11 @@ struct Mx : MxWeight {
       b[0] = low.x, b[1] = low.y, b[2] = high.x, b[3] = high.y;
     } else {
       const uint32_t by = scale_twice(scales, row, unit, t);
-      const uint32_t size = e5m2 ? 0x7C7C7C7Cu : 0x7F7F7F7Fu;
-      const uint32_t one = e5m2 ? 0x04040404u : 0x01010101u;  // past the largest: NaN or infinite
-      const uint32_t past = ((words[0] & size) + one) | ((words[1] & size) + one);
-      odd |= (past & 0x80808080u) != 0;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t upper = __byte_perm(words[i / 2], 0, i % 2 == 0 ? 0x1404 : 0x3424);
-        const uint32_t sign = upper & 0x80008000u;
-        const uint32_t v = e5m2 ? (upper >> 3 & 0x0FE00FE0u) : (upper >> 4 & 0x07F007F0u);
-        b[i] = multiply_bf16(multiply_bf16(v | sign, e5m2 ? kBf16_2p112 : kBf16_2p120), by);
-      }
+      odd |= has_no_number(words, e5m2);
+      b[0] = multiply_bf16(widen_fp8_bf16<0>(words[0], e5m2), by);
+      b[1] = multiply_bf16(widen_fp8_bf16<1>(words[0], e5m2), by);
+      b[2] = multiply_bf16(widen_fp8_bf16<0>(words[1], e5m2), by);
+      b[3] = multiply_bf16(widen_fp8_bf16<1>(words[1], e5m2), by);
     }
   }
   __device__ float value(const char* row_codes, int64_t row, int k) const {
@@ -292,7 +310,7 @@ struct Mx : MxWeight {
 
 // Codes 0 to 15 less a zero point, or two's complement, with an f32 for each group of a multiple of
 // 32 columns. Two's complement codes with their sign bit turned are codes 0 to 15 less 8.
-struct Int4 {
+struct Int4 : FormatDefaults {
   static constexpr int kBits = 4;
   static constexpr int kScaleBytes = 12;  // f32 of two groups; 16-bit zero points of two groups
   static constexpr bool kGroupSums = true;

@@ -13,12 +13,16 @@
 //          exact codes times x, summed in f32 over 32 of k, times the scale in f32. A tile that
 //          meets a scale or code for which that is not so (Format's `odd`) is made again from f32
 //          values as the format's dequantising op gives them. Epilogue in f32, one rounding.
+//          Where x is decoded (x_rows.cuh), sums of 32 of k begin anew, too.
 // Needs    x along k, its rows and the codes' at multiples of 16 bytes.
 #pragma once
+
+#include <type_traits>
 
 #include "backends/cuda/device/ptx/async_copy.cuh"
 #include "backends/cuda/device/ptx/mma.cuh"
 #include "ops/gemm/epilogue/fused_epilogue.cuh"
+#include "ops/gemm/weight_only/x_rows.cuh"
 
 namespace pestle::cuda::many_rows {
 
@@ -26,11 +30,8 @@ using hopper::EpilogueArguments;
 using hopper::FloatMatrix;
 using warp::Kind;
 
-constexpr int kThreads = 256;
-constexpr int kStepK = 64;  // of k, a stage
 constexpr int kWarpN = 32;
 constexpr int kGroup = 16;  // tiles along m that sweep n together
-constexpr int kXRow = kStepK * 2;
 
 struct Job {
   EpilogueArguments epilogue;
@@ -41,22 +42,28 @@ struct Job {
   int m_tiles = 0, n_tiles = 0;
 };
 
-template <bool kBf16_Of, int kTileM_Of, int kWarpsN_Of, int kBitsOf, int kScaleBytesOf>
+template <bool kBf16_Of, int kTileM_Of, int kWarpsN_Of, class Format, class XOf = PlainRows>
 struct Config {
+  using X = XOf;
   static constexpr bool kBf16 = kBf16_Of;
   static constexpr Kind kKind = kBf16 ? Kind::kBf16 : Kind::kF16;
   static constexpr int kTileM = kTileM_Of;
   static constexpr int kWarpsN = kWarpsN_Of;
   static constexpr int kWarpsK = kThreads / 32 / kWarpsN;
   static constexpr int kTileN = kWarpN * kWarpsN;
-  static constexpr int kBits = kBitsOf;  // of a code
+  static constexpr int kBits = Format::kBits;  // of a code
   static constexpr int kStages = 4;
   static constexpr int kCodeRow = kStepK * kBits / 8;
-  static constexpr int kXBytes = kTileM * kXRow;
+  static constexpr int kXBytes = kTileM * X::kRowBytes;
   static constexpr int kCodeBytes = kTileN * kCodeRow;
-  static constexpr int kScaleBytes = kTileN * kScaleBytesOf;
-  static constexpr int kStageBytes = kXBytes + kCodeBytes + kScaleBytes;
-  static constexpr int kSharedBytes = kStages * kStageBytes;
+  static constexpr int kScaleBytes = kTileN * Format::kScaleBytes;
+  static constexpr int kXScaleBytes = kTileM * X::kScaleBytes;
+  static constexpr int kStageBytes = kXBytes + kCodeBytes + kScaleBytes + kXScaleBytes;
+  static constexpr int kRingBytes = kStages * kStageBytes;
+  // Two decoded stages of x: one is made while the other is multiplied.
+  static constexpr int kDecodedBytes = X::kDecoded ? X::kParts * kTileM * kXRow : 0;
+  static constexpr int kTablePlace = kRingBytes + 2 * kDecodedBytes;
+  static constexpr int kSharedBytes = kTablePlace + Format::kTableBytes;
   static constexpr int kUnits = 2 / kWarpsK;  // of 32 k, a stage and warp
   static constexpr int kM16 = kTileM / 16;    // rows of x by sixteens
   static constexpr int kN8 = kWarpN / 8;
@@ -68,18 +75,6 @@ struct Config {
 };
 
 #ifdef __CUDACC__
-
-// Where 16 bytes of a row lie, so that neither copies nor fragments meet in a bank.
-__device__ inline int x_place(int row, int chunk) {
-  return row * kXRow + (chunk ^ (row % 2 * 4)) * 16;
-}
-template <int kBits>
-__device__ inline int code_place(int row, int chunk) {
-  if constexpr (kBits == 4)
-    return row * 32 + (chunk ^ (row / 4 % 2)) * 16;
-  else
-    return row * 64 + (chunk ^ (row / 2 % 2 * 2)) * 16;
-}
 
 // Reads shared memory at every call: values kept between calls would spill.
 __device__ inline float2 read_again(const float* from) {
@@ -120,8 +115,12 @@ struct Copier {
 };
 
 template <class C, class Format>
-struct WgmmaType {
+struct CtaGemm {
+  using X = typename C::X;
   static constexpr int kM16 = C::kM16, kN8 = C::kN8;
+  // Sums of 32 of k begin anew, and are added in registers.
+  static constexpr bool kApart = Format::kGroupSums || X::kDecoded;
+  static_assert(!X::kDecoded || C::kBf16);
   using Sums = float[kM16][kN8][4];
 
   struct Tile {
@@ -138,30 +137,42 @@ struct WgmmaType {
 
   struct Ring {
     const Job& job;
-    Copier<C::kTileM, kXRow> x;
+    const X& source;
+    Copier<C::kTileM, X::kRowBytes> x;
     Copier<C::kTileN, C::kCodeRow> codes;
     char* memory;
-    int scale_row;
+    int scale_row, x_scale_row;
     bool scales;  // does this thread fetch a row's?
     bool odd = false;
     typename Format::Fetched fetched;
+    typename X::Fetched x_fetched;
 
-    __device__ Ring(const Job& job_, const Tile& tile, char* memory_)
+    __device__ Ring(const Job& job_, const X& source_, const Tile& tile, char* memory_)
         : job(job_),
+          source(source_),
           x(job.x_row, tile.m * C::kTileM, job.m),
           codes(job.weight_row, tile.n * C::kTileN, job.n),
           memory(memory_),
           scale_row(min(tile.n * C::kTileN + static_cast<int>(threadIdx.x), job.n - 1)),
+          x_scale_row(min(tile.m * C::kTileM + static_cast<int>(threadIdx.x), job.m - 1)),
           scales(threadIdx.x < C::kTileN) {}
     __device__ int steps() const { return (job.k + kStepK - 1) / kStepK; }
     __device__ static int slot(int step) { return step % C::kStages; }
     __device__ char* at(int step) const { return memory + slot(step) * C::kStageBytes; }
     __device__ char* scales_at(int step) const { return at(step) + C::kXBytes + C::kCodeBytes; }
+    __device__ char* x_scales_at(int step) const { return scales_at(step) + C::kScaleBytes; }
+    __device__ char* decoded_at(int step) const {
+      return memory + C::kRingBytes + step % 2 * C::kDecodedBytes;
+    }
+    // What is multiplied of x.
+    __device__ const char* x_at(int step) const {
+      return X::kDecoded ? decoded_at(step) : at(step);
+    }
     __device__ void fill(int step) {
       if (step < steps()) {
         const uint32_t to = warp::shared_place(at(step));
         const int k_left = job.k - step * kStepK;
-        x.copy(job.x, job.x_row, to, x_place, k_left * 2);
+        x.copy(job.x, job.x_row, to, X::place, X::bytes(k_left));
         codes.copy(job.weight, job.weight_row, to + C::kXBytes, code_place<C::kBits>,
                    k_left * C::kBits / 8);
       }
@@ -169,10 +180,20 @@ struct WgmmaType {
     }
     __device__ void fetch(const Format& format, int step) {
       if (scales && step < steps()) fetched = format.fetch(scale_row, step);
+      if constexpr (X::kScaleBytes > 0)
+        if (threadIdx.x < C::kTileM && step < steps()) x_fetched = source.fetch(x_scale_row, step);
     }
     __device__ void put(const Format& format, int step) {
       if (scales && step < steps())
         odd |= format.template put<C::kBf16, C::kTileN>(fetched, scale_row, step, scales_at(step));
+      if constexpr (X::kScaleBytes > 0)
+        if (threadIdx.x < C::kTileM && step < steps())
+          odd |= source.template put<C::kTileM>(x_fetched, x_scale_row, step, x_scales_at(step));
+    }
+    __device__ void decode_x(int step) {
+      if constexpr (X::kDecoded)
+        if (step < steps())
+          source.template decode<C::kTileM>(at(step), x_scales_at(step), decoded_at(step), odd);
     }
     __device__ void begin(const Format& format) {
       for (int s = 0; s < C::kStages - 1; ++s) fill(s);
@@ -180,6 +201,11 @@ struct WgmmaType {
       for (int s = 0; s < C::kStages - 1; ++s) {
         fetch(format, s);
         put(format, s);
+      }
+      if constexpr (X::kDecoded) {
+        wait_for_copies<C::kStages - 2>();
+        __syncthreads();
+        decode_x(0);
       }
     }
   };
@@ -209,8 +235,27 @@ struct WgmmaType {
                                                   b[j]);
   }
 
-  __device__ static void multiply_unit(const Format& format, const char* stage, int unit, bool& odd,
-                                       Sums& d) {
+  // 16 rows of x times 8 of the weight: one half of 32 k, and the other.
+  __device__ static void multiply_low(float (&d)[4], const uint4& low, const uint4& high,
+                                      const uint32_t (&b)[4]) {
+    warp::multiply<C::kKind>(d, low.x, high.x, low.y, high.y, b[0], b[1]);
+  }
+  __device__ static void multiply_high(float (&d)[4], const uint4& low, const uint4& high,
+                                       const uint32_t (&b)[4]) {
+    warp::multiply<C::kKind>(d, low.z, high.z, low.w, high.w, b[2], b[3]);
+  }
+  __device__ static void add_sum(float (&d)[4], const float (&sum)[4], const float* of_columns) {
+    if constexpr (Format::kGroupSums) {
+      const float2 scale = read_again(of_columns);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) d[e] = __fmaf_rn(sum[e], e % 2 == 0 ? scale.x : scale.y, d[e]);
+    } else {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) d[e] += sum[e];
+    }
+  }
+  __device__ static void multiply_unit(const Format& format, const char* x_stage, const char* stage,
+                                       int unit, bool& odd, Sums& d) {
     uint32_t b[kN8][4];
     decode(format, stage, unit, odd, b);
     const int lane = threadIdx.x % 32;
@@ -218,29 +263,33 @@ struct WgmmaType {
     [[maybe_unused]] const float* of_columns =
         reinterpret_cast<const float*>(stage + C::kXBytes + C::kCodeBytes) + unit * C::kTileN +
         column;
-    const char* x = stage + x_place(lane / 4, 4 * unit + lane % 4);
+    const char* x = x_stage + x_place(lane / 4, 4 * unit + lane % 4);
 #pragma unroll
     for (int i = 0; i < kM16; ++i) {
-      const uint4 low = *reinterpret_cast<const uint4*>(x + i * 16 * kXRow);
-      const uint4 high = *reinterpret_cast<const uint4*>(x + (i * 16 + 8) * kXRow);
+      uint4 low[X::kParts], high[X::kParts];
+#pragma unroll
+      for (int p = 0; p < X::kParts; ++p) {
+        const char* from = x + (p * C::kTileM + i * 16) * kXRow;
+        low[p] = *reinterpret_cast<const uint4*>(from);
+        high[p] = *reinterpret_cast<const uint4*>(from + 8 * kXRow);
+      }
 #pragma unroll
       for (int j = 0; j < kN8; ++j) {
-        if constexpr (Format::kGroupSums) {
-          float part[4] = {};
-          warp::multiply<C::kKind>(part, low.x, high.x, low.y, high.y, b[j][0], b[j][1]);
-          warp::multiply<C::kKind>(part, low.z, high.z, low.w, high.w, b[j][2], b[j][3]);
-          const float2 scale = read_again(of_columns + 8 * j);
+        if constexpr (kApart) {
+          float sum[4] = {};
 #pragma unroll
-          for (int e = 0; e < 4; ++e)
-            d[i][j][e] = __fmaf_rn(part[e], e % 2 == 0 ? scale.x : scale.y, d[i][j][e]);
+          for (int p = X::kParts - 1; p >= 0; --p) {  // the smallest part first
+            multiply_low(sum, low[p], high[p], b[j]);
+            multiply_high(sum, low[p], high[p], b[j]);
+          }
+          add_sum(d[i][j], sum, of_columns + 8 * j);
         } else {
-          warp::multiply<C::kKind>(d[i][j], low.x, high.x, low.y, high.y, b[j][0], b[j][1]);
+          multiply_low(d[i][j], low[0], high[0], b[j]);
         }
       }
-      if constexpr (!Format::kGroupSums) {
+      if constexpr (!kApart) {
 #pragma unroll
-        for (int j = 0; j < kN8; ++j)
-          warp::multiply<C::kKind>(d[i][j], low.z, high.z, low.w, high.w, b[j][2], b[j][3]);
+        for (int j = 0; j < kN8; ++j) multiply_high(d[i][j], low[0], high[0], b[j]);
       }
     }
   }
@@ -257,28 +306,31 @@ struct WgmmaType {
   }
 
   // Sums of the tile; true where they are not to be used.
-  __device__ static bool accumulate(const Job& job, const Format& format, const Tile& tile,
-                                    char* memory, Sums& d) {
-    Ring ring(job, tile, memory);
+  __device__ static bool accumulate(const Job& job, const Format& format, const X& source,
+                                    const Tile& tile, char* memory, Sums& d) {
+    Ring ring(job, source, tile, memory);
     ring.begin(format);
 #pragma unroll 1
     for (int step = 0; step < ring.steps(); ++step) {
-      wait_for_copies<C::kStages - 2>();
+      wait_for_copies<C::kStages - (X::kDecoded ? 3 : 2)>();
       __syncthreads();  // the stage before this one is free
       if (step > 0) ring.put(format, step + C::kStages - 2);
       ring.fill(step + C::kStages - 1);
       ring.fetch(format, step + C::kStages - 1);
+      ring.decode_x(step + 1);
+      const char* x = ring.x_at(step);
       const char* stage = ring.at(step);
       if constexpr (C::kWarpsK == 1) {
-#pragma unroll Format::kGroupSums ? 1 : 2
-        for (int unit = 0; unit < 2; ++unit) multiply_unit(format, stage, unit, ring.odd, d);
+#pragma unroll kApart ? 1 : 2
+        for (int unit = 0; unit < 2; ++unit) multiply_unit(format, x, stage, unit, ring.odd, d);
       } else {
-        multiply_unit(format, stage, threadIdx.x / 32 / C::kWarpsN, ring.odd, d);
+        multiply_unit(format, x, stage, threadIdx.x / 32 / C::kWarpsN, ring.odd, d);
       }
     }
     wait_for_copies<0>();
-    // x of bf16 may overflow sums that their scales would have brought back.
-    if constexpr (Format::kGroupSums && C::kBf16) ring.odd |= !is_finite(d);
+    // x of bf16 may overflow sums that their scales, or terms of the other sign, would have brought
+    // back.
+    if constexpr ((kApart || Format::kColumnFactors) && C::kBf16) ring.odd |= !is_finite(d);
     return __syncthreads_or(ring.odd);
   }
 
@@ -308,17 +360,15 @@ struct WgmmaType {
   }
 
   // An element of the product from f32 values of the weight.
-  __device__ static float slow_sum(const Job& job, const Format& format, int64_t row,
-                                   int64_t column) {
-    const auto* x = reinterpret_cast<const unsigned short*>(job.x + row * int64_t{job.x_row} * 16);
+  __device__ static float slow_sum(const Job& job, const Format& format, const X& source,
+                                   int64_t row, int64_t column) {
+    const char* x = job.x + row * int64_t{job.x_row} * 16;
     const char* codes = job.weight + column * int64_t{job.weight_row} * 16;
-    float sum = 0;
-    for (int k = 0; k < job.k; ++k) {
-      const float v =
-          C::kBf16 ? __uint_as_float(uint32_t{x[k]} << 16) : __half2float(__ushort_as_half(x[k]));
-      sum = __fmaf_rn(v, format.value(codes, column, k), sum);
-    }
-    return sum;
+    std::conditional_t<X::kDecoded, double, float> sum = 0;  // double: no partial sum overflows
+    for (int k = 0; k < job.k; ++k)
+      sum = fma(static_cast<decltype(sum)>(source.template value<C::kBf16>(x, row, k)),
+                static_cast<decltype(sum)>(format.value(codes, column, k)), sum);
+    return static_cast<float>(sum);
   }
 
   struct Columns {
@@ -327,11 +377,18 @@ struct WgmmaType {
   __device__ static int64_t place_of(const FloatMatrix& t, int64_t row, int column) {
     return row * t.row_stride + column * t.column_stride;
   }
+  // kOfColumns: with the factors of columns.
+  template <bool kOfColumns>
   __device__ static void finish_row(const EpilogueArguments& e, const Columns& c, int64_t row,
                                     float factor, const float* staged) {
     const float4 low = reinterpret_cast<const float4*>(staged)[0];
     const float4 high = reinterpret_cast<const float4*>(staged)[1];
     float y[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    if constexpr (kOfColumns) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        if (j < c.count) y[j] *= e.columns.at(c.first + j);
+    }
     float bias[8] = {};
     if (e.bias.data) load_8(e.bias, c.first * e.bias.column_stride, c.count, bias);
     const float alpha = e.alpha ? __ldg(e.alpha) : 1.0f;
@@ -355,6 +412,7 @@ struct WgmmaType {
   }
 
   // 16 rows of a warp's columns, which lie in its shared memory, so that rows are stored in lines.
+  template <bool kOfColumns>
   __device__ static void finish_rows(const EpilogueArguments& e, int row0, int column0,
                                      float factor, const float* staging) {
     constexpr int kLanes = kWarpN / 8;  // of a row
@@ -365,7 +423,8 @@ struct WgmmaType {
 #pragma unroll 1
     for (int r = lane / kLanes; r < 16; r += 32 / kLanes) {
       if (row0 + r < e.m && columns.count > 0)
-        finish_row(e, columns, row0 + r, factor, staging + r * C::kStagingRow + lane % kLanes * 8);
+        finish_row<kOfColumns>(e, columns, row0 + r, factor,
+                               staging + r * C::kStagingRow + lane % kLanes * 8);
     }
     __syncwarp();
   }
@@ -379,20 +438,21 @@ struct WgmmaType {
         *reinterpret_cast<float2*>(to) = make_float2(d[j][2 * h], d[j][2 * h + 1]);
       }
   }
-  __device__ static void finish(const Job& job, const Format& format, const Tile& tile,
-                                char* memory, const Sums& d) {
+  __device__ static void finish(const Job& job, const Format& format, const X& source,
+                                const Tile& tile, char* memory, const Sums& d) {
+    constexpr bool kOfColumns = Format::kColumnFactors;
     const int w = threadIdx.x / 32;
     if (w >= C::kWarpsN) return;
     const int column0 = tile.n * C::kTileN + w * kWarpN;
-    const float factor = format.factor();
+    const float factor = format.factor() * source.factor();
     if constexpr (C::kStagesAll) {  // so that sums hold no registers below
       float* all = reinterpret_cast<float*>(memory) + w * C::kTileM * C::kStagingRow;
 #pragma unroll
       for (int i = 0; i < kM16; ++i) stage(all + i * 16 * C::kStagingRow, d[i]);
 #pragma unroll 1
       for (int i = 0; i < kM16; ++i)
-        finish_rows(job.epilogue, tile.m * C::kTileM + i * 16, column0, factor,
-                    all + i * 16 * C::kStagingRow);
+        finish_rows<kOfColumns>(job.epilogue, tile.m * C::kTileM + i * 16, column0, factor,
+                                all + i * 16 * C::kStagingRow);
       return;
     }
     float* staging = reinterpret_cast<float*>(memory) + w * 16 * C::kStagingRow;
@@ -402,12 +462,12 @@ struct WgmmaType {
 #pragma unroll
       for (int from = 0; from < kM16; ++from)
         if (from == i) stage(staging, d[from]);
-      finish_rows(job.epilogue, tile.m * C::kTileM + i * 16, column0, factor, staging);
+      finish_rows<kOfColumns>(job.epilogue, tile.m * C::kTileM + i * 16, column0, factor, staging);
     }
   }
   // The same of a tile that is odd.
-  __device__ static void finish_odd(const Job& job, const Format& format, const Tile& tile,
-                                    char* memory) {
+  __device__ static void finish_odd(const Job& job, const Format& format, const X& source,
+                                    const Tile& tile, char* memory) {
     const int w = threadIdx.x / 32, lane = threadIdx.x % 32;
     float* staging = reinterpret_cast<float*>(memory) + w * 16 * C::kStagingRow;
     const int column0 = tile.n * C::kTileN + w % C::kWarpsN * kWarpN;
@@ -417,31 +477,35 @@ struct WgmmaType {
 #pragma unroll 1
       for (int r = 0; r < 16; ++r)
         if (row0 + r < job.m && column0 + lane < job.n)
-          staging[r * C::kStagingRow + lane] = slow_sum(job, format, row0 + r, column0 + lane);
-      finish_rows(job.epilogue, row0, column0, 1.0f, staging);
+          staging[r * C::kStagingRow + lane] =
+              slow_sum(job, format, source, row0 + r, column0 + lane);
+      finish_rows<false>(job.epilogue, row0, column0, 1.0f, staging);
     }
   }
 
-  __device__ static void run(const Job& job, Format format) {
+  __device__ static void run(const Job& job, Format format, X source) {
     extern __shared__ __align__(128) char memory[];
     const Tile tile = tile_of(job);
     bool odd = format.start();
+    odd |= source.start();
+    if constexpr (Format::kTableBytes > 0) format.make_table(memory + C::kTablePlace);
     if (!odd) {
       Sums d = {};
-      odd = accumulate(job, format, tile, memory, d);
+      odd = accumulate(job, format, source, tile, memory, d);
       if (!odd) {
         if constexpr (C::kWarpsK > 1) join(memory, d);
-        finish(job, format, tile, memory, d);
+        finish(job, format, source, tile, memory, d);
       }
     }
-    if (odd) finish_odd(job, format, tile, memory);
+    if (odd) finish_odd(job, format, source, tile, memory);
   }
 };
 
 template <class C, class Format>
 __global__ void __launch_bounds__(kThreads, C::kWarpsN == 8 ? 1 : 2)
-    many_rows_kernel(const __grid_constant__ Job job, const Format format) {
-  WgmmaType<C, Format>::run(job, format);
+    many_rows_kernel(const __grid_constant__ Job job, const Format format,
+                     const typename C::X source) {
+  CtaGemm<C, Format>::run(job, format, source);
 }
 
 #endif  // __CUDACC__

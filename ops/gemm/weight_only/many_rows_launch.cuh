@@ -4,20 +4,29 @@
 
 #include "backends/cuda/host/tensor_amax.h"
 #include "ops/copy/strided_copy_cuda.h"
-#include "ops/gemm/gemv/gemv_weight_only.cuh"
+#include "ops/gemm/fallback/decoded_weights.cuh"
+#include "ops/gemm/gemv/gemv_weight_mma.cuh"
 #include "ops/gemm/sm90/gemm_launch.cuh"
+#include "ops/gemm/weight_only/byte_formats.cuh"
 #include "ops/gemm/weight_only/formats.cuh"
 #include "ops/gemm/weight_only/many_rows.cuh"
+#include "ops/shared/inner_call.h"
 
 namespace pestle::ops {
 
 namespace many_rows = cuda::many_rows;
 
-// Of a contract with symbols M and K: x in the workspace.
+// Of a contract with symbols M and K: x in the workspace, after input_act or copied; and, where the
+// weight may be rotated, f32 as x is then.
 #define PESTLE_MANY_ROWS_X_BYTES "bytes(x)*M*K + 512"
-inline constexpr const char* kManyRowsInputWorkspace = PESTLE_MANY_ROWS_X_BYTES;
-inline constexpr const char* kManyRowsUnfusedWorkspace =
-    PESTLE_UNFUSED_BYTES " + 512 + " PESTLE_MANY_ROWS_X_BYTES;
+#define PESTLE_ROTATED_X_BYTES PESTLE_MANY_ROWS_X_BYTES " + if(hadamard > 0, 4*M*K + 512, 0)"
+struct WeightOnlyWorkspace {
+  const char *input, *unfused;
+};
+inline constexpr WeightOnlyWorkspace kPlainX = {
+    PESTLE_MANY_ROWS_X_BYTES, PESTLE_UNFUSED_BYTES " + 512 + " PESTLE_MANY_ROWS_X_BYTES};
+inline constexpr WeightOnlyWorkspace kRotatedX = {
+    PESTLE_ROTATED_X_BYTES, PESTLE_UNFUSED_BYTES " + 512 + " PESTLE_ROTATED_X_BYTES};
 
 // All leading dimensions as one.
 inline std::string read_even(const Call& call, int place, Stack* s) {
@@ -48,37 +57,60 @@ inline std::string refuse_far_rows(const char* name, const TensorView& t) {
 
 // Why the kernel can't make the product of the call, wherever x lies; empty: it can. `bits` of a
 // code of the weight.
-inline std::string refuse_many_rows_of_any_x(const Call& call, const WeightOnlyArgs& args,
-                                             int bits) {
+inline std::string refuse_many_rows_of_any_dtype(const Call& call, const WeightOnlyArgs& args,
+                                                 int bits) {
   const TensorView& weight = call.tensor(args.weight);
   const TensorView& x = call.tensor(args.x);
   const int64_t m = row_count(x), n = weight.shape[0], k = weight.shape[1] * 8 / bits;
-  if (x.dtype == DType::kF32) return "x: f32 has no CUDA kernel yet for more than 16 rows";
   if (m == 0 || n == 0 || k == 0) return "is for products that are not empty";
   if (m > INT_MAX / 4 || n > INT_MAX / 4 || k > INT_MAX / 4) return "M, N and K must be below 2^29";
   if (k % 32 != 0) return "K must be a multiple of 32";
   if (std::string why = refuse_pairs(call); !why.empty()) return why;
   Operands o;
   if (std::string why = read_outputs(call, args, &o); !why.empty()) return why;
-  if (std::string why = cuda::refuse_unaligned("weight", weight); !why.empty()) return why;
-  return refuse_far_rows("weight", weight);
+  const char* name = call.spec->args[static_cast<size_t>(args.weight)].name;
+  if (std::string why = cuda::refuse_unaligned(name, weight); !why.empty()) return why;
+  return refuse_far_rows(name, weight);
+}
+// Columns that are rotated together; 0: none.
+inline int64_t rotation(const Call& call, const WeightOnlyArgs& args) {
+  return args.hadamard < 0 ? 0 : call.integer(args.hadamard);
 }
 inline std::string refuse_many_rows_x(const Call& call, const WeightOnlyArgs& args) {
   if (has_input_act(call)) return "input_act: another implementation's";
+  if (rotation(call, args) != 0) return "hadamard: x is rotated in the workspace first";
   const TensorView& x = call.tensor(args.x);
   if (std::string why = cuda::refuse_unaligned("x", x); !why.empty()) return why;
   return refuse_far_rows("x", x);
 }
 
-// x in the workspace: after input_act, or copied.
+inline uintptr_t round_up_256(uintptr_t n) { return (n + 255) / 256 * 256; }
+
+// x in the workspace: after input_act; rotated, which makes it f32; or copied.
 inline Status place_x(const Call& call, const char* name, const WeightOnlyArgs& args,
                       TensorView* x) {
-  const auto at = (reinterpret_cast<uintptr_t>(call.workspace) + 255) & ~uintptr_t{255};
-  const TensorView& given = call.tensor(args.x);
-  *x = rows_like_x(call, reinterpret_cast<void*>(at), given.dtype, input_columns(call));
-  if (has_input_act(call)) return run_input(call, *x);
-  const CopyPlan plan(given, *x);
-  return refuse_fast_copy(plan).empty() ? fast_copy(call, name, plan) : any_copy(call, name, plan);
+  const uintptr_t at = round_up_256(reinterpret_cast<uintptr_t>(call.workspace));
+  const int64_t columns = input_columns(call), hadamard = rotation(call, args);
+  TensorView from = call.tensor(args.x);
+  const DType dtype = hadamard == 0 ? from.dtype : DType::kF32;
+  *x = rows_like_x(call, reinterpret_cast<void*>(at), dtype, columns);
+  if (numel(*x) == 0) return {};
+  if (has_input_act(call)) {
+    if (hadamard == 0) return run_input(call, *x);
+    const uintptr_t behind = round_up_256(at + static_cast<uintptr_t>(size_bytes(*x)));
+    from = rows_like_x(call, reinterpret_cast<void*>(behind), from.dtype, columns);
+    PESTLE_TRY(run_input(call, from));
+  }
+  if (hadamard == 0) {
+    const CopyPlan plan(from, *x);
+    return refuse_fast_copy(plan).empty() ? fast_copy(call, name, plan)
+                                          : any_copy(call, name, plan);
+  }
+  InnerCall inner(call, "hadamard");
+  inner.set("x", from);
+  inner.set("out", *x);
+  inner.set("hadamard", hadamard);
+  return inner.run(nullptr, 0);
 }
 
 #ifdef __CUDACC__
@@ -104,22 +136,22 @@ inline many_rows::Job many_rows_job(const Call& call, const WeightOnlyArgs& args
 
 template <class C, class Format>
 Status start_many_rows_tile(const Call& call, const char* name, many_rows::Job job,
-                            const Format& format) {
+                            const Format& format, const typename C::X& x) {
   job.m_tiles = static_cast<int>(cuda::ceil_div(job.m, C::kTileM));
   job.n_tiles = static_cast<int>(cuda::ceil_div(job.n, C::kTileN));
   if (int64_t{job.m_tiles} * job.n_tiles > INT_MAX / many_rows::kGroup)
     return unsupported(std::string(name) + ": more than 2^27 tiles");
   const cuda::Grid grid{int64_t{job.m_tiles} * job.n_tiles, many_rows::kThreads, C::kSharedBytes};
-  return cuda::launch(call, name, grid, many_rows::many_rows_kernel<C, Format>, job, format);
+  return cuda::launch(call, name, grid, many_rows::many_rows_kernel<C, Format>, job, format, x);
 }
 
-template <bool kBf16, class Format>
+template <bool kBf16, class Format, class X = many_rows::PlainRows>
 Status start_many_rows(const Call& call, const char* name, const many_rows::Job& job,
-                       const Format& format) {
-  using Large = many_rows::Config<kBf16, 128, 8, Format::kBits, Format::kScaleBytes>;
-  // 64 rows of x would spill where sums are scaled.
-  constexpr int kSmallM = Format::kGroupSums ? 48 : 64;
-  using Small = many_rows::Config<kBf16, kSmallM, 4, Format::kBits, Format::kScaleBytes>;
+                       const Format& format, const X& x = {}) {
+  using Large = many_rows::Config<kBf16, 128, 8, Format, X>;
+  // 64 rows of x would spill where sums of 32 of k begin anew.
+  constexpr int kSmallM = Format::kGroupSums || X::kDecoded ? 48 : 64;
+  using Small = many_rows::Config<kBf16, kSmallM, 4, Format, X>;
   const int device = cuda::device_index(call);
   const int64_t multiprocessors = cuda::multiprocessors(device);
   const auto waves = [&](int64_t tile_m, int64_t tile_n) {
@@ -130,8 +162,16 @@ Status start_many_rows(const Call& call, const char* name, const many_rows::Job&
   const double share = 0.3 * kSmallM / 64;
   const bool large = cuda::most_shared_bytes(device) >= Large::kSharedBytes &&
                      waves(128, 256) <= share * waves(kSmallM, 128);
-  return large ? start_many_rows_tile<Large>(call, name, job, format)
-               : start_many_rows_tile<Small>(call, name, job, format);
+  return large ? start_many_rows_tile<Large>(call, name, job, format, x)
+               : start_many_rows_tile<Small>(call, name, job, format, x);
+}
+
+// x of f32 is split into parts of bf16: a format for bf16.
+template <class Format>
+Status start_split_x(const Call& call, const char* name, const many_rows::Job& job,
+                     const Format& format) {
+  using Tile = many_rows::Config<true, 32, 4, Format, many_rows::SplitRows>;
+  return start_many_rows_tile<Tile>(call, name, job, format, {});
 }
 
 // An MX weight: x of bf16 multiplies codes times scales, f16 codes alone.
@@ -139,44 +179,83 @@ template <int kBits>
 Status run_mx_many_rows(const Call& call, const char* name, const WeightOnlyArgs& args,
                         const TensorView& x, const many_rows::MxWeight& weight) {
   const many_rows::Job job = many_rows_job(call, args, x, kBits);
-  if (x.dtype == DType::kBF16)
-    return start_many_rows<true>(call, name, job, many_rows::Mx<kBits, false>{weight});
-  return start_many_rows<false>(call, name, job, many_rows::Mx<kBits, true>{weight});
+  const many_rows::Mx<kBits, false> scaled{weight};
+  switch (x.dtype) {
+    case DType::kBF16: return start_many_rows<true>(call, name, job, scaled);
+    case DType::kF32: return start_split_x(call, name, job, scaled);
+    default: return start_many_rows<false>(call, name, job, many_rows::Mx<kBits, true>{weight});
+  }
 }
 
+// `columns`: what the epilogue multiplies sums by, where the format has them.
 template <class Format>
 Status run_many_rows(const Call& call, const char* name, const WeightOnlyArgs& args,
-                     const TensorView& x, const Format& format) {
-  const many_rows::Job job = many_rows_job(call, args, x, Format::kBits);
-  return x.dtype == DType::kBF16 ? start_many_rows<true>(call, name, job, format)
-                                 : start_many_rows<false>(call, name, job, format);
+                     const TensorView& x, const Format& format,
+                     const hopper::Factors& columns = {}) {
+  many_rows::Job job = many_rows_job(call, args, x, Format::kBits);
+  job.epilogue.columns = columns;
+  switch (x.dtype) {
+    case DType::kBF16: return start_many_rows<true>(call, name, job, format);
+    case DType::kF32: return start_split_x(call, name, job, format);
+    default: return start_many_rows<false>(call, name, job, format);
+  }
+}
+
+// Scales of so many rows and columns of the weight; 0: of all.
+inline many_rows::ScaleGrid scale_grid(const TensorView& scale, int rows, int columns) {
+  many_rows::ScaleGrid grid;
+  grid.data = scale.as<char>();
+  grid.row_bytes = scale.rank < 2 ? 0 : scale.strides[0] * 4;
+  grid.column_bytes = scale.rank < 2 ? 0 : scale.strides[1] * 4;
+  grid.rows = rows;
+  grid.columns = columns;
+  return grid;
+}
+
+// Bytes with a scale of all ([1]) or one a row ([N, 1]).
+template <many_rows::ByteCode kCode>
+Status run_row_bytes(const Call& call, const char* name, const WeightOnlyArgs& args,
+                     const TensorView& x, const TensorView& scale) {
+  many_rows::RowBytes<kCode> format;
+  format.scale = scale_grid(scale, scale.rank < 2 ? 0 : 1, 0);
+  const int64_t step = scale.rank < 2 ? 0 : scale.strides[0];
+  return run_many_rows(call, name, args, x, format, {scale.as<float>(), step});
+}
+// Bytes with scales of groups of a multiple of 32 columns.
+template <many_rows::ByteCode kCode>
+Status run_group_bytes(const Call& call, const char* name, const WeightOnlyArgs& args,
+                       const TensorView& x, const TensorView& scale, int rows, int columns) {
+  many_rows::GroupBytes<kCode> format;
+  format.scale = scale_grid(scale, rows, columns);
+  format.k = static_cast<int>(call.tensor(args.weight).shape[1]);
+  return run_many_rows(call, name, args, x, format);
 }
 
 #endif  // __CUDACC__
 
 // ---- what the ops of such weights have in common ----
-// Op: kArgs; kBits; refuse_many(call): why many_rows can't read its scales; run_many(call, x). Where
-// few rows have a kernel of their own also refuse_gemv(call), run_gemv(call).
-template <class Op>
-concept HasGemv = requires(const Call& call) { Op::run_gemv(call); };
-
+// Op: kArgs; kBits; kWorkspace; refuse_call(call): why none of the implementations takes it;
+// refuse_many(call): why many_rows can't read its scales; run_many(call, x); kFallback, a name, and
+// fallback_weight(call), which decoded_any.cuh multiplies by. Where few rows have a kernel of their
+// own also refuse_gemv(call), run_mma(call) for bf16 and f16 from kLeastMmaRows on, run_gemv(call).
 template <class Op>
 struct WeightOnlyOp {
-  static std::string gemv(const Call& call) {
-    if constexpr (HasGemv<Op>) {
-      const std::string why = refuse_weight_only(call, Op::kArgs);
-      return why.empty() ? Op::refuse_gemv(call) : why;
-    } else {
-      return "few rows of x have no kernel of their own";
-    }
+  static std::string refuses_gemv(const Call& call, const Machine&) {
+    if (wants_extended(call)) return refuse_extended(call);
+    const std::string why = refuse_weight_only(call, Op::kArgs);
+    return why.empty() ? Op::refuse_gemv(call) : why;
+  }
+  static std::string refuses_mma(const Call& call, const Machine& machine) {
+    const std::string why = refuses_gemv(call, machine);
+    if (!why.empty()) return why;
+    if (row_count(call.tensor(Op::kArgs.x)) < Op::kLeastMmaRows)
+      return "so few rows of x are faster without mma";
+    return gemv::refuse_mma(call, Op::kArgs);
   }
   static std::string many_of_any_x(const Call& call) {
-    const std::string why = refuse_many_rows_of_any_x(call, Op::kArgs, Op::kBits);
+    std::string why = Op::refuse_call(call);
+    if (why.empty()) why = refuse_many_rows_of_any_dtype(call, Op::kArgs, Op::kBits);
     return why.empty() ? Op::refuse_many(call) : why;
-  }
-
-  static std::string refuses_gemv(const Call& call, const Machine&) {
-    return wants_extended(call) ? refuse_extended(call) : gemv(call);
   }
   static std::string refuses_many(const Call& call, const Machine&) {
     const std::string why = many_of_any_x(call);
@@ -186,16 +265,9 @@ struct WeightOnlyOp {
     if (refuse_many_rows_x(call, Op::kArgs).empty()) return "x needs no workspace";
     return many_of_any_x(call);
   }
-  // The product alone, of which pairs are not, nor the epilogue's operands.
-  static std::string refuses_unfused(const Call& call, const Machine& machine) {
-    const std::string why = refuse_without_extended(call, machine);
-    if (!why.empty() || gemv(call).empty()) return why;
-    std::array<Value, kMaxArgs> values{};
-    for (size_t i = 0; i < call.args.size(); ++i) values[i] = call.args[i];
-    values[static_cast<size_t>(Op::kArgs.alpha + kGatedPlace)].i = 0;
-    Call inner = call;
-    inner.args = std::span<Value>(values.data(), call.args.size());
-    return many_of_any_x(inner);
+  static std::string refuses_fallback(const Call& call, const Machine&) {
+    const std::string why = refuse_extended(call);
+    return why.empty() ? Op::refuse_call(call) : why;
   }
 
   static Status run_many(const Call& call) { return Op::run_many(call, call.tensor(Op::kArgs.x)); }
@@ -204,11 +276,20 @@ struct WeightOnlyOp {
     PESTLE_TRY(place_x(call, "many_rows_x", Op::kArgs, &x));
     return Op::run_many(call, x);
   }
+  static Status run_fallback(const Call& call) {
+    if (numel(call.tensor(Op::kArgs.out)) == 0) return {};
+    TensorView x = call.tensor(Op::kArgs.x);
+    if (has_input_act(call) || rotation(call, Op::kArgs) != 0)
+      PESTLE_TRY(place_x(call, "fallback_x", Op::kArgs, &x));
+    return run_decoded_any(call, Op::kFallback, Op::kArgs.out, Op::kArgs.alpha, row_length(x),
+                           AnyFloatRows{AnyTensor(x)}, Op::fallback_weight(call));
+  }
 };
 
+// Without the unfused epilogue.
 template <class Op>
-constexpr std::array<Impl, 3> many_rows_impls(const char* many, const char* input,
-                                              const char* unfused) {
+constexpr std::array<Impl, 3> float_x_impls(const char* many, const char* input,
+                                            const char* fallback) {
   using All = WeightOnlyOp<Op>;
   return {Impl{.id = many,
                .device = DeviceType::kCuda,
@@ -220,25 +301,49 @@ constexpr std::array<Impl, 3> many_rows_impls(const char* many, const char* inpu
                .min_compute_capability = 80,
                .refuses = All::refuses_input,
                .run = All::run_input_first,
-               .workspace = kManyRowsInputWorkspace},
-          Impl{.id = unfused,
+               .workspace = Op::kWorkspace.input},
+          Impl{.id = fallback,
                .device = DeviceType::kCuda,
                .min_compute_capability = 80,
-               .refuses = All::refuses_unfused,
-               .run = run_unfused_on_cuda,
-               .workspace = kManyRowsUnfusedWorkspace}};
+               .refuses = All::refuses_fallback,
+               .run = All::run_fallback,
+               .workspace = Op::kWorkspace.input}};
 }
 
 template <class Op>
-constexpr std::array<Impl, 4> weight_only_impls(const char* gemv, const char* many,
-                                                const char* input, const char* unfused) {
-  const auto [with_x, input_first, second_pass] = many_rows_impls<Op>(many, input, unfused);
-  return {Impl{.id = gemv,
+constexpr std::array<Impl, 4> many_rows_impls(const char* many, const char* input,
+                                              const char* unfused, const char* fallback) {
+  const auto [with_x, input_first, any] = float_x_impls<Op>(many, input, fallback);
+  return {with_x, input_first,
+          Impl{.id = unfused,
+               .device = DeviceType::kCuda,
+               .min_compute_capability = 80,
+               .refuses = refuse_without_extended,
+               .run = run_unfused_on_cuda,
+               .workspace = Op::kWorkspace.unfused},
+          any};
+}
+
+template <class Op>
+constexpr std::array<Impl, 6> weight_only_impls(const char* mma, const char* gemv, const char* many,
+                                                const char* input, const char* unfused,
+                                                const char* fallback) {
+  const auto [with_x, input_first, second_pass, any] =
+      many_rows_impls<Op>(many, input, unfused, fallback);
+  return {Impl{.id = mma,
+               .device = DeviceType::kCuda,
+               .min_compute_capability = 80,
+               .refuses = WeightOnlyOp<Op>::refuses_mma,
+               .run = Op::run_mma},
+          Impl{.id = gemv,
                .device = DeviceType::kCuda,
                .min_compute_capability = 80,
                .refuses = WeightOnlyOp<Op>::refuses_gemv,
                .run = Op::run_gemv},
-          with_x, input_first, second_pass};
+          with_x,
+          input_first,
+          second_pass,
+          any};
 }
 
 }  // namespace pestle::ops

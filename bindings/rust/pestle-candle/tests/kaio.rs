@@ -164,13 +164,15 @@ fn attend(q: &Tensor, k: &Tensor, v: &Tensor, causal: bool) -> Tensor {
 
 #[test]
 fn short_attention_of_any_length() {
+    // On a GPU exponentials of f16 inputs are rounded to f16.
+    let (relative, absolute) = if cfg!(feature = "cuda") { (2e-3, 5e-4) } else { (1e-4, 1e-5) };
     for (queries, keys, d, d_v) in [(16, 16, 16, 8), (5, 401, 12, 7)] {
         let (q, k, v) = (f16(&[queries, d], 1), f16(&[keys, d], 2), f16(&[keys, d_v], 3));
         let got = kaio::attention_tc(&device(), &q, &k, &v).unwrap();
         assert_eq!(got.dtype(), DType::F32);
-        assert_close(&got, &attend(&q, &k, &v, false), 1e-4, 1e-5);
+        assert_close(&got, &attend(&q, &k, &v, false), relative, absolute);
         let got = kaio::attention_tc_causal(&device(), &q, &k, &v).unwrap();
-        assert_close(&got, &attend(&q, &k, &v, true), 1e-4, 1e-5);
+        assert_close(&got, &attend(&q, &k, &v, true), relative, absolute);
     }
 }
 

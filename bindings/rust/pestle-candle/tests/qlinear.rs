@@ -128,7 +128,10 @@ fn products_of_two_quantised_operands() {
             ) => scaled_mm_mxfp8(a, b, scale_a, scale_b, DType::F32),
             _ => panic!("{format:?} has no product of two"),
         };
-        assert_close(&got.unwrap(), &want, 1e-4, 1e-4);
+        // A GPU's tensor cores keep fewer bits of sums of FP8.
+        let lossy = cfg!(feature = "cuda") && format == Format::Fp8Row;
+        let near = if lossy { 2e-3 } else { 1e-4 };
+        assert_close(&got.unwrap(), &want, near, near);
     }
 }
 

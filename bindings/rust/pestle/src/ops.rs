@@ -964,6 +964,20 @@ op! {
 }
 
 op! {
+    qkv_project "The projections of attention's queries, keys and values by three weights of one x. Source: three products as matmul's, f32 sums, one rounding" 10
+    must 0 read x "activations. `bf16|f16|f32` of `[*M, K]`";
+    must 1 read weight_q "weight of the queries, a row for each column of q. `=x` of `[NQ, K]`";
+    must 2 read weight_k "weight of the keys. `=x` of `[NK, K]`";
+    must 3 read weight_v "weight of the values. `=x` of `[NV, K]`";
+    must 7 out q "x @ weight_q^T + bias_q. `=x|bf16|f16|f32` of `[*M, NQ]`";
+    must 8 out k "x @ weight_k^T + bias_k. `=x|bf16|f16|f32` of `[*M, NK]`";
+    must 9 out v "x @ weight_v^T + bias_v. `=x|bf16|f16|f32` of `[*M, NV]`";
+    may 4 read bias_q "added to every row of q. `f32|bf16|f16` of `[NQ]`";
+    may 5 read bias_k "added to every row of k. `f32|bf16|f16` of `[NK]`";
+    may 6 read bias_v "added to every row of v. `f32|bf16|f16` of `[NV]`";
+}
+
+op! {
     attention "Softmax attention of queries over keys and values, with every usual mask. Source: logit = softcap(scale * q.k) + mask over the keys that a query sees; out = sum of exp(logit - lse) * v, lse = log(sum of exp(logit)); f32, exponentials of 16-bit inputs may be rounded to their dtype" 16
     must 0 read q "queries, any strides. `bf16|f16|f32` of `[B, Hq, Sq, D]`";
     must 1 read k "keys; head h of q sees head h * Hk / Hq. `=q` of `[B, Hk, Sk, D]`";

@@ -1,0 +1,58 @@
+// Which instance of Hopper's kernel a call takes, and its grid.
+#pragma once
+
+#include "backends/cuda/host/launch.h"
+#include "ops/attention/sm90/attention_hopper.cuh"
+#include "ops/attention/sm90/attention_hopper.h"
+
+namespace pestle::cuda::attention_hopper {
+
+inline Status box(const TensorView& t, int rows, BoxedRows* to) {
+  const RowBoxes r = row_boxes(t, rows);
+  to->batch_heads = r.batch_heads;
+  return make_tensor_map(r.boxes, &to->map);
+}
+
+// Heads of q whose k and v lie in half of the L2 together.
+inline int64_t heads_at_once(const AttentionCall& c) {
+  const int64_t bytes = int64_t{2} * c.keys * (c.depth + c.value_depth);
+  return std::max<int64_t>(1, (25 << 20) / bytes) * c.group;
+}
+
+// Where queries see differently many keys the longest tiles come first: dealt out in turns where
+// few heads make that even, else a block each, heads in sections.
+template <class C>
+Grid deal_out(int multiprocessors, Job* job) {
+  const AttentionCall& c = job->base.call;
+  const int64_t heads = int64_t{c.batches} * c.heads, at_once = heads_at_once(c);
+  job->base.tiles = static_cast<int>(ceil_div(c.queries, C::kRows));
+  job->total = static_cast<int>(heads * job->base.tiles);
+  job->base.last_first = c.right < c.keys;
+  const bool sections = job->base.last_first && heads > 2 * at_once;
+  job->base.section = static_cast<int>(!job->base.last_first ? 1 : sections ? at_once : heads);
+  return {.blocks = sections ? job->total : std::min(job->total, multiprocessors),
+          .threads = C::kThreads,
+          .shared_bytes = sizeof(Memory<C>)};
+}
+
+template <class C>
+Status start(const Call& call, const ops::AttentionInputs& in, const AttentionJob& base) {
+  static_assert(sizeof(Memory<C>) <= 227 * 1024);
+  Job job;
+  job.base = base;
+  PESTLE_TRY(box(in.q, C::kRows, &job.q));
+  PESTLE_TRY(box(in.k, C::kKeys, &job.k));
+  PESTLE_TRY(box(in.v, C::kKeys, &job.v));
+  const Grid grid = deal_out<C>(multiprocessors(device_index(call)), &job);
+  return launch(call, "attention_hopper", grid, attention_hopper_kernel<C>, job);
+}
+
+template <WgmmaType kWgmma>
+Status start_columns(const Call& call, const ops::AttentionInputs& in, const AttentionJob& job) {
+  const int columns = std::max(job.call.depth, job.call.value_depth);
+  if (columns <= 64) return start<Config<kWgmma, 64>>(call, in, job);
+  if (columns <= 128) return start<Config<kWgmma, 128>>(call, in, job);
+  return start<Config<kWgmma, 256>>(call, in, job);
+}
+
+}  // namespace pestle::cuda::attention_hopper

@@ -1,0 +1,32 @@
+// linear_fp8 on CUDA, activations=float: ops/gemm/weight_only/many_rows.cuh with FP8 codes, whose
+// scales are the epilogue's, or of blocks of 128 columns.
+// Measured H100, 14336 x 4096, 1 and 16 rows: 52 us, 40 % of a copy; 4608 x 12288 x 3072: 1,486.
+#include "ops/gemm/linear_fp8/linear_fp8_float.h"
+#include "ops/gemm/linear_fp8/linear_fp8_spec.h"
+#include "ops/gemm/weight_only/byte_formats.cuh"
+#include "ops/gemm/weight_only/many_rows_launch.cuh"
+
+namespace pestle::ops::linear_fp8 {
+namespace {
+
+constexpr WeightOnlyArgs kArgs{arg_index(spec, "x"), arg_index(spec, "weight"),
+                               arg_index(spec, "out"), arg_index(spec, "alpha")};
+
+template <many_rows::ByteCode kCode>
+Status run(const Call& call, const TensorView& x) {
+  const TensorView& scale = call.tensor(arg_index(spec, "scale"));
+  const std::string_view granularity = label_of(call, "granularity");
+  if (granularity == "tensor" || granularity == "row")
+    return run_row_bytes<kCode>(call, "linear_fp8_float", kArgs, x, scale);
+  const int rows = granularity == "block_128x128" ? 128 : 1;
+  return run_group_bytes<kCode>(call, "linear_fp8_float", kArgs, x, scale, rows, 128);
+}
+
+}  // namespace
+
+Status run_float_x(const Call& call, const TensorView& x) {
+  return call.tensor(kArgs.weight).dtype == DType::kE5M2 ? run<many_rows::ByteCode::kE5m2>(call, x)
+                                                         : run<many_rows::ByteCode::kE4m3>(call, x);
+}
+
+}  // namespace pestle::ops::linear_fp8

@@ -1,0 +1,11 @@
+// linear_fp8 on CUDA, activations=float: x as it is times decoded codes.
+#pragma once
+
+#include "core/op.h"
+
+namespace pestle::ops::linear_fp8 {
+
+// x: of the call, or what it became in the workspace.
+Status run_float_x(const Call& call, const TensorView& x);
+
+}  // namespace pestle::ops::linear_fp8

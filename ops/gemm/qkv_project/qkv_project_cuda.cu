@@ -1,0 +1,58 @@
+// qkv_project on CUDA: three products by matmul, each by whichever kernel matmul takes for it, so
+// three launches. One launch for all is to come.
+#include "ops/gemm/qkv_project/qkv_project_parts.h"
+#include "ops/shared/inner_call.h"
+
+namespace pestle::ops::qkv_project {
+namespace {
+
+// A weight as matmul's right side, the same one for all of x's leading dimensions.
+TensorView right_side(const TensorView& weight, const TensorView& x) {
+  TensorView b = weight;
+  b.rank = x.rank;
+  for (int d = 0; d < x.rank - 2; ++d) b.shape[d] = x.shape[d], b.strides[d] = 0;
+  b.shape[b.rank - 2] = weight.shape[1];
+  b.shape[b.rank - 1] = weight.shape[0];
+  b.strides[b.rank - 2] = weight.strides[1];
+  b.strides[b.rank - 1] = weight.strides[0];
+  return b;
+}
+
+Status multiply(const Call& call, const Part& part) {
+  TensorView x, out;
+  if (numel(call.tensor(part.out)) == 0) return {};
+  if (!as_matrix(call.tensor(kX), &x) || !as_matrix(call.tensor(part.out), &out)) {
+    x = call.tensor(kX);
+    out = call.tensor(part.out);
+  }
+  InnerCall inner(call, "matmul");
+  inner.set("a", x);
+  inner.set("b", right_side(call.tensor(part.weight), x));
+  inner.set("out", out);
+  if (call.has(part.bias)) inner.set("bias", call.tensor(part.bias));
+  return inner.run(call.workspace, call.workspace_bytes);
+}
+
+Status run(const Call& call) {
+  for (const Part& part : kParts) PESTLE_TRY(multiply(call, part));
+  return {};
+}
+
+// What matmul's kernels ask for: of more rows than a few the library's share; of f32 its parts.
+#define PESTLE_QKV_COLUMNS "max(max(NQ,NK),NV)"
+constexpr Impl kImpls[] = {
+    {.id = "cuda/qkv_project_matmul",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .run = run,
+     .workspace =
+         "if(M <= 16, 0, 33554688) + if(bytes(x) == 4, 4096 + 6*(M*K + K*" PESTLE_QKV_COLUMNS
+         " + 8*(M + " PESTLE_QKV_COLUMNS " + 2*K)) + 12*(M + " PESTLE_QKV_COLUMNS "), 0)"},
+};
+#undef PESTLE_QKV_COLUMNS
+
+}  // namespace
+
+std::span<const Impl> cuda() { return kImpls; }
+
+}  // namespace pestle::ops::qkv_project
