@@ -14,7 +14,7 @@ function field(node) {
   if (there) return there;
   const { widget } = ComfyWidgets.STRING(node, FIELD, ["STRING", { multiline: true }], app);
   widget.inputEl.readOnly = true;
-  widget.inputEl.style.opacity = 0.8;
+  Object.assign(widget.inputEl.style, { opacity: 0.8, whiteSpace: "pre", overflowX: "auto" });
   // Neither saved with the workflow nor sent with the prompt.
   widget.serialize = false;
   widget.options.serialize = false;

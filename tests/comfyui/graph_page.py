@@ -5,17 +5,21 @@ from pathlib import Path
 
 # Where the mouse asks for the palette: empty canvas, below every node.
 EMPTY = (660, 715)
-SCALE, OFFSET = 0.7, (110, 200)  # below the bars at the top
-PLAIN = "Comfy.VueNodes.Enabled"
+SCALE, OFFSET = 0.7, (100, 230)  # below the bars at the top
+ELEMENTS = "Comfy.VueNodes.Enabled"
 SETTINGS = {
     "Comfy.TutorialCompleted": True,  # else the templates' dialog lies above the graph
     "Comfy.Minimap.Visible": False,
     "Comfy.Graph.CanvasInfo": False,
-    PLAIN: False,  # nodes are drawn on the canvas
+    "Comfy.RightSidePanel.IsOpen": False,
+    ELEMENTS: False,  # nodes are drawn on the canvas
 }
 ENDS = ("execution_success", "execution_error", "execution_interrupted")
 READY = """([scale, offset, ends]) => {
   app.graph.clear();
+  // The page keeps values and pictures by a node's number: none has that of an earlier one.
+  window.last = (window.last ?? 0) + 100;
+  app.graph.state.lastNodeId = window.last;
   app.canvas.ds.scale = scale;
   app.canvas.ds.offset = offset;
   app.canvas.setDirty(true, true);
@@ -51,7 +55,12 @@ LINKED = """([from, output, to, input]) => {
   const link = app.graph.links.get(node.inputs.find(one => one.name === input).link);
   return !!link && link.origin_id == from && link.origin_slot == output;
 }"""
-TOLD = """id => app.graph.getNodeById(id).widgets.map(w => String(w.value)).join('\\n')"""
+# The text of a node's widgets that can be seen in a field of the page.
+TOLD = """id => {
+  const seen = [...document.querySelectorAll('textarea')].filter(e => e.checkVisibility());
+  const texts = (app.graph.getNodeById(id).widgets ?? []).map(w => String(w.value));
+  return texts.filter(text => seen.some(e => text && e.value === text)).join('\\n');
+}"""
 PICTURES = "id => app.graph.getNodeById(id).imgs?.filter(i => i.naturalWidth > 0).length ?? 0"
 
 
@@ -75,6 +84,10 @@ class GraphPage:
         found = self.page.locator("#results-list [role=option]").filter(has_text=words)
         found.first.wait_for()
         return found
+
+    def close_search(self) -> None:
+        self.page.keyboard.press("Escape")
+        self.page.get_by_placeholder("Add a node...").wait_for(state="hidden")
 
     def add(self, words: str, at: tuple) -> tuple[str, str]:
         """Finds a node by its name, puts it down with a click: its id and type."""
@@ -113,7 +126,12 @@ class GraphPage:
         self.page.evaluate("ended.length = 0")
         self.page.get_by_test_id("queue-button").click()
         self.page.wait_for_function("ended.length > 0")
+        self.page.get_by_text("0 active").wait_for()
         return tuple(self.page.evaluate("ended[0]"))
+
+    def open_error(self) -> None:
+        """What the page says of a run that failed."""
+        self.page.get_by_role("button", name="View details").click()
 
     def told(self, node: str, word: str) -> str:
         """The text under a node, as soon as it holds the word."""
@@ -121,6 +139,15 @@ class GraphPage:
         told = f"([id, word]) => ({TOLD})(id).includes(word)"
         self.page.wait_for_function(told, arg=arguments)
         return self.page.evaluate(TOLD, node)
+
+    def nodes_as_elements(self, wanted: bool) -> None:
+        """Of the page, or drawn on the canvas: a user's choice."""
+        change = f"value => app.ui.settings.setSettingValue('{ELEMENTS}', value)"
+        self.page.evaluate(change, wanted)
+        self.page.wait_for_function(
+            "wanted => (document.querySelectorAll('[data-node-id]').length > 0) === wanted",
+            arg=wanted,
+        )
 
     def has_picture(self, node: str) -> None:
         self.page.wait_for_function(f"id => ({PICTURES})(id) === 1", arg=node)

@@ -57,12 +57,12 @@ def add(graph: GraphPage, name: str, at: tuple) -> str:
 
 def sampler(graph: GraphPage, model: str, seed: int) -> str:
     """The sampler of a model's first output, and what it needs; all but the model is ComfyUI's."""
-    text = graph.put("TestRandomConditioning", (420, 170))
-    empty = graph.put("EmptySD3LatentImage", (420, 340), width=96, height=64)
+    text = graph.put("TestRandomConditioning", (500, 170))
+    empty = graph.put("EmptySD3LatentImage", (500, 340), width=96, height=64)
     node = graph.put(
-        "KSampler", (800, 0), seed=seed, steps=2, cfg=1, sampler_name="euler", scheduler="simple"
+        "KSampler", (880, 0), seed=seed, steps=2, cfg=1, sampler_name="euler", scheduler="simple"
     )
-    saved = graph.put("SaveLatent", (800, 330))
+    saved = graph.put("SaveLatent", (880, 330))
     graph.wire(model, 0, node, "model")
     for name in ("positive", "negative"):
         graph.wire(text, 0, node, name)
@@ -78,15 +78,15 @@ def test_the_palette_shows_the_pack(graph, photograph):
         if "Pestle" in name:
             assert [text for text in found if name in text], name
     photograph("search")
-    graph.page.keyboard.press("Escape")
+    graph.close_search()
 
 
 def test_compile_and_its_report(graph, photograph):
     graph.clear()
     model = graph.put("UNETLoader", (0, 0), unet_name="flux.safetensors")
-    apply = add(graph, "Apply Torch Compile", (420, 0))
+    apply = add(graph, "Apply Torch Compile", (500, 0))
     settings = add(graph, "Torch Compile Speed Settings", (0, 170))
-    report = add(graph, "Compile report (Pestle)", (1160, 60))
+    report = add(graph, "Compile report (Pestle)", (1240, 60))
     for widget, value in (("mode", "default"), ("dynamic", True)):
         graph.set(settings, widget, value)
     graph.wire(model, 0, apply, "model")
@@ -107,8 +107,8 @@ def test_quantise_kernels_and_the_model_report(graph, photograph):
     graph.clear()
     model = graph.put("UNETLoader", (0, 0), unet_name="flux.safetensors")
     quantise = add(graph, "Quantise model (Pestle)", (0, 150))
-    kernels = add(graph, "Pestle kernels", (420, 0))
-    report = add(graph, "Model report (Pestle)", (1160, 60))
+    kernels = add(graph, "Pestle kernels", (500, 0))
+    report = add(graph, "Model report (Pestle)", (1240, 60))
     graph.set(quantise, "format", "int8-row")
     graph.wire(model, 0, quantise, "model")
     graph.wire(quantise, 0, kernels, "model")
@@ -131,6 +131,7 @@ def test_an_error_and_then_a_file_that_loads(graph, photograph):
     graph.set(load, "name", "broken.safetensors")
     status, told = graph.run()
     assert status == "execution_error" and told["node_id"] == str(load)
+    graph.open_error()
     sentence = graph.page.get_by_text("broken.safetensors").filter(visible=True)
     sentence.first.wait_for()
     photograph("error")
@@ -139,7 +140,12 @@ def test_an_error_and_then_a_file_that_loads(graph, photograph):
     graph.set(load, "name", "flux.safetensors")
     status, told = graph.run()
     assert status == "execution_success", told
-    assert "bf16" in graph.told(report, "MiB")
+    assert "32: 36 weights" in graph.told(report, "MiB")
+    graph.nodes_as_elements(True)
+    try:
+        assert "32: 36 weights" in graph.told(report, "MiB")
+    finally:
+        graph.nodes_as_elements(False)
 
 
 def test_the_documentation_shows_the_pictures():
