@@ -324,11 +324,12 @@ def tokens_of(shape: Shape) -> int:
 
 
 def make_input(shape: Shape, device: str) -> tuple[torch.Tensor, State]:
-    random = torch.Generator().manual_seed(1)
+    random = torch.Generator(device).manual_seed(1)
     tokens = tokens_of(shape)
-    x = torch.randn(tokens, shape.width, generator=random).to(device, torch.bfloat16)
-    vector = torch.randn(1, shape.width, generator=random).to(device, torch.bfloat16)
-    text = torch.randn(shape.text, shape.width, generator=random).to(device, torch.bfloat16)
+    x, vector, text = (
+        torch.randn(rows, shape.width, generator=random, device=device).to(torch.bfloat16)
+        for rows in (tokens, 1, shape.text)
+    )
     powers = torch.arange(0, shape.head, 2, device=device) / shape.head
     angles = torch.arange(tokens, device=device)[:, None, None] * 10000.0**-powers
     return x, State(vector, text, angles.cos(), angles.sin())

@@ -2,16 +2,18 @@
 
 python examples/dit_step.py                      # FLUX's and Wan's shapes, on a GPU
 python examples/dit_step.py --shape tiny-flux    # anywhere
-python examples/dit_step.py --json step.json --plot step.svg
+python examples/dit_step.py --json step.json --markdown step.md --plot step.svg --limit 200
 
 Two blocks of each kind run with random weights, attention by PyTorch everywhere; a step is reckoned
 from the blocks' times and how many of them the model has. Errors are of the last block's output
-against bf16's. What is not installed is named and left out.
+against bf16's. What is not installed, or would begin after --limit seconds, is named and left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.metadata
 import json
 import statistics
 import sys
@@ -49,7 +51,7 @@ class Row:
 
 
 class Missing(Exception):
-    """A peer that is not here, and why."""
+    """A row that can't be had, and why."""
 
 
 def compiled(blocks: nn.ModuleList) -> nn.ModuleList:
@@ -78,7 +80,22 @@ def torchao_blocks(name: str) -> Callable:
     return make
 
 
-def kitchen_blocks(layout: str) -> Callable:
+class _KitchenFp8(TorchKit):
+    """Both sides in FP8, activations by a scale of one: what ComfyUI does with a file that brings
+    no input_scale, and the least work."""
+
+    one = None
+
+    def linear(self, x, layer):
+        from comfy_kitchen.tensor import QuantizedTensor
+
+        if self.one is None:
+            self.one = torch.ones((), device=x.device)
+        x = QuantizedTensor.from_float(x, "TensorCoreFP8Layout", scale=self.one)
+        return super().linear(x, layer)
+
+
+def kitchen_blocks(kit: Callable, layout: str, compile: bool = False, **options) -> Callable:
     """comfy-kitchen's QuantizedTensor as the weight, as ComfyUI has it."""
 
     def make(shape, kind, device):
@@ -86,11 +103,11 @@ def kitchen_blocks(layout: str) -> Callable:
             from comfy_kitchen.tensor import QuantizedTensor
         except ImportError as error:
             raise Missing(f"comfy-kitchen: {error}") from None
-        blocks = make_blocks(shape, kind, BLOCKS, TorchKit(), device)
+        blocks = make_blocks(shape, kind, BLOCKS, kit(), device)
         for layer in linears(blocks):
-            weight = QuantizedTensor.from_float(layer.weight.data, layout)
+            weight = QuantizedTensor.from_float(layer.weight.data, layout, **options)
             layer.weight = nn.Parameter(weight, requires_grad=False)
-        return blocks
+        return compiled(blocks) if compile else blocks
 
     return make
 
@@ -124,14 +141,18 @@ def ours(kit: TorchKit, compile: bool = False) -> Callable:
 VARIANTS: dict[str, Callable] = {
     "bf16, eager": ours(TorchKit()),
     "bf16, torch.compile": ours(TorchKit(), compile=True),
-    "comfy-kitchen fp8": kitchen_blocks("TensorCoreFP8Layout"),
-    "torchao int8, compiled": torchao_blocks("int8"),
-    "torchao fp8, compiled": torchao_blocks("fp8"),
+    "comfy-kitchen fp8": kitchen_blocks(_KitchenFp8, "TensorCoreFP8Layout"),
+    "comfy-kitchen int8": kitchen_blocks(TorchKit, "TensorWiseINT8Layout", per_channel=True),
     "pestle int8": ours(Int8Kit()),
-    "pestle int8, compiled": ours(Int8Kit(), compile=True),
     "pestle fp8": ours(Fp8Kit()),
-    "pestle fp8, compiled": ours(Fp8Kit(), compile=True),
     "pestle nvfp4 weights": ours(Nvfp4Kit()),
+    "pestle int8, compiled": ours(Int8Kit(), compile=True),
+    "torchao int8, compiled": torchao_blocks("int8"),
+    "pestle fp8, compiled": ours(Fp8Kit(), compile=True),
+    "torchao fp8, compiled": torchao_blocks("fp8"),
+    "comfy-kitchen int8, compiled": kitchen_blocks(
+        TorchKit, "TensorWiseINT8Layout", compile=True, per_channel=True
+    ),
 }
 
 
@@ -164,23 +185,36 @@ def weight_bytes(layer: Linear) -> int:
     return sum(part.nbytes for part in parts)
 
 
+@dataclass
+class Inputs:
+    """What every row of a shape shares: made once, since a film's tokens take seconds."""
+
+    shape: Shape
+    device: str
+
+    def __post_init__(self):
+        self.x, self.state = make_input(self.shape, self.device)
+        self.exact: dict[str, torch.Tensor] = {}  # bf16's results by kind of block, on the CPU
+
+
 @torch.inference_mode()
-def measure(shape: Shape, variant: str, device: str, seconds: float, exact: dict) -> Row:
-    x, state = make_input(shape, device)
+def measure(inputs: Inputs, variant: str, seconds: float) -> Row:
+    shape, device = inputs.shape, inputs.device
     block_ms, weights, peak, error = {}, 0, 0.0, 0.0
     for kind in shape.blocks:
         blocks = VARIANTS[variant](shape, kind, device)
         weights += sum(weight_bytes(layer) for layer in linears(blocks))
 
         def run(blocks=blocks):
-            y = x
+            y = inputs.x
             for block in blocks:
-                y = block(y, state)
+                y = block(y, inputs.state)
             return y
 
-        made = run().float()
-        reference = exact.setdefault(kind, made.cpu()).to(made)
-        error = max(error, float((made - reference).norm() / reference.norm()))
+        made = run()
+        exact = inputs.exact.setdefault(kind, made.cpu()).to(device)
+        error = max(error, relative_error(made, exact))
+        del made, exact
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         block_ms[kind] = time_ms(run, device, seconds) / BLOCKS
@@ -191,7 +225,17 @@ def measure(shape: Shape, variant: str, device: str, seconds: float, exact: dict
     return Row(shape.name, variant, step, block_ms, weights / 2**20, peak, error)
 
 
-def print_table(rows: list[Row]) -> None:
+def relative_error(made: torch.Tensor, exact: torch.Tensor) -> float:
+    """In pieces: a film's activations in f32 would be the largest thing in memory."""
+    off = total = 0.0
+    for a, b in zip(made.split(4096), exact.split(4096), strict=True):
+        off += float((a.float() - b.float()).square().sum())
+        total += float(b.float().square().sum())
+    return (off / total) ** 0.5
+
+
+def cells(rows: list[Row]) -> list[list[str]]:
+    """Heading and lines of a shape's table."""
     base = next((r.step_ms for r in rows if r.variant == "bf16, torch.compile"), None)
     kinds = list(rows[0].block_ms)
     head = [rows[0].shape, "ms a step", "x compiled bf16", *(f"ms {k}" for k in kinds)]
@@ -204,11 +248,27 @@ def print_table(rows: list[Row]) -> None:
         ]
         for row in rows
     ]  # fmt: skip
-    widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
-    for line in [head, *lines]:
+    return [head, *lines]
+
+
+def print_table(rows: list[Row]) -> None:
+    lines = cells(rows)
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    for line in lines:
         first, *rest = zip(line, widths, strict=True)
         print(first[0].ljust(first[1]), *(text.rjust(width) for text, width in rest), sep="  ")
     print()
+
+
+def save_markdown(rows: list[Row], path: str) -> None:
+    parts = []
+    for shape in dict.fromkeys(row.shape for row in rows):
+        head, *lines = cells([row for row in rows if row.shape == shape])
+        rule = ["---", *["--:"] * (len(head) - 1)]
+        table = [f"| {' | '.join(line)} |" for line in (head, rule, *lines)]
+        parts.append("\n".join(table))
+    with open(path, "w") as file:
+        file.write("\n\n".join(parts) + "\n")
 
 
 def plot(rows: list[Row], path: str) -> None:
@@ -241,7 +301,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--variant", nargs="+", choices=VARIANTS, metavar="NAME")
     parser.add_argument("--device", default="cuda" if gpu else "cpu", choices=["cuda", "cpu"])
     parser.add_argument("--seconds", type=float, default=1.0, help="of timing a kind of block")
+    parser.add_argument("--limit", type=float, default=float("inf"), metavar="SECONDS",
+                        help="begin no row after these")  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="write the rows there")
+    parser.add_argument("--markdown", metavar="FILE", help="write the tables there")
     parser.add_argument("--plot", metavar="FILE", help="draw them there (svg, png, pdf)")
     args = parser.parse_args()
     args.shape = args.shape or (["flux", "wan"] if gpu else ["tiny-flux", "tiny-wan"])
@@ -256,11 +319,51 @@ def tell(text: str) -> None:
     print(f"{start}{text}", end=end, file=sys.stderr, flush=True)
 
 
-def save(rows: list[Row], path: str | None) -> None:
-    if path:
-        with open(path, "w") as file:
-            made = {"torch": torch.__version__, "rows": [asdict(row) for row in rows]}
-            json.dump(made, file, indent=1)
+def versions() -> dict[str, str]:
+    found = {"torch": torch.__version__}
+    for name in ("pestle", "torchao", "comfy-kitchen"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def save(rows: list[Row], args: argparse.Namespace) -> None:
+    """After every row, so that a run that is cut short leaves what it has."""
+    if args.json:
+        device = torch.cuda.get_device_name() if args.device == "cuda" else "CPU"
+        made = {"device": device, "versions": versions(), "blocks": BLOCKS}
+        with open(args.json, "w") as file:
+            json.dump({**made, "rows": [asdict(row) for row in rows]}, file, indent=1)
+    if args.markdown and rows:
+        save_markdown(rows, args.markdown)
+
+
+def left_out(shape: str, variant: str, why) -> None:
+    print(f"{shape}: {variant}: left out, {why}", file=sys.stderr)
+
+
+def run_shape(shape: str, variants: list[str], args, before: list[Row], until: float) -> list[Row]:
+    inputs = Inputs(SHAPES[shape], args.device)
+    rows: list[Row] = []
+    for variant in variants:
+        if time.monotonic() > until:
+            left_out(shape, variant, f"{args.limit:g} s are over")
+            continue
+        tell(f"{shape}: {variant} ...")
+        begin = time.monotonic()
+        try:
+            rows.append(measure(inputs, variant, args.seconds))
+        except Exception as error:
+            if not isinstance(error, Missing) and variant.startswith(("pestle", "bf16")):
+                raise
+            lines = str(error).splitlines() or [type(error).__name__]  # a peer's error ends its row
+            left_out(shape, variant, lines[0])
+            continue
+        torch._dynamo.reset()
+        save(before + rows, args)
+        took = time.monotonic() - begin
+        tell(f"{shape}: {variant}: {rows[-1].step_ms:.2f} ms a step ({took:.0f} s)")
+    return rows
 
 
 def main() -> None:
@@ -268,22 +371,15 @@ def main() -> None:
     variants = args.variant or list(VARIANTS)
     if variants[0] != "bf16, eager":
         variants.insert(0, "bf16, eager")  # what errors are against
-    rows: list[Row] = []
-    for name in args.shape:
-        exact: dict = {}
-        made: list[Row] = []
-        for variant in variants:
-            tell(f"{name}: {variant} ...")
-            try:
-                made.append(measure(SHAPES[name], variant, args.device, args.seconds, exact))
-            except Missing as error:
-                print(f"{name}: {variant}: left out, {error}", file=sys.stderr)
-                continue
-            torch._dynamo.reset()
-            save(rows + made, args.json)
-            tell(f"{name}: {variant}: {made[-1].step_ms:.2f} ms a step")
-        print_table(made)
+    begin, rows = time.monotonic(), []
+    for index, name in enumerate(args.shape):
+        # Each shape has its share of the limit, and what those before it left of theirs.
+        share = args.limit * (index + 1) / len(args.shape)
+        made = run_shape(name, variants, args, rows, begin + share)
+        if made:
+            print_table(made)
         rows += made
+    save(rows, args)
     if args.plot:
         plot(rows, args.plot)
 

@@ -25,7 +25,8 @@ def test_a_step_of_a_diffusion_transformer(shape, tmp_path):
     made = tmp_path / "step.json"
     variants = ["pestle int8", "pestle fp8", "pestle nvfp4 weights"]
     options = ["--shape", shape, "--variant", *variants, "--seconds", "0.01"]
-    table = run("dit_step.py", *options, "--json", str(made)).stdout
+    page = tmp_path / "step.md"
+    table = run("dit_step.py", *options, "--json", str(made), "--markdown", str(page)).stdout
     rows = {row["variant"]: row for row in json.loads(made.read_text())["rows"]}
     assert list(rows) == ["bf16, eager", *variants]
     exact = rows["bf16, eager"]
@@ -35,10 +36,31 @@ def test_a_step_of_a_diffusion_transformer(shape, tmp_path):
         ("nvfp4 weights", 0.25, 0.3),
     ):
         row = rows[f"pestle {name}"]
-        assert f"pestle {name}" in table
+        assert f"pestle {name}" in table and f"\n| pestle {name} | " in page.read_text()
         assert 0 < row["error"] < most
         assert row["weights_mb"] < size * exact["weights_mb"]
         assert row["step_ms"] > 0
+
+
+@pytest.mark.parametrize("name", ["fp8", "int8"])
+def test_a_step_beside_comfy_kitchen(name, tmp_path):
+    pytest.importorskip("comfy_kitchen")
+    made = tmp_path / "step.json"
+    options = ["--shape", "tiny-wan", "--seconds", "0.01", "--json", str(made)]
+    run("dit_step.py", *options, "--variant", f"comfy-kitchen {name}")
+    found = json.loads(made.read_text())
+    assert found["versions"]["comfy-kitchen"] and found["device"] == "CPU"
+    exact, row = found["rows"]
+    assert row["variant"] == f"comfy-kitchen {name}" and 0 < row["error"] < 0.08
+    assert row["weights_mb"] < exact["weights_mb"]
+
+
+def test_a_step_begins_nothing_after_its_limit(tmp_path):
+    made = tmp_path / "step.json"
+    options = ["--shape", "tiny-wan", "--limit", "0", "--json", str(made)]
+    done = run("dit_step.py", *options, "--variant", "pestle fp8")
+    assert "tiny-wan: pestle fp8: left out, 0 s are over" in done.stderr
+    assert json.loads(made.read_text())["rows"] == []
 
 
 def test_a_step_names_what_it_leaves_out(tmp_path):

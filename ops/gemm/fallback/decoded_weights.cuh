@@ -1,10 +1,10 @@
-// Weights of linear layers as right operands of decoded_any.cuh: values in f32 as the format's
-// dequantising op gives them.
+// Weights of linear layers as right operands of gemm_fallback_decoded.cuh: values in f32 as the
+// format's dequantising op gives them.
 #pragma once
 
 #include "formats/fp8.h"
 #include "formats/int4.h"
-#include "ops/gemm/fallback/decoded_any.cuh"
+#include "ops/gemm/fallback/gemm_fallback_decoded.cuh"
 
 namespace pestle::ops {
 

@@ -2,8 +2,8 @@
 // Map      x, after input_act and rotation, goes to the workspace as f32. many_rows: codes and x
 //          through shared memory (ops/gemm/weight_only/many_rows.cuh); a stage of x is split there
 //          into three parts of bf16 once a CTA, the weight's integers are read from a table of all
-//          16 levels times all scales. late: a second pass for pairs. any: a thread a result
-//          (ops/gemm/fallback/decoded_any.cuh).
+//          16 levels times all scales. late: unfused epilogue of pairs. _any: a thread a result
+//          (ops/gemm/fallback/gemm_fallback_decoded.cuh).
 // Traffic  x once read, and 4 bytes an element written and read; codes and scales once from memory
 //          where 16 tiles along m fit the L2; out and residual once.
 // Numerics x is the exact sum of its parts, the integers are exact in bf16: products are those of
@@ -95,8 +95,8 @@ Status run_fallback(const Call& call) {
   weight.channel = AnyTensor(call.tensor(kScaleChannel));
   if (call.has(kCodebook)) weight.codebook = AnyTensor(call.tensor(kCodebook));
   formats::w4a8_default_codebook(weight.fixed);
-  return run_decoded_any(call, "linear_w4a8_any", kArgs.out, kArgs.alpha, row_length(x),
-                         AnyFloatRows{AnyTensor(x)}, weight);
+  return run_fallback_decoded(call, "linear_w4a8_any", kArgs.out, kArgs.alpha, row_length(x),
+                              AnyFloatRows{AnyTensor(x)}, weight);
 }
 
 constexpr Impl kImpls[] = {

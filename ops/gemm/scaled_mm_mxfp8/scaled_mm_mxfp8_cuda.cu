@@ -1,8 +1,8 @@
 // scaled_mm_mxfp8 on CUDA.
 // Map      cuda/scaled_mm_mxfp8_many_rows: codes of both sides go through shared memory
 //          (ops/gemm/weight_only/many_rows.cuh); a stage of a is decoded there to bf16 once a CTA, b
-//          in registers. late: a second pass for pairs. any: a thread a result
-//          (ops/gemm/fallback/decoded_any.cuh).
+//          in registers. late: unfused epilogue of pairs. _any: a thread a result
+//          (ops/gemm/fallback/gemm_fallback_decoded.cuh).
 // Traffic  codes and scales once from memory where 16 tiles along m fit the L2; out and residual once.
 // Numerics code times scale has 4 bits and an exponent that bf16 has from 2^-124 (E4M3) or 2^-117
 //          (E5M2) on: exact. Sums of 32 of k by the tensor cores, added in f32. Tiles with a smaller
@@ -43,9 +43,9 @@ struct Op {
                          format(call, kArgs.b, kArgs.scale_b));
   }
   static Status run_fallback(const Call& call) {
-    return run_decoded_any(call, "scaled_mm_mxfp8_any", kArgs.out, kArgs.alpha, columns(call),
-                           fallback_rows(call, kArgs.a, kArgs.scale_a),
-                           fallback_rows(call, kArgs.b, kArgs.scale_b));
+    return run_fallback_decoded(call, "scaled_mm_mxfp8_any", kArgs.out, kArgs.alpha, columns(call),
+                                fallback_rows(call, kArgs.a, kArgs.scale_a),
+                                fallback_rows(call, kArgs.b, kArgs.scale_b));
   }
 };
 

@@ -2,7 +2,7 @@
 // shared memory, and what the ops of such matrices have in common.
 #pragma once
 
-#include "ops/gemm/fallback/decoded_any.cuh"
+#include "ops/gemm/fallback/gemm_fallback_decoded.cuh"
 #include "ops/gemm/weight_only/many_rows_launch.cuh"
 
 namespace pestle::ops {

@@ -236,8 +236,9 @@ Status run_group_bytes(const Call& call, const char* name, const WeightOnlyArgs&
 // ---- what the ops of such weights have in common ----
 // Op: kArgs; kBits; kWorkspace; refuse_call(call): why none of the implementations takes it;
 // refuse_many(call): why many_rows can't read its scales; run_many(call, x); kFallback, a name, and
-// fallback_weight(call), which decoded_any.cuh multiplies by. Where few rows have a kernel of their
-// own also refuse_gemv(call), run_mma(call) for bf16 and f16 from kLeastMmaRows on, run_gemv(call).
+// fallback_weight(call), which gemm_fallback_decoded.cuh multiplies by. Where few rows have a kernel
+// of their own also refuse_gemv(call), run_mma(call) for bf16 and f16 from kLeastMmaRows on,
+// run_gemv(call).
 template <class Op>
 struct WeightOnlyOp {
   static std::string refuses_gemv(const Call& call, const Machine&) {
@@ -281,8 +282,8 @@ struct WeightOnlyOp {
     TensorView x = call.tensor(Op::kArgs.x);
     if (has_input_act(call) || rotation(call, Op::kArgs) != 0)
       PESTLE_TRY(place_x(call, "fallback_x", Op::kArgs, &x));
-    return run_decoded_any(call, Op::kFallback, Op::kArgs.out, Op::kArgs.alpha, row_length(x),
-                           AnyFloatRows{AnyTensor(x)}, Op::fallback_weight(call));
+    return run_fallback_decoded(call, Op::kFallback, Op::kArgs.out, Op::kArgs.alpha, row_length(x),
+                                AnyFloatRows{AnyTensor(x)}, Op::fallback_weight(call));
   }
 };
 

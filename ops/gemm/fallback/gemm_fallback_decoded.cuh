@@ -1,4 +1,4 @@
-// The product of two matrices of rows, out = A @ B^T, for whatever the fast kernels of quantised
+// The GEMM of two matrices of rows, out = A @ B^T, for whatever the fast kernels of quantised
 // operands refuse: any strides and byte offsets.
 // Map      A thread a result, tiles of 16 x 16 through shared memory, sums along k in one order.
 // Traffic  a and b once for each 16 columns or rows of out; each element is decoded as it is read.
@@ -97,8 +97,8 @@ struct AnyW4a8Rows {
 // Of the job: sizes and the epilogue.
 template <class A, class B>
 __global__ void __launch_bounds__(kEdgeOfTile* kEdgeOfTile)
-    decoded_any_kernel(const __grid_constant__ FallbackGemm job, const __grid_constant__ A a,
-                       const __grid_constant__ B b) {
+    fallback_decoded_kernel(const __grid_constant__ FallbackGemm job, const __grid_constant__ A a,
+                            const __grid_constant__ B b) {
   __shared__ float left[kEdgeOfTile][kEdgeOfTile + 1];
   __shared__ float right[kEdgeOfTile][kEdgeOfTile + 1];
   const int x = threadIdx.x % kEdgeOfTile;
@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(kEdgeOfTile* kEdgeOfTile)
 
 // `epilogue`: where alpha stands; the call has no pairs, gate or beta.
 template <class A, class B>
-Status run_decoded_any(const Call& call, const char* name, int out, int epilogue, int64_t k,
-                       const A& a, const B& b) {
+Status run_fallback_decoded(const Call& call, const char* name, int out, int epilogue, int64_t k,
+                            const A& a, const B& b) {
   const TensorView& o = call.tensor(out);
   if (numel(o) == 0) return {};
   FallbackGemm job;
@@ -132,7 +132,7 @@ Status run_decoded_any(const Call& call, const char* name, int out, int epilogue
   job.k = k;
   fill_fallback_gemm(call, out, epilogue, &job);
   return cuda::launch(call, name, {job.m_tiles * job.n_tiles, kEdgeOfTile * kEdgeOfTile},
-                      decoded_any_kernel<A, B>, job, a, b);
+                      fallback_decoded_kernel<A, B>, job, a, b);
 }
 
 #endif  // __CUDACC__
