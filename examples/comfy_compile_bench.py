@@ -259,12 +259,10 @@ class Bench:
         self.shape, self.blocks, self.device = SHAPES[name], blocks, args.device
         self.rounds, self.ways, self.clock = args.rounds, args.way, clock
         self.backend = args.backend
-        tokens = TOKENS[name]
-        self.args = {
-            # pestle marks dimensions of what it is given; the others shall not see that.
-            marked: [inputs(self.shape, count, self.device) for count in tokens]
-            for marked in (False, True)
-        }
+        made = [inputs(self.shape, count, self.device) for count in TOKENS[name]]
+        # pestle marks dimensions of what it is given; the others shall not see that.
+        marked = [tuple(tensor.clone() for tensor in one) for one in made]
+        self.args = {False: made, True: marked}
         self.rows: dict[str, Row] = {}
         self.runs: dict[str, Callable] = {}
         self.model = Transformer(self.shape, blocks, self.device)
