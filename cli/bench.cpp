@@ -5,7 +5,9 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "cli/bench_sweep.h"
 #include "cli/case_file.h"
 #include "cli/commands.h"
 #include "harness/bars.h"
@@ -36,6 +38,10 @@ struct BenchArguments {
   std::string peers_script = "bench/peers/run_peers.py";
   std::string device = "cpu";
   std::unique_ptr<harness::Memory> memory;  // of --device, null for the CPU
+  bool sweep = false;
+  SweepArguments sweep_arguments;
+  std::optional<double> seconds;
+  int64_t largest_mib = 0;
   bool bars = false;
   harness::BarsOptions bar_options;
 };
@@ -275,16 +281,51 @@ int bench_bars(const BenchArguments& options) {
   return missed == 0 ? 0 : kExitFailed;
 }
 
+// Samples are few and short, since there are thousands of points.
+int run_sweep(BenchArguments& options) {
+  SweepArguments& sweep = options.sweep_arguments;
+  sweep.ops = options.ops;
+  sweep.cases_file = options.cases_file;
+  sweep.out = options.out;
+  sweep.json = options.json;
+  sweep.list_forms = options.list_cases;
+  sweep.options.bench = options.bench;
+  sweep.options.bench.timing.seconds = options.seconds.value_or(0.02);
+  sweep.options.bench.timing.at_least = 3;
+  if (options.largest_mib > 0) sweep.options.largest_bytes = options.largest_mib << 20;
+  return bench_sweep(sweep, options.memory.get());
+}
+
 int run(BenchArguments& options) {
   options.bench.footprint_bytes = options.footprint_mib << 20;
   if (Status status = open_device(options); !status.ok()) return fail(status);
   if (options.bench.timing.spread <= 0) {
     options.bench.timing.spread = options.memory != nullptr ? 0.005 : 0.01;
   }
+  options.bench.timing.seconds = options.seconds.value_or(2);
   options.bar_options.bench = options.bench;
+  if (options.sweep) return run_sweep(options);
   if (options.bars) return bench_bars(options);
   if (options.host_cost) return bench_host_cost(options);
   return options.dispatch ? bench_dispatch(options) : bench_all(options);
+}
+
+void add_sweep_options(CLI::App* command, BenchArguments& options) {
+  harness::SweepOptions& sweep = options.sweep_arguments.options;
+  command->add_flag("--sweep", options.sweep,
+                    "every op that memory bounds at many shapes and kinds of data");
+  command->add_option("--rows", sweep.rows, "of --sweep, such as 256,4096")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  command->add_option("--widths", sweep.widths, "of --sweep, such as 4096,11008")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--budget", sweep.budget_seconds,
+                   "seconds after which --sweep begins no further point (0: none)")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--largest", options.largest_mib, "MiB of a call of --sweep at most (4096)")
+      ->check(CLI::PositiveNumber);
 }
 
 void add_bars_options(CLI::App* command, BenchArguments& options) {
@@ -318,7 +359,7 @@ void add_bench(CLI::App& app, int* exit_code) {
   command->add_option("--isa", options->bench.isa, "scalar, avx2, avx512 or best");
   command->add_option("--threads", options->bench.threads, "0: one a core")
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--seconds", options->bench.timing.seconds, "at most, for each case (2)")
+  command->add_option("--seconds", options->seconds, "at most, for each case (2; in a sweep 0.02)")
       ->check(CLI::NonNegativeNumber);
   command->add_option(
       "--spread", options->bench.timing.spread,
@@ -337,6 +378,7 @@ void add_bench(CLI::App& app, int* exit_code) {
   command->add_flag("--dispatch", options->dispatch, "cost of choosing an implementation");
   command->add_flag("--list-cases", options->list_cases, "print the cases as JSON lines only");
   command->add_flag("--json", options->json, "JSON lines with raw samples instead of a table");
+  add_sweep_options(command, *options);
   add_bars_options(command, *options);
   command->callback([=] { *exit_code = run(*options); });
 }

@@ -6,13 +6,11 @@
 #include "backends/cuda/host/runtime.h"
 #include "backends/cuda/measure/launched.h"
 #include "core/dispatch.h"
+#include "harness/cuda_timer.h"
 
 namespace pestle::harness {
 namespace {
 
-// Shorter calls than this are timed in a graph: queued one by one they wait for one another.
-constexpr double kShortUs = 20;
-constexpr int64_t kMostCalls = 200;  // a sample; all fit in the stream's queue
 // Arithmetic for so long that power holds the clocks: long samples back to back, after a load that
 // lets them settle (for the first tenth of a second they are higher). Nothing waits in between,
 // for power is held on average: a pause of 2 ms in 30 is 3 % of speed. run_peers.py does the same.
@@ -23,144 +21,6 @@ constexpr int64_t kMostSustained = 250;
 constexpr int64_t kFewestSets = 4;
 constexpr int64_t kLargestSet = int64_t{4} << 30;
 constexpr int64_t kAligned = 256;
-constexpr int64_t kFlushTimesL2 = 4;
-
-struct Allocation {
-  Allocation(Memory& memory, int64_t size)
-      : owner(memory), bytes(size), data(static_cast<uint8_t*>(memory.allocate(size))) {}
-  ~Allocation() { owner.release(data, bytes); }
-  Allocation(const Allocation&) = delete;
-  Allocation& operator=(const Allocation&) = delete;
-  Memory& owner;
-  int64_t bytes;
-  uint8_t* data;
-};
-
-// Times what is queued on its stream. Errors are kept, since contenders can only return numbers.
-class Timer {
- public:
-  explicit Timer(Memory& memory) : memory_(memory), device_(memory.device().index) {}
-  ~Timer() {
-    if (stream_ != nullptr) cuda::destroy_stream(device_, stream_);
-    for (void* event : events_) {
-      if (event != nullptr) cuda::destroy_event(device_, event);
-    }
-  }
-  Timer(const Timer&) = delete;
-  Timer& operator=(const Timer&) = delete;
-
-  Status start() {
-    auto info = cuda::device_info(device_);
-    PESTLE_TRY(info.status());
-    auto stream = cuda::make_stream(device_);
-    PESTLE_TRY(stream.status());
-    stream_ = stream.value();
-    for (void*& event : events_) {
-      auto made = cuda::make_event(device_);
-      PESTLE_TRY(made.status());
-      event = made.value();
-    }
-    auto gate = cuda::Gate::make(device_);
-    PESTLE_TRY(gate.status());
-    gate_ = std::move(gate.value());
-    flush_ = std::make_unique<Allocation>(memory_, kFlushTimesL2 * info.value().l2_bytes);
-    if (flush_->data == nullptr) return {Code::kOutOfMemory, "no memory to flush L2 with"};
-    memory_.fill(flush_->data, 0x5C, flush_->bytes);
-    memory_.synchronize();
-    return {};
-  }
-
-  // Microseconds of `work`, which queues on the stream that it is given; it starts when all of it
-  // is queued and the L2 holds nothing of it, unless it is `sustained`.
-  double sample(const std::function<Status(void* stream)>& work, bool sustained) {
-    double us = NAN;
-    const auto run = [&]() -> Status {
-      if (!sustained) {
-        PESTLE_TRY(cuda::flush_l2(device_, flush_->data, flush_->bytes, stream_));
-        PESTLE_TRY(gate_.close(stream_));
-      }
-      PESTLE_TRY(cuda::record_event(device_, events_[0], stream_));
-      const Status queued = work(stream_);
-      const Status recorded = cuda::record_event(device_, events_[1], stream_);
-      if (!sustained) gate_.open();
-      PESTLE_TRY(queued);
-      PESTLE_TRY(recorded);
-      auto elapsed = cuda::elapsed_us(device_, events_[0], events_[1]);
-      PESTLE_TRY(elapsed.status());
-      if (!sustained && gate_.timed_out()) return {Code::kInternal, "a call waits for the device"};
-      us = elapsed.value();
-      return {};
-    };
-    const Status status = run();
-    if (status_.ok()) status_ = status;
-    return status.ok() ? us : 1e9;
-  }
-
-  void* stream() const { return stream_; }
-  int device() const { return device_; }
-  const Status& status() const { return status_; }
-
- private:
-  Memory& memory_;
-  int device_;
-  void* stream_ = nullptr;
-  void* events_[2] = {};
-  cuda::Gate gate_;
-  std::unique_ptr<Allocation> flush_;
-  Status status_;
-};
-
-// Several calls a sample, one by one or as a graph.
-class Contender {
- public:
-  Contender(Timer& timer, int64_t calls, std::function<Status(void* stream)> queue_one,
-            bool sustained = false)
-      : timer_(timer), calls_(calls), queue_one_(std::move(queue_one)), sustained_(sustained) {}
-  ~Contender() { drop_graph(); }
-  Contender(const Contender&) = delete;
-  Contender& operator=(const Contender&) = delete;
-
-  Status use_graph() {
-    drop_graph();
-    auto made = cuda::capture_graph(timer_.device(), timer_.stream(),
-                                    [&] { return queue(timer_.stream()); });
-    PESTLE_TRY(made.status());
-    graph_ = made.value();
-    return {};
-  }
-  double sample() {
-    const auto work = [&](void* stream) {
-      return graph_ != nullptr ? cuda::launch_graph(timer_.device(), graph_, stream)
-                               : queue(stream);
-    };
-    const double us = timer_.sample(work, sustained_);
-    return us / static_cast<double>(calls_);
-  }
-  // Of the same work, not counted.
-  void load_for(double us) {
-    for (double passed = 0; passed < us;) passed += sample() * static_cast<double>(calls_);
-  }
-  double best_of(int samples) {
-    double best = sample();
-    for (int i = 1; i < samples; ++i) best = std::min(best, sample());
-    return best;
-  }
-
- private:
-  Status queue(void* stream) {
-    for (int64_t i = 0; i < calls_; ++i) PESTLE_TRY(queue_one_(stream));
-    return {};
-  }
-  void drop_graph() {
-    if (graph_ != nullptr) cuda::destroy_graph(timer_.device(), graph_);
-    graph_ = nullptr;
-  }
-  Timer& timer_;
-  int64_t calls_;
-  std::function<Status(void* stream)> queue_one_;
-  bool sustained_;
-  void* graph_ = nullptr;
-};
 
 // The copy of the same size: its own memory, as much a call, with the case's data.
 class CopyOf {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -250,13 +251,11 @@ class Filler {
   int64_t nan_end_ = 0;  // of kNanFlavour's stretch, which begins at forced_
 };
 
-// Large tensors repeat their first kPeriod elements, a prime number of them, so that no two rows or
-// tiles begin alike: making each element anew would take longer than most checks.
-constexpr int64_t kPeriod = 4194301;
 constexpr int64_t kGrain = 1 << 16;
 
-template <class T>
-void fill_words(void* out, int64_t count, const Filler& filler) {
+// `filler` gives the bits of the element at a place.
+template <class T, class Bits>
+void fill_words(void* out, int64_t count, const Bits& filler) {
   auto* bytes = static_cast<char*>(out);
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
   cpu::parallel_for(std::min(count, kPeriod), kGrain, [&](int64_t begin, int64_t end) {
@@ -276,7 +275,47 @@ void fill_words(void* out, int64_t count, const Filler& filler) {
   });
 }
 
+template <class Bits>
+void fill_dtype(void* contiguous, DType dtype, int64_t count, const Bits& filler) {
+  switch (dtype_bytes(dtype)) {
+    case 1: return fill_words<uint8_t>(contiguous, count, filler);
+    case 2: return fill_words<uint16_t>(contiguous, count, filler);
+    case 4: return fill_words<uint32_t>(contiguous, count, filler);
+    default: return fill_words<uint64_t>(contiguous, count, filler);
+  }
+}
+
+float users_value(Values values, uint64_t random) {
+  const float normal = normal_table()(static_cast<uint32_t>(random));
+  switch (values) {
+    case Values::kWeights: return 0.02f * normal;
+    case Values::kHeavy:
+      return normal * std::exp2(normal_table()(static_cast<uint32_t>(random >> 32)));
+    case Values::kIntegers: return std::nearbyint(4 * normal);
+    default: return normal;
+  }
+}
+
+constexpr std::string_view kValuesNames[] = {"normal", "weights", "heavy", "integers"};
+
 }  // namespace
+
+std::string_view values_name(Values values) { return kValuesNames[static_cast<size_t>(values)]; }
+
+float fill_values(void* contiguous, DType dtype, int64_t count, Values values, uint64_t seed) {
+  const Random random{seed * 0x2545F4914F6CDD1Du};
+  const auto value = [&](int64_t place) {
+    return users_value(values, random(static_cast<uint64_t>(place)));
+  };
+  fill_dtype(contiguous, dtype, count, [&](int64_t place) { return encode(dtype, value(place)); });
+  std::atomic<uint32_t> most{0};
+  cpu::parallel_for(std::min(count, kPeriod), kGrain, [&](int64_t begin, int64_t end) {
+    uint32_t own = 0;
+    for (int64_t i = begin; i < end; ++i) own = std::max(own, formats::abs_bits(value(i)));
+    for (uint32_t seen = most; seen < own && !most.compare_exchange_weak(seen, own);) continue;
+  });
+  return f32_from_bits(most);
+}
 
 std::string_view dist_name(Dist dist) { return kDistNames[static_cast<size_t>(dist)]; }
 
@@ -302,12 +341,7 @@ Meaning meaning_of(const Arg& arg, DType dtype) {
 
 void fill(void* contiguous, DType dtype, int64_t count, Meaning meaning, Dist dist, uint64_t seed) {
   const Filler filler(dtype, count, meaning, dist, seed);
-  switch (dtype_bytes(dtype)) {
-    case 1: return fill_words<uint8_t>(contiguous, count, filler);
-    case 2: return fill_words<uint16_t>(contiguous, count, filler);
-    case 4: return fill_words<uint32_t>(contiguous, count, filler);
-    default: return fill_words<uint64_t>(contiguous, count, filler);
-  }
+  fill_dtype(contiguous, dtype, count, filler);
 }
 
 }  // namespace pestle::harness

@@ -24,6 +24,17 @@ bool dist_from_name(std::string_view name, Dist& dist);
 // Writes `count` elements in row-major order.
 void fill(void* contiguous, DType dtype, int64_t count, Meaning meaning, Dist dist, uint64_t seed);
 
+// What users' tensors hold, for sweeps: normal values; weights, normal with sigma 0.02; activations
+// with heavy tails (a normal value times 2 to the power of another normal one); small integers.
+enum class Values { kNormal, kWeights, kHeavy, kIntegers };
+inline constexpr int kValuesKinds = 4;
+std::string_view values_name(Values values);
+// As fill() of Meaning::kValues; returns the largest magnitude.
+float fill_values(void* contiguous, DType dtype, int64_t count, Values values, uint64_t seed);
+// Tensors repeat their first kPeriod elements, a prime number of them, so that no two rows or tiles
+// begin alike: making each element anew would take longer than most checks.
+inline constexpr int64_t kPeriod = 4194301;
+
 // Dist::kSpecial mixes specials in by this flavour, so that one NaN does not hide everything else.
 // The checks run each; `flavour` is taken from the seed: seed % kSpecialFlavours.
 //   0: NaN, Inf and finite specials    1: Inf and finite specials    2: finite specials only

@@ -4,6 +4,7 @@
 usage: tools/performance.py               fails when a line is wrong or the page not what they give
        tools/performance.py --write       writes the page
        tools/performance.py --bars        judges bench/bars_cuda.json; --every-row shows all rows
+       tools/performance.py --sweep       judges the sweeps of `pestle bench --sweep`, form by form
        tools/performance.py --html FILE   writes one self-contained page with plots
        ... --results FOLDER               other results than the committed ones
 
@@ -25,6 +26,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import performance_bars as bars  # noqa: E402
 import performance_html  # noqa: E402
+import performance_sweep as sweep  # noqa: E402
 
 PAGE = "docs/performance.md"
 RESULTS = "bench/results"
@@ -100,7 +102,9 @@ def check_faults(line):
 
 def line_faults(line, ancestors):
     faults = []
-    if "timing" in line:
+    if sweep.is_sweep(line):
+        faults += sweep.sweep_faults(line)
+    elif "timing" in line:
         faults += timing_faults(line)
     elif "mutants" in line:
         faults += [
@@ -190,9 +194,11 @@ def by_machine(lines):
     for line in lines:
         if "library_bytes" in line or "torch_tests" in line or "part" in line:  # gpu_evidence.py
             continue
-        empty = {"bench": {}, "check": {}, "mutants": {}, "sanitizer": {}, "host": {}}
+        empty = {"bench": {}, "check": {}, "mutants": {}, "sanitizer": {}, "host": {}, "sweep": []}
         machine = machines.setdefault(machine_name(line), empty)
-        if "timing" in line:
+        if sweep.is_sweep(line):
+            machine["sweep"].append(line)
+        elif "timing" in line:
             asked = line["impl"] if line.get("forced", False) else ""
             machine["bench"][line["op"], line["case"], asked] = line
         elif "mutants" in line:
@@ -273,6 +279,8 @@ def render(lines, judged=()):
             page += ["Bars (`bench/bars_cuda.json`):", "", *bars.table(verdicts), ""]
         if found["bench"]:
             page += [*bench_table(found["bench"].values()), ""]
+        if found["sweep"]:
+            page += ["Sweeps (`pestle bench --sweep`):", "", *sweep.table(found["sweep"]), ""]
         if found["check"]:
             page += ["Checks:", "", *check_table(found["check"], found["mutants"]), ""]
         if found["sanitizer"]:
@@ -307,11 +315,22 @@ def print_bars(lines, judged, every_row):
     return 0 if all_met else 1
 
 
+def print_sweeps(lines):
+    """1 unless every form of every machine meets its bars."""
+    met = True
+    for name, found in by_machine(lines).items():
+        if found["sweep"]:
+            print("\n".join([name, *sweep.text(found["sweep"])]))
+            met &= sweep.all_met(found["sweep"])
+    return 0 if met else 1
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="write the page")
     parser.add_argument("--bars", action="store_true", help="judge every bar")
     parser.add_argument("--every-row", action="store_true", help="with --bars: met rows, too")
+    parser.add_argument("--sweep", action="store_true", help="judge sweeps")
     parser.add_argument("--html", type=Path, help="write one self-contained page with plots")
     parser.add_argument("--results", type=Path, default=ROOT / RESULTS)
     arguments = parser.parse_args()
@@ -323,6 +342,9 @@ def main():
     if arguments.bars:
         print("\n".join(faults))
         return print_bars(lines, judged, arguments.every_row)
+    if arguments.sweep:
+        print("\n".join(faults))
+        return print_sweeps(lines)
     if arguments.html:
         arguments.html.write_text(html_page(lines, judged))
         return 1 if faults else 0
