@@ -62,6 +62,23 @@ CALLS = {
     "pestle.quantize_fp8, by row": lambda: pestle.quantize_fp8(X, granularity="row"),
 }
 
+# Linear layers of a quantised weight, by torch's own function: x @ W^T + bias.
+FORMATS = ("fp8", "nvfp4", "mxfp8", "int8-row", "int4-g32", "w4a8")
+BIAS = torch.randn(16, device=DEVICE, dtype=torch.bfloat16)
+TOKEN = X[:1, :256].to(torch.bfloat16)
+LEAF = TOKEN.clone().requires_grad_()
+LINEAR, WEIGHTS = torch.nn.functional.linear, {}
+for name in FORMATS:
+    made = pestle.QuantizedTensor.from_float(torch.randn(16, 256, dtype=torch.bfloat16), name)
+    WEIGHTS[name] = torch.nn.Parameter(made.to(DEVICE), requires_grad=False)
+CALLS |= {f"linear, {n}": lambda w=w: LINEAR(TOKEN, w, BIAS) for n, w in WEIGHTS.items()}
+DECODED = WEIGHTS["fp8"].dequantize()
+WITH_GRADIENT = {
+    "torch.add": lambda: ADD(LEAF, LEAF),
+    "linear, bf16": lambda: LINEAR(LEAF, DECODED, BIAS),
+    **{f"linear, {n}": lambda w=w: LINEAR(LEAF, w, BIAS) for n, w in WEIGHTS.items()},
+}
+
 
 def one_round(call, count: int = 500) -> float:
     """Microseconds of one call."""
@@ -73,11 +90,11 @@ def one_round(call, count: int = 500) -> float:
     return (time.perf_counter() - start) / count * 1e6
 
 
-def best_of_all(rounds: int = 40) -> dict[str, float]:
+def best_of_all(calls: dict, rounds: int = 40) -> dict[str, float]:
     """The quickest round of each call; the calls take turns, so that all see the same machine."""
-    found = dict.fromkeys(CALLS, float("inf"))
+    found = dict.fromkeys(calls, float("inf"))
     for _ in range(rounds):
-        for name, call in CALLS.items():
+        for name, call in calls.items():
             found[name] = min(found[name], one_round(call))
     return found
 
@@ -92,9 +109,13 @@ def import_ms() -> float:
 
 
 def main() -> None:
-    for title, mode in (("inference mode", torch.inference_mode), ("no_grad", torch.no_grad)):
+    for title, mode, calls in (
+        ("inference mode", torch.inference_mode, CALLS),
+        ("no_grad", torch.no_grad, CALLS),
+        ("with a gradient", torch.enable_grad, WITH_GRADIENT),
+    ):
         with mode():
-            found = best_of_all()
+            found = best_of_all(calls)
         add = found["torch.add"]
         for name, us in found.items():
             print(f"{title:16} {name:42} {us:6.2f} us {us / add:5.2f} x torch.add")

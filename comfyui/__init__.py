@@ -15,6 +15,8 @@ from comfy_api.latest import ComfyExtension, io
 
 from . import compile_nodes, report_nodes, weight_nodes
 
+WEB_DIRECTORY = "./web"
+
 if sys.platform != "linux":
     logging.info("Pestle is proven on Linux only; on %s its nodes are untested", sys.platform)
 

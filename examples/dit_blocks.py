@@ -335,11 +335,13 @@ def make_input(shape: Shape, device: str) -> tuple[torch.Tensor, State]:
     return x, State(vector, text, angles.cos(), angles.sin())
 
 
-def make_blocks(shape: Shape, kind: str, count: int, kit: TorchKit, device: str) -> nn.ModuleList:
+def make_blocks(
+    shape: Shape, kind: str, count: int, kit: TorchKit, device: str, kinds: dict = KINDS
+) -> nn.ModuleList:
     """The same weights for every kit."""
     torch.manual_seed(2)
     with torch.device(device):
-        blocks = nn.ModuleList(KINDS[kind](shape, kit) for _ in range(count))
+        blocks = nn.ModuleList(kinds[kind](shape, kit) for _ in range(count))
     blocks = blocks.to(torch.bfloat16).requires_grad_(False)
     for layer in linears(blocks):
         kit.prepare(layer)

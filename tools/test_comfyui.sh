@@ -2,6 +2,7 @@
 # usage: tools/test_comfyui.sh [PYTEST_ARGUMENT]...: runs tests/comfyui in the real ComfyUI 0.33.0 of
 # ../shared/comfyui. Needs a release build and tools/setup.sh test comfyui. Without that folder nothing
 # is run and a sentence says so; in CI (the environment's CI is set) that is a failure.
+# tools/test_comfyui.sh -k test_page --write-pictures takes the pictures of the documentation anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 archive=../shared/comfyui/comfyui-0.33.0.tar.xz

@@ -5,6 +5,7 @@ that write into given memory refuse tensors that require a gradient, as torch's 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 
@@ -18,6 +19,8 @@ from .errors import NoGradientError
 
 _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
 _BELOW_INPLACE = torch._C._after_ADInplaceOrView_keyset
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def _inputs_of(form: Form) -> list[str]:
@@ -45,11 +48,21 @@ class _Recorder:
                     values.append((name, None, text))
                 elif text in forward.by_name:
                     values.append((name, keywords.get(text), defaults[text]))
+                elif text.removeprefix("-").isdecimal():
+                    values.append((name, None, int(text)))
                 else:
                     values = None
                     break
             self.simple[step.text] = values
-        self.looks_at_shapes = bool(plan.only_if) or None in self.simple.values()
+        self.defaults, self.names = defaults, {k: n for n, k in keywords.items()}
+        # The condition as a function of what is given, where it asks for nothing else.
+        by_options = plan.only_if and _asks_options_alone(forward, plan.only_if)
+        self.condition = forward.expression(plan.only_if) if by_options else None
+        of_shapes = bool(plan.only_if) and not by_options
+        self.looks_at_shapes = of_shapes or None in self.simple.values()
+        self.usual = None  # attributes of a call without options
+        if not self.looks_at_shapes:
+            self.usual = {step.text: self._attributes(step, {}, None) for step in plan.steps}
 
     def keep(self, ctx, inputs: tuple, keywords: dict, output) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
@@ -59,24 +72,39 @@ class _Recorder:
         ctx.set_materialize_grads(False)
         if self.aside:
             ctx.mark_non_differentiable(*(values[name] for name in self.aside))
-        ctx.refused = False
+        ctx.refused = self.condition is not None and not self._holds(ctx.inputs, keywords)
         call = None
         if self.looks_at_shapes:
             call, _ = self.form.call(inputs, keywords)
             call.bind()
-            ctx.refused = bool(self.plan.only_if) and not call.evaluate(self.plan.only_if)
-        ctx.attributes = {
-            step.text: self._attributes(step, keywords, call) for step in self.plan.steps
-        }
+            if self.condition is None:
+                ctx.refused = bool(self.plan.only_if) and not call.evaluate(self.plan.only_if)
+        if keywords or self.usual is None:
+            ctx.attributes = {
+                step.text: self._attributes(step, keywords, call) for step in self.plan.steps
+            }
+        else:
+            ctx.attributes = self.usual
         ctx.kept = [name for name in self.plan.kept if values.get(name) is not None]
         ctx.save_for_backward(*[values[name] for name in ctx.kept])
         ctx.outputs = [(t.shape, t.dtype, t.device) for t in outputs]
+
+    def _holds(self, present: dict, keywords: dict) -> bool:
+        given = {self.names[keyword]: value for keyword, value in keywords.items()}
+        return self.condition(self.defaults | given if given else self.defaults, present)
 
     def _attributes(self, step: Step, keywords: dict, call: Call | None) -> dict:
         simple = self.simple[step.text]
         if simple is None:
             return {n: _attribute(call, step.op, n, t) for n, t in step.attributes.items()}
         return {name: keywords.get(keyword, value) for name, keyword, value in simple}
+
+
+def _asks_options_alone(op: Op, text: str) -> bool:
+    """Whether an expression needs no more than attributes and which inputs are there."""
+    labels = {label for arg in op.args for label in arg.choices}
+    names = set(_WORD.findall(text)) - {"has"}
+    return all(name in op.by_name or name in labels for name in names)
 
 
 def _attribute(call: Call, op: Op, name: str, text: str):

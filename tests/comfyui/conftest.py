@@ -1,6 +1,7 @@
 """The real ComfyUI of ../shared/comfyui, which tools/test_comfyui.sh unpacks."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,9 +16,33 @@ if not COMFYUI:
     print(f"tests/comfyui is skipped: PESTLE_COMFYUI names no ComfyUI; {NEXT}", file=sys.stderr)
 
 
+def pytest_addoption(parser):
+    told = "photographs for the documentation go into docs/site/pictures"
+    parser.addoption("--write-pictures", action="store_true", help=told)
+
+
 @pytest.fixture(scope="session")
 def pestle_bin() -> str:
     return os.environ.get("PESTLE_BIN", str(ROOT / "build/bin/pestle"))
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """A ComfyUI that runs, with comfy-kitchen, for all tests."""
+    from models import write
+    from server import Server
+
+    base = tmp_path_factory.mktemp("comfyui")
+    server = Server(Path(COMFYUI), base)
+    try:
+        models = base / "models/diffusion_models"
+        write("flux", models / "flux.safetensors")
+        write("wan", models / "wan.safetensors")
+        shutil.copy(models / "flux.safetensors", models / "second.safetensors")
+        server.wait()
+        yield server
+    finally:
+        server.stop()
 
 
 def pytest_configure(config):

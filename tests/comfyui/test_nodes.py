@@ -3,14 +3,11 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from models import write
 from safetensors.torch import load_file, save_file
 from server import ROOT, Server
 
@@ -23,21 +20,6 @@ NODES = {
     "PestleQuantiseModel": "Quantise model (Pestle)",
     "PestleLoadDiffusionModel": "Load diffusion model (Pestle)",
 }
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    base = tmp_path_factory.mktemp("comfyui")
-    server = Server(Path(os.environ["PESTLE_COMFYUI"]), base)
-    try:
-        models = base / "models/diffusion_models"
-        write("flux", models / "flux.safetensors")
-        write("wan", models / "wan.safetensors")
-        shutil.copy(models / "flux.safetensors", models / "second.safetensors")
-        server.wait()
-        yield server
-    finally:
-        server.stop()
 
 
 def link(node: str, slot: int = 0) -> list:

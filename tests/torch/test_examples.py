@@ -84,6 +84,27 @@ def test_a_step_names_what_it_leaves_out(tmp_path):
     assert "torchao" not in done.stdout
 
 
+def test_ways_of_compiling_are_compared(tmp_path):
+    """Without kernels: what is compiled when, and that nothing is left out."""
+    made = tmp_path / "lines.jsonl"
+    options = ["--shape", "tiny-flux", "--backend", "eager", "--rounds", "1"]
+    told = run("comfy_compile_bench.py", *options, "--json", str(made)).stdout
+    rows = {json.loads(line)["way"]: json.loads(line) for line in made.read_text().splitlines()}
+    assert len(rows) == 6 and "left out" not in told
+    first, new = {}, {}
+    for way, row in rows.items():
+        first[way], new[way] = row["graphs"], row["recompiles"]
+        assert row["step_ms"] > 0 and way in told
+    eager = rows.pop("eager")
+    two = {"pestle": 2, "per block": 2, "pestle fp8-row": 2, "pestle int8-row": 2}
+    assert first == {"eager": None, "whole model": 1, **two}
+    # The second resolution opens what was fixed; graphs that are open need none.
+    assert new["pestle"] == [0, 0] and new["whole model"] == [1, 0] and new["per block"] == [2, 0]
+    assert all(row["all_first_step_s"] is not None for row in rows.values())
+    assert all(row["error"] < (0.08 if "fp8" in way else 0.03) for way, row in rows.items())
+    assert rows["pestle int8-row"]["weights_mib"] < 0.51 * eager["weights_mib"]
+
+
 def test_a_search_finds_the_same_in_every_format(tmp_path):
     pytest.importorskip("transformers")
     if not (ROOT / ".venv/bin/pip").exists():

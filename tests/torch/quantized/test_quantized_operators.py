@@ -222,6 +222,18 @@ def test_gradients_go_to_x_and_bias(name):
     assert not made.requires_grad
 
 
+def test_a_call_with_a_gradient_reads_no_contract(name, monkeypatch):
+    """What made it cost 80 us: the gradient's condition asks for options alone."""
+
+    def bind(call):
+        raise AssertionError(f"{call.op.name} bound its shapes")
+
+    made = quantized(name, weight())
+    x = weight(3, seed=1).requires_grad_()
+    monkeypatch.setattr(pestle._shapes.Call, "bind", bind)
+    assert F.linear(x, made, torch.ones(96, dtype=x.dtype)).requires_grad
+
+
 def largest_allocation(call) -> int:
     call()  # what is made once does not count
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
