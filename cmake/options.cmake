@@ -42,8 +42,10 @@ if(PESTLE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 # For nvcc the cache must go by the files that were read: what the preprocessor prints is one
 # architecture's view, so an edit inside another's #if would be served the old object.
+# And nvcc is known by what it holds: pip gives each installation a time of its own.
 if(PESTLE_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1 ${PESTLE_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1 CCACHE_COMPILERCHECK=content
+      ${PESTLE_CCACHE})
 endif()
 
 # A faster linker if one is there; the programs are the same.
