@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 """What the present state does on a GPU: checks of all ops, the wheel's tests, host costs.
 
-usage: tools/gpu_evidence.py pack            here: the program, the wheel and their tests, for a
-                                             machine without network and compiler
-       tools/gpu_evidence.py run [MINUTES]   there: all of it in MINUTES (7); one JSON line for
-                                             each part in evidence.jsonl ($OUT or build/gpu-results)
+usage: tools/gpu_evidence.py pack [rust]     here: the program, the wheel and their tests (and the
+                                             Rust crates'), for a machine without network and
+                                             compiler
+       tools/gpu_evidence.py run [MINUTES] [PART...]
+                                             there: checks and the wheel's tests in 7 minutes, or
+                                             the parts that are named; a JSON line for each in
+                                             evidence.jsonl ($OUT or build/gpu-results)
        tools/gpu_evidence.py age             commits of device code since the last such lines
 
+Parts: check, wheel (with host costs), sweep (pestle bench --sweep), step (examples/dit_step.py),
+comfy (examples/comfy_compile_bench.py), rust. Each leaves logs and figures in a folder of its name.
 Copy evidence.jsonl's lines to the end of bench/results/evidence.jsonl, failures and all.
 """
 
@@ -16,17 +21,20 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results/evidence.jsonl"
 DEVICE_CODE = ("backends/cuda", "*.cu", "*.cuh", "python/csrc")
-PARTS = ("check", "wheel", "host")
+TORCH = ROOT / "build/gpu-torch"
+PARTS = ("check", "wheel", "host", "sweep", "step", "comfy", "rust")
 MARGIN = 15  # seconds to write results and end
 
 
-def pack() -> int:
-    for command in ("tools/gpu.sh pack", "tools/wheel.sh", "tools/gpu_torch.sh pack"):
+def pack(more: Sequence[str]) -> int:
+    commands = ["tools/gpu.sh pack", "tools/wheel.sh", "tools/gpu_torch.sh pack"]
+    for command in commands + ["tools/gpu_rust.sh pack"] * ("rust" in more):
         if (status := subprocess.run(command.split(), cwd=ROOT).returncode) != 0:
             return status
     return 0
@@ -85,6 +93,38 @@ def host_line(folder: Path) -> dict:
     return {"part": "host", "complete": bool(us), "us": us}
 
 
+def figures_line(part: str, file: Path, status: int | None) -> dict:
+    """How many lines of JSON a bench left in `file`, which are its figures."""
+    rows = [json.loads(line) for line in lines_of(file) if line.startswith("{")]
+    return {"part": part, "complete": status == 0 and bool(rows), "figures": len(rows)}
+
+
+def step_line(file: Path, status: int | None) -> dict:
+    """The fastest way of each shape, and how many there were."""
+    rows = json.loads(file.read_text())["rows"] if file.exists() else []
+    best = {}
+    for row in sorted(rows, key=lambda row: -row["step_ms"]):
+        best[row["shape"]] = f"{row['variant']}: {row['step_ms']:.1f} ms"
+    complete = status == 0 and bool(rows)
+    return {"part": "step", "complete": complete, "figures": len(rows), "best": best}
+
+
+def rust_line(folder: Path, status: int | None) -> dict:
+    counts, log = {"passed": 0, "failed": 0}, lines_of(folder / "gpu-rust.log")
+    for passed, failed in re.findall(
+        r"test result: \w+\. (\d+) passed; (\d+) failed", "\n".join(log)
+    ):
+        counts["passed"] += int(passed)
+        counts["failed"] += int(failed)
+    failures = [line.split()[1] for line in log if re.match(r"test \S+ \.\.\. FAILED", line)]
+    complete = status in (0, 1) and sum(counts.values()) > 0
+    return {"part": "rust", "complete": complete, **counts, "failures": failures[:40]}
+
+
+def lines_of(file: Path) -> list[str]:
+    return file.read_text().splitlines() if file.exists() else []
+
+
 def timed(command: list[str], folder: Path, cwd: Path, limit: float, **more) -> tuple:
     """Exit status (None: out of time) and seconds of a command with $OUT in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,32 +137,94 @@ def timed(command: list[str], folder: Path, cwd: Path, limit: float, **more) -> 
     return status, round(time.monotonic() - began)
 
 
-def run(minutes: float) -> int:
-    end = time.monotonic() + minutes * 60 - MARGIN
-    out = Path(os.environ.get("OUT") or ROOT / "build/gpu-results")
+# What a part does with the seconds that it is given; its lines, and the seconds that it took.
+
+
+def run_check(folder: Path, seconds: float) -> tuple[list[dict], int]:
+    command = [str(ROOT / "tools/gpu.sh"), "run", "--only", "check", "--tags-check", "smoke,edge"]
+    command += [
+        "--repeats",
+        "3",
+        "--jobs",
+        str(os.cpu_count()),
+        "--minutes",
+        str(0.8 * seconds / 60),
+    ]
+    status, took = timed(command, folder, ROOT, seconds)
+    return [check_line(folder, status)], took
+
+
+def run_wheel(folder: Path, seconds: float) -> tuple[list[dict], int]:
+    status, took = timed(
+        ["tools/gpu_torch.sh", "run"], folder, TORCH, seconds,
+        PESTLE_TESTS_SECONDS=str(int(seconds - 40)),
+    )  # fmt: skip
+    return [wheel_line(folder, status), host_line(folder)], took
+
+
+def run_sweep(folder: Path, seconds: float) -> tuple[list[dict], int]:
+    room, file = ROOT / "build/gpu", folder / "sweep.jsonl"
+    command = [str(room / "bin/pestle"), "bench", "--sweep", "--device", "cuda", "--cases"]
+    command += [
+        str(room / "sweep_cuda.json"),
+        "--budget",
+        str(int(seconds - 20)),
+        "--out",
+        str(file),
+    ]
+    libraries = f"{room}/lib:{os.environ.get('LD_LIBRARY_PATH', '')}"
+    status, took = timed(command, folder, ROOT, seconds, LD_LIBRARY_PATH=libraries)
+    return [figures_line("sweep", file, status)], took
+
+
+def run_step(folder: Path, seconds: float) -> tuple[list[dict], int]:
+    file = folder / "step.json"
+    command = ["tools/gpu_torch.sh", "python", "examples/dit_step.py", "--json", str(file)]
+    command += ["--limit", str(int(seconds - 40))]
+    status, took = timed(command, folder, TORCH, seconds)
+    return [step_line(file, status)], took
+
+
+def run_comfy(folder: Path, seconds: float) -> tuple[list[dict], int]:
+    command = ["tools/gpu_torch.sh", "python", "examples/comfy_compile_bench.py"]
+    command += ["--seconds", str(int(seconds - 20))]
+    status, took = timed(command, folder, TORCH, seconds)
+    return [figures_line("comfy", folder / "comfy_compile.jsonl", status)], took
+
+
+def run_rust(folder: Path, seconds: float) -> tuple[list[dict], int]:
+    status, took = timed(["tools/gpu_rust.sh", "run"], folder, ROOT, seconds)
+    return [rust_line(folder, status)], took
+
+
+# Each with the minutes that it takes on one GPU with 16 cores. The first two are the evidence that
+# every change of device code needs; the others' figures go where the table in gpu_runs.md says.
+WAYS = {
+    "check": (run_check, 3), "wheel": (run_wheel, 4), "sweep": (run_sweep, 5),
+    "step": (run_step, 4), "comfy": (run_comfy, 4), "rust": (run_rust, 2),
+}  # fmt: skip
+USUAL = ("check", "wheel")
+
+
+def run(minutes: float | None, parts: Sequence[str]) -> int:
+    """The parts share `minutes` as their own go; what one leaves is the next ones'."""
+    left = sum(WAYS[part][1] for part in parts)
+    end = time.monotonic() + (minutes or left) * 60 - MARGIN
+    out = Path(os.environ.get("OUT") or ROOT / "build/gpu-results").resolve()
     commit = (ROOT / "build/gpu/commit.txt").read_text().split()[-1]
     about = {"date": time.strftime("%Y-%m-%d"), "machine": {"commit": commit}, "gpu": gpu()}
-    lines = []
-
-    def tell(line: dict, seconds: int) -> None:
-        lines.append({**about, **line, "seconds": seconds})
-        with open(out / "evidence.jsonl", "a") as file:
-            file.write(json.dumps(lines[-1]) + "\n")
-        print(json.dumps(lines[-1]), flush=True)
-
-    left = end - time.monotonic()
-    check = [str(ROOT / "tools/gpu.sh"), "run", "--only", "check", "--tags-check", "smoke,edge"]
-    check += ["--repeats", "3", "--jobs", str(os.cpu_count()), "--minutes", str(0.4 * left / 60)]
-    status, seconds = timed(check, out / "check", ROOT, 0.5 * left)
-    tell(check_line(out / "check", status), seconds)
-    left = end - time.monotonic()
-    status, seconds = timed(
-        ["tools/gpu_torch.sh", "run"], out / "wheel", ROOT / "build/gpu-torch", left,
-        PESTLE_TESTS_SECONDS=str(int(left - 40)),
-    )  # fmt: skip
-    tell(wheel_line(out / "wheel", status), seconds)
-    tell(host_line(out / "wheel"), 0)
-    return 0 if all(line["complete"] and not line.get("failed") for line in lines) else 1
+    good = True
+    for part in parts:
+        way, own = WAYS[part]
+        lines, took = way(out / part, (end - time.monotonic()) * own / left)
+        left -= own
+        for line in lines:
+            line = {**about, **line, "seconds": took}
+            good &= line["complete"] and not line.get("failed")
+            with open(out / "evidence.jsonl", "a") as file:
+                file.write(json.dumps(line) + "\n")
+            print(json.dumps(line), flush=True)
+    return 0 if good else 1
 
 
 def age() -> int:
@@ -146,16 +248,25 @@ def age() -> int:
     return 0
 
 
-def main() -> int:
-    match sys.argv[1:]:
-        case ["pack"]:
-            return pack()
-        case ["run", *minutes]:
-            return run(float(minutes[0]) if minutes else 7)
-        case ["age"]:
-            return age()
+def usage() -> int:
     print(__doc__, file=sys.stderr)
     return 2
+
+
+def main() -> int:
+    match sys.argv[1:]:
+        case ["pack", *more] if set(more) <= {"rust"}:
+            return pack(more)
+        case ["run", *words]:
+            minutes = float(words.pop(0)) if words and words[0][0].isdigit() else None
+            if unknown := set(words) - WAYS.keys():
+                print(f"gpu_evidence: no part {', '.join(sorted(unknown))}; parts are "
+                      f"{', '.join(WAYS)}", file=sys.stderr)  # fmt: skip
+                return usage()
+            return run(minutes, words or USUAL)
+        case ["age"]:
+            return age()
+    return usage()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 #        tools/gpu_torch.sh run [PYTEST_ARGUMENT]  there, in that folder: installs dist's wheel into a
 #                                                  folder of its own, runs tests/torch against it on
 #                                                  all GPUs and cores, host costs first
+#        tools/gpu_torch.sh python FILE [ARG]...   there: a program with the wheel installed
 #
 # PESTLE_SITE_WHEELS: a folder with the packages' wheels, which are downloaded otherwise.
 # PESTLE_WORKERS: processes beside those of test_aoti.py, which go on their own; as many as cores.
@@ -16,7 +17,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages="pytest pytest-xdist execnet iniconfig pluggy packaging pygments ml_dtypes safetensors tqdm
-  pyelftools comfy-kitchen==0.2.40 gguf"
+  pyelftools comfy-kitchen==0.2.40 torchao==0.18.0 gguf"
 
 pack() {
   local out=build/gpu-torch library
@@ -102,6 +103,7 @@ run() {
 case ${1:-} in
   pack) shift; pack "$@" ;;
   run) shift; run "$@" ;;
+  python) shift; install; exec python3 "$@" ;;
   *)
     sed -n '2,/^set -/p' "$0" | sed '$d; s/^# \{0,1\}//'
     exit 2

@@ -54,6 +54,68 @@ def test_host_costs_are_read_by_name(evidence, tmp_path):
     assert evidence.host_line(tmp_path)["us"] == {"no_grad: pestle.swap_nibbles": 4.5}
 
 
+def test_figures_are_counted_and_an_early_end_is_not_complete(evidence, tmp_path):
+    file = tmp_path / "sweep.jsonl"
+    assert not evidence.figures_line("sweep", file, 0)["complete"]
+    file.write_text('{"sweep": "a"}\n{"sweep": "b"}\nnoise\n')
+    assert evidence.figures_line("sweep", file, 0)["figures"] == 2
+    assert not evidence.figures_line("sweep", file, None)["complete"]
+
+
+def test_a_step_names_the_fastest_way_of_each_shape(evidence, tmp_path):
+    file = tmp_path / "step.json"
+    rows = [("flux", "bf16", 9.0), ("flux", "pestle int8", 5.0), ("wan", "bf16", 90.0)]
+    rows = [{"shape": shape, "variant": way, "step_ms": ms} for shape, way, ms in rows]
+    file.write_text(json.dumps({"rows": rows}))
+    line = evidence.step_line(file, 0)
+    assert line["best"] == {"flux": "pestle int8: 5.0 ms", "wan": "bf16: 90.0 ms"}
+    assert line["complete"] and line["figures"] == 3
+    assert not evidence.step_line(tmp_path / "none.json", 0)["complete"]
+
+
+def test_the_crates_tests_are_summed(evidence, tmp_path):
+    text = "=== cuda\ntest one ... ok\ntest two ... FAILED\n"
+    text += "test result: FAILED. 5 passed; 1 failed; 0 ignored\n"
+    text += "=== kaio\ntest result: ok. 7 passed; 0 failed; 0 ignored\n"
+    (tmp_path / "gpu-rust.log").write_text(text)
+    line = evidence.rust_line(tmp_path, 1)
+    assert (line["passed"], line["failed"], line["failures"]) == (12, 1, ["two"])
+    assert line["complete"] and not evidence.rust_line(tmp_path / "nothing", 0)["complete"]
+
+
+def test_parts_share_the_minutes_and_what_failed_is_told(evidence, tmp_path, monkeypatch, capsys):
+    given = {}
+
+    def way(name, **more):
+        def go(folder, seconds):
+            given[name] = round(seconds / 60)
+            return [{"part": name, "complete": True, **more}], 7
+
+        return go
+
+    (tmp_path / "build/gpu").mkdir(parents=True)
+    (tmp_path / "build/gpu/commit.txt").write_text("abc123\n")
+    monkeypatch.setattr(evidence, "ROOT", tmp_path)
+    monkeypatch.setattr(evidence, "gpu", lambda: {"name": "H200"})
+    monkeypatch.setenv("OUT", str(tmp_path))
+    monkeypatch.setattr(evidence, "WAYS", {"check": (way("check"), 3), "step": (way("step"), 1)})
+    assert evidence.run(8, ["check", "step"]) == 0
+    assert given == {"check": 6, "step": 8}
+    monkeypatch.setattr(evidence, "WAYS", {"step": (way("step", failed=1), 1)})
+    assert evidence.run(None, ["step"]) == 1
+    rows = [json.loads(line) for line in (tmp_path / "evidence.jsonl").read_text().splitlines()]
+    assert [row["part"] for row in rows] == ["check", "step", "step"]
+    assert rows[0]["machine"] == {"commit": "abc123"} and rows[0]["seconds"] == 7
+    assert '"part": "step"' in capsys.readouterr().out
+
+
+def test_a_part_that_does_not_exist_is_refused_with_the_names(evidence, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["gpu_evidence.py", "run", "5", "cheque"])
+    assert evidence.main() == 2
+    told = capsys.readouterr().err
+    assert "no part cheque" in told and "sweep" in told
+
+
 def test_the_age_counts_commits_of_device_code_alone(evidence, tmp_path, monkeypatch, capsys):
     def git(*arguments):
         identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
