@@ -495,6 +495,59 @@ static inline pestle_status pestle_scaled_mm_mxfp8(
   return pestle_call(pestle_find_op("scaled_mm_mxfp8"), args, 13, options);
 }
 
+/* Product of an MXFP8 or MXFP4 matrix and an MXFP4 weight with their scales, f32 accumulation and an epilogue.
+ *   a: mxfp8: e4m3|e5m2; mxfp4: u8 [mxfp8: *M, K; mxfp4: *M, K/2] left codes; MXFP4 has two a byte
+ *   b: u8 [N, K/2] right codes, two a byte, one row per output column (a weight)
+ *   scale_a: e8m0 [swizzled: round_up(M,128), round_up(cdiv(K,32),4); plain: *M, cdiv(K,32)] decode scale of each 32 columns of a
+ *   scale_b: e8m0 [swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)] decode scale of each 32 columns of b
+ *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) epilogue(a_decoded @ b_decoded^T)
+ *   a_format: mxfp8|mxfp4; format of a; b is MXFP4
+ *   nibbles: low_first|high_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
+ *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product
+ *   residual: f32|bf16|f16 [*M, if(gated == none, N, N/2)] (may be NULL) added at the end
+ *   activation: none|gelu|gelu_tanh|silu; applied after the bias
+ *   beta: f32 [1] (may be NULL) factor on the residual; 1 when absent
+ *   gate: f32|bf16|f16 [*G, if(gated == none, N, N/2)] (may be NULL) multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
+ *   gated: none|act_first|act_last; out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
+ */
+static inline pestle_status pestle_scaled_mm_mxfp4(
+    const pestle_tensor* a,
+    const pestle_tensor* b,
+    const pestle_tensor* scale_a,
+    const pestle_tensor* scale_b,
+    const pestle_tensor* out,
+    const char* a_format,
+    const char* nibbles,
+    const char* scale_layout,
+    const pestle_tensor* alpha,
+    const pestle_tensor* bias,
+    const pestle_tensor* residual,
+    const char* activation,
+    const pestle_tensor* beta,
+    const pestle_tensor* gate,
+    const char* gated,
+    const pestle_call_options* options) {
+  pestle_arg args[15];
+  args[0] = pestle_tensor_arg(a);
+  args[1] = pestle_tensor_arg(b);
+  args[2] = pestle_tensor_arg(scale_a);
+  args[3] = pestle_tensor_arg(scale_b);
+  args[4] = pestle_tensor_arg(out);
+  args[5] = pestle_choice_arg(a_format);
+  args[6] = pestle_choice_arg(nibbles);
+  args[7] = pestle_choice_arg(scale_layout);
+  args[8] = pestle_tensor_arg(alpha);
+  args[9] = pestle_tensor_arg(bias);
+  args[10] = pestle_tensor_arg(residual);
+  args[11] = pestle_choice_arg(activation);
+  args[12] = pestle_tensor_arg(beta);
+  args[13] = pestle_tensor_arg(gate);
+  args[14] = pestle_choice_arg(gated);
+  return pestle_call(pestle_find_op("scaled_mm_mxfp4"), args, 15, options);
+}
+
 /* Linear layer with an FP8 weight: epilogue(x @ W^T).
  *   x: bf16|f16|f32 [none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K] activations; gated ones hold both factors side by side
  *   weight: e4m3|e5m2 [N, K] codes, one row per output column
@@ -862,6 +915,7 @@ static inline pestle_status pestle_linear_int8(
  *   group_size: columns that share a scale; 0: the whole row
  *   mode: symmetric|asymmetric; symmetric: two's complement codes; asymmetric: codes 0..15 and zero
  *   hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
+ *   decoded: exact|as_x; exact: the weight's values as f32 has them; as_x: they may be rounded to x's dtype, as dequantize_int4 rounds, an error of 2^-9 of each term
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product
  *   residual: f32|bf16|f16 [*M, if(gated == none, N, N/2)] (may be NULL) added at the end
@@ -883,6 +937,7 @@ static inline pestle_status pestle_linear_int4(
     int64_t group_size,
     const char* mode,
     int64_t hadamard,
+    const char* decoded,
     const pestle_tensor* alpha,
     const pestle_tensor* bias,
     const pestle_tensor* residual,
@@ -895,7 +950,7 @@ static inline pestle_status pestle_linear_int4(
     const char* input_layout,
     double eps,
     const pestle_call_options* options) {
-  pestle_arg args[19];
+  pestle_arg args[20];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight);
   args[2] = pestle_tensor_arg(scale);
@@ -904,18 +959,19 @@ static inline pestle_status pestle_linear_int4(
   args[5] = pestle_int_arg(group_size);
   args[6] = pestle_choice_arg(mode);
   args[7] = pestle_int_arg(hadamard);
-  args[8] = pestle_tensor_arg(alpha);
-  args[9] = pestle_tensor_arg(bias);
-  args[10] = pestle_tensor_arg(residual);
-  args[11] = pestle_choice_arg(activation);
-  args[12] = pestle_tensor_arg(beta);
-  args[13] = pestle_tensor_arg(gate);
-  args[14] = pestle_choice_arg(gated);
-  args[15] = pestle_tensor_arg(norm_weight);
-  args[16] = pestle_choice_arg(input_act);
-  args[17] = pestle_choice_arg(input_layout);
-  args[18] = pestle_float_arg(eps);
-  return pestle_call(pestle_find_op("linear_int4"), args, 19, options);
+  args[8] = pestle_choice_arg(decoded);
+  args[9] = pestle_tensor_arg(alpha);
+  args[10] = pestle_tensor_arg(bias);
+  args[11] = pestle_tensor_arg(residual);
+  args[12] = pestle_choice_arg(activation);
+  args[13] = pestle_tensor_arg(beta);
+  args[14] = pestle_tensor_arg(gate);
+  args[15] = pestle_choice_arg(gated);
+  args[16] = pestle_tensor_arg(norm_weight);
+  args[17] = pestle_choice_arg(input_act);
+  args[18] = pestle_choice_arg(input_layout);
+  args[19] = pestle_float_arg(eps);
+  return pestle_call(pestle_find_op("linear_int4"), args, 20, options);
 }
 
 /* Linear layer with a W4A8 weight (codebook indices that decode to int8): epilogue(x @ W^T).
@@ -1010,6 +1066,26 @@ static inline pestle_status pestle_gemv_nvfp4(
   args[6] = pestle_choice_arg(nibbles);
   args[7] = pestle_choice_arg(scale_layout);
   return pestle_call(pestle_find_op("gemv_nvfp4"), args, 8, options);
+}
+
+/* Moves a weight's codes to the layout that tensor cores read, of the same size, or back.
+ *   weight: u8|i8|e4m3|e5m2 [N, W] codes of a weight, W bytes a row: u8 holds two of 4 bits a byte, others one of 8 bits
+ *   out: =weight [N, W] (output) the same codes in the other layout
+ *   direction: prepare|restore; prepare: from the layout of files to the prepared one; restore: back
+ *   nibbles: low_first|high_first; u8: which nibble of a byte holds the even column in the layout of files
+ */
+static inline pestle_status pestle_prepare_weight(
+    const pestle_tensor* weight,
+    const pestle_tensor* out,
+    const char* direction,
+    const char* nibbles,
+    const pestle_call_options* options) {
+  pestle_arg args[4];
+  args[0] = pestle_tensor_arg(weight);
+  args[1] = pestle_tensor_arg(out);
+  args[2] = pestle_choice_arg(direction);
+  args[3] = pestle_choice_arg(nibbles);
+  return pestle_call(pestle_find_op("prepare_weight"), args, 4, options);
 }
 
 /* Rotary position embedding of one tensor, or of queries and keys together; or back.
@@ -2653,17 +2729,32 @@ static inline pestle_status pestle_matmul_backward(
   return pestle_call(pestle_find_op("matmul_backward"), args, 11, options);
 }
 
-/* The projections of attention's queries, keys and values by three weights of one x.
+/* The projections of attention's queries, keys and values by three weights of one x, of floats or quantised.
  *   x: bf16|f16|f32 [*M, K] activations
- *   weight_q: =x [NQ, K] weight of the queries, a row for each column of q
- *   weight_k: =x [NK, K] weight of the keys
- *   weight_v: =x [NV, K] weight of the values
+ *   weight_q: float: =x; int8_tensor|int8_row: i8; int4|nvfp4: u8 [float|int8_tensor|int8_row: NQ, K; int4|nvfp4: NQ, K/2] weight of the queries, a row for each column of q
+ *   weight_k: float: =x; int8_tensor|int8_row: i8; int4|nvfp4: u8 [float|int8_tensor|int8_row: NK, K; int4|nvfp4: NK, K/2] weight of the keys
+ *   weight_v: float: =x; int8_tensor|int8_row: i8; int4|nvfp4: u8 [float|int8_tensor|int8_row: NV, K; int4|nvfp4: NV, K/2] weight of the values
  *   bias_q: f32|bf16|f16 [NQ] (may be NULL) added to every row of q
  *   bias_k: f32|bf16|f16 [NK] (may be NULL) added to every row of k
  *   bias_v: f32|bf16|f16 [NV] (may be NULL) added to every row of v
+ *   scale_q: float|int8_tensor|int8_row|int4: f32; nvfp4: e4m3 [float|int8_tensor: 1; int8_row: NQ, 1; int4: NQ, cdiv(K, if(group_size == 0, max(K, 1), group_size)); nvfp4: if(scale_layout == swizzled, round_up(NQ,128), NQ), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16))] (may be NULL) decode scales of the weight's codes
+ *   scale_k: float|int8_tensor|int8_row|int4: f32; nvfp4: e4m3 [float|int8_tensor: 1; int8_row: NK, 1; int4: NK, cdiv(K, if(group_size == 0, max(K, 1), group_size)); nvfp4: if(scale_layout == swizzled, round_up(NK,128), NK), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16))] (may be NULL) decode scales of the weight's codes
+ *   scale_v: float|int8_tensor|int8_row|int4: f32; nvfp4: e4m3 [float|int8_tensor: 1; int8_row: NV, 1; int4: NV, cdiv(K, if(group_size == 0, max(K, 1), group_size)); nvfp4: if(scale_layout == swizzled, round_up(NV,128), NV), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16))] (may be NULL) decode scales of the weight's codes
+ *   zero_q: u8 [NQ, cdiv(K, if(group_size == 0, max(K, 1), group_size))] (may be NULL) zero point of each group
+ *   zero_k: u8 [NK, cdiv(K, if(group_size == 0, max(K, 1), group_size))] (may be NULL) zero point of each group
+ *   zero_v: u8 [NV, cdiv(K, if(group_size == 0, max(K, 1), group_size))] (may be NULL) zero point of each group
+ *   global_scale_q: f32 [1] (may be NULL) decode scale of the whole weight
+ *   global_scale_k: f32 [1] (may be NULL) decode scale of the whole weight
+ *   global_scale_v: f32 [1] (may be NULL) decode scale of the whole weight
  *   q: =x|bf16|f16|f32 [*M, NQ] (output) x @ weight_q^T + bias_q
  *   k: =x|bf16|f16|f32 [*M, NK] (output) x @ weight_k^T + bias_k
  *   v: =x|bf16|f16|f32 [*M, NV] (output) x @ weight_v^T + bias_v
+ *   format: float|int8_tensor|int8_row|int4|nvfp4; how the weights are stored: floats, or codes of quantize_int8 (a scale of all or of each row), quantize_int4 or quantize_nvfp4
+ *   group_size: format=int4: columns that share a scale; 0: the whole row
+ *   mode: symmetric|asymmetric; format=int4: symmetric: two's complement codes; asymmetric: codes 0..15 and zeros
+ *   hadamard: the weights were rotated in groups of this many columns, so x is too, in f32; 0: neither
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
  */
 static inline pestle_status pestle_qkv_project(
     const pestle_tensor* x,
@@ -2673,11 +2764,26 @@ static inline pestle_status pestle_qkv_project(
     const pestle_tensor* bias_q,
     const pestle_tensor* bias_k,
     const pestle_tensor* bias_v,
+    const pestle_tensor* scale_q,
+    const pestle_tensor* scale_k,
+    const pestle_tensor* scale_v,
+    const pestle_tensor* zero_q,
+    const pestle_tensor* zero_k,
+    const pestle_tensor* zero_v,
+    const pestle_tensor* global_scale_q,
+    const pestle_tensor* global_scale_k,
+    const pestle_tensor* global_scale_v,
     const pestle_tensor* q,
     const pestle_tensor* k,
     const pestle_tensor* v,
+    const char* format,
+    int64_t group_size,
+    const char* mode,
+    int64_t hadamard,
+    const char* nibbles,
+    const char* scale_layout,
     const pestle_call_options* options) {
-  pestle_arg args[10];
+  pestle_arg args[25];
   args[0] = pestle_tensor_arg(x);
   args[1] = pestle_tensor_arg(weight_q);
   args[2] = pestle_tensor_arg(weight_k);
@@ -2685,10 +2791,129 @@ static inline pestle_status pestle_qkv_project(
   args[4] = pestle_tensor_arg(bias_q);
   args[5] = pestle_tensor_arg(bias_k);
   args[6] = pestle_tensor_arg(bias_v);
-  args[7] = pestle_tensor_arg(q);
-  args[8] = pestle_tensor_arg(k);
-  args[9] = pestle_tensor_arg(v);
-  return pestle_call(pestle_find_op("qkv_project"), args, 10, options);
+  args[7] = pestle_tensor_arg(scale_q);
+  args[8] = pestle_tensor_arg(scale_k);
+  args[9] = pestle_tensor_arg(scale_v);
+  args[10] = pestle_tensor_arg(zero_q);
+  args[11] = pestle_tensor_arg(zero_k);
+  args[12] = pestle_tensor_arg(zero_v);
+  args[13] = pestle_tensor_arg(global_scale_q);
+  args[14] = pestle_tensor_arg(global_scale_k);
+  args[15] = pestle_tensor_arg(global_scale_v);
+  args[16] = pestle_tensor_arg(q);
+  args[17] = pestle_tensor_arg(k);
+  args[18] = pestle_tensor_arg(v);
+  args[19] = pestle_choice_arg(format);
+  args[20] = pestle_int_arg(group_size);
+  args[21] = pestle_choice_arg(mode);
+  args[22] = pestle_int_arg(hadamard);
+  args[23] = pestle_choice_arg(nibbles);
+  args[24] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("qkv_project"), args, 25, options);
+}
+
+/* Gradients of qkv_project: of x, of weights that are floats, of the biases.
+ *   d_q: bf16|f16|f32 [*M, NQ] gradient of qkv_project's q
+ *   d_k: bf16|f16|f32 [*M, NK] gradient of k
+ *   d_v: bf16|f16|f32 [*M, NV] gradient of v
+ *   x: bf16|f16|f32 [*M, K] qkv_project's x
+ *   weight_q: float: =x; int8_tensor|int8_row: i8; int4|nvfp4: u8 [float|int8_tensor|int8_row: NQ, K; int4|nvfp4: NQ, K/2] qkv_project's weight_q
+ *   weight_k: float: =x; int8_tensor|int8_row: i8; int4|nvfp4: u8 [float|int8_tensor|int8_row: NK, K; int4|nvfp4: NK, K/2] qkv_project's weight_k
+ *   weight_v: float: =x; int8_tensor|int8_row: i8; int4|nvfp4: u8 [float|int8_tensor|int8_row: NV, K; int4|nvfp4: NV, K/2] qkv_project's weight_v
+ *   bias_q: f32|bf16|f16 [NQ] (may be NULL) qkv_project's; its values are not read
+ *   bias_k: f32|bf16|f16 [NK] (may be NULL) likewise
+ *   bias_v: f32|bf16|f16 [NV] (may be NULL) likewise
+ *   scale_q: float|int8_tensor|int8_row|int4: f32; nvfp4: e4m3 [float|int8_tensor: 1; int8_row: NQ, 1; int4: NQ, cdiv(K, if(group_size == 0, max(K, 1), group_size)); nvfp4: if(scale_layout == swizzled, round_up(NQ,128), NQ), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16))] (may be NULL) decode scales of the weight's codes
+ *   scale_k: float|int8_tensor|int8_row|int4: f32; nvfp4: e4m3 [float|int8_tensor: 1; int8_row: NK, 1; int4: NK, cdiv(K, if(group_size == 0, max(K, 1), group_size)); nvfp4: if(scale_layout == swizzled, round_up(NK,128), NK), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16))] (may be NULL) decode scales of the weight's codes
+ *   scale_v: float|int8_tensor|int8_row|int4: f32; nvfp4: e4m3 [float|int8_tensor: 1; int8_row: NV, 1; int4: NV, cdiv(K, if(group_size == 0, max(K, 1), group_size)); nvfp4: if(scale_layout == swizzled, round_up(NV,128), NV), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16))] (may be NULL) decode scales of the weight's codes
+ *   zero_q: u8 [NQ, cdiv(K, if(group_size == 0, max(K, 1), group_size))] (may be NULL) zero point of each group
+ *   zero_k: u8 [NK, cdiv(K, if(group_size == 0, max(K, 1), group_size))] (may be NULL) zero point of each group
+ *   zero_v: u8 [NV, cdiv(K, if(group_size == 0, max(K, 1), group_size))] (may be NULL) zero point of each group
+ *   global_scale_q: f32 [1] (may be NULL) decode scale of the whole weight
+ *   global_scale_k: f32 [1] (may be NULL) decode scale of the whole weight
+ *   global_scale_v: f32 [1] (may be NULL) decode scale of the whole weight
+ *   d_x: =x [*M, K] (output) gradient of x: the sum of three products, rounded once
+ *   d_weight_q: =x [NQ, K] (output) (may be NULL) gradient of weight_q
+ *   d_weight_k: =x [NK, K] (output) (may be NULL) gradient of weight_k
+ *   d_weight_v: =x [NV, K] (output) (may be NULL) gradient of weight_v
+ *   d_bias_q: =bias_q [NQ] (output) (may be NULL) gradient of bias_q
+ *   d_bias_k: =bias_k [NK] (output) (may be NULL) gradient of bias_k
+ *   d_bias_v: =bias_v [NV] (output) (may be NULL) gradient of bias_v
+ *   format: float|int8_tensor|int8_row|int4|nvfp4; how the weights are stored: floats, or codes of quantize_int8 (a scale of all or of each row), quantize_int4 or quantize_nvfp4
+ *   group_size: format=int4: columns that share a scale; 0: the whole row
+ *   mode: symmetric|asymmetric; format=int4: symmetric: two's complement codes; asymmetric: codes 0..15 and zeros
+ *   hadamard: the weights were rotated in groups of this many columns, so x is too, in f32; 0: neither
+ *   nibbles: high_first|low_first; which nibble of a byte holds the even element
+ *   scale_layout: swizzled|plain; swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+ */
+static inline pestle_status pestle_qkv_project_backward(
+    const pestle_tensor* d_q,
+    const pestle_tensor* d_k,
+    const pestle_tensor* d_v,
+    const pestle_tensor* x,
+    const pestle_tensor* weight_q,
+    const pestle_tensor* weight_k,
+    const pestle_tensor* weight_v,
+    const pestle_tensor* bias_q,
+    const pestle_tensor* bias_k,
+    const pestle_tensor* bias_v,
+    const pestle_tensor* scale_q,
+    const pestle_tensor* scale_k,
+    const pestle_tensor* scale_v,
+    const pestle_tensor* zero_q,
+    const pestle_tensor* zero_k,
+    const pestle_tensor* zero_v,
+    const pestle_tensor* global_scale_q,
+    const pestle_tensor* global_scale_k,
+    const pestle_tensor* global_scale_v,
+    const pestle_tensor* d_x,
+    const pestle_tensor* d_weight_q,
+    const pestle_tensor* d_weight_k,
+    const pestle_tensor* d_weight_v,
+    const pestle_tensor* d_bias_q,
+    const pestle_tensor* d_bias_k,
+    const pestle_tensor* d_bias_v,
+    const char* format,
+    int64_t group_size,
+    const char* mode,
+    int64_t hadamard,
+    const char* nibbles,
+    const char* scale_layout,
+    const pestle_call_options* options) {
+  pestle_arg args[32];
+  args[0] = pestle_tensor_arg(d_q);
+  args[1] = pestle_tensor_arg(d_k);
+  args[2] = pestle_tensor_arg(d_v);
+  args[3] = pestle_tensor_arg(x);
+  args[4] = pestle_tensor_arg(weight_q);
+  args[5] = pestle_tensor_arg(weight_k);
+  args[6] = pestle_tensor_arg(weight_v);
+  args[7] = pestle_tensor_arg(bias_q);
+  args[8] = pestle_tensor_arg(bias_k);
+  args[9] = pestle_tensor_arg(bias_v);
+  args[10] = pestle_tensor_arg(scale_q);
+  args[11] = pestle_tensor_arg(scale_k);
+  args[12] = pestle_tensor_arg(scale_v);
+  args[13] = pestle_tensor_arg(zero_q);
+  args[14] = pestle_tensor_arg(zero_k);
+  args[15] = pestle_tensor_arg(zero_v);
+  args[16] = pestle_tensor_arg(global_scale_q);
+  args[17] = pestle_tensor_arg(global_scale_k);
+  args[18] = pestle_tensor_arg(global_scale_v);
+  args[19] = pestle_tensor_arg(d_x);
+  args[20] = pestle_tensor_arg(d_weight_q);
+  args[21] = pestle_tensor_arg(d_weight_k);
+  args[22] = pestle_tensor_arg(d_weight_v);
+  args[23] = pestle_tensor_arg(d_bias_q);
+  args[24] = pestle_tensor_arg(d_bias_k);
+  args[25] = pestle_tensor_arg(d_bias_v);
+  args[26] = pestle_choice_arg(format);
+  args[27] = pestle_int_arg(group_size);
+  args[28] = pestle_choice_arg(mode);
+  args[29] = pestle_int_arg(hadamard);
+  args[30] = pestle_choice_arg(nibbles);
+  args[31] = pestle_choice_arg(scale_layout);
+  return pestle_call(pestle_find_op("qkv_project_backward"), args, 32, options);
 }
 
 /* Softmax attention of queries over keys and values, with every usual mask.

@@ -535,6 +535,41 @@ def scaled_mm_mxfp8(
     Defined in docs/formats/mx.md, docs/formats/swizzle.md
     """
 
+def scaled_mm_mxfp4(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, beta: Tensor | None = None, gate: Tensor | None = None, *, a_format: Literal["mxfp8", "mxfp4"] = "mxfp8", nibbles: Literal["low_first", "high_first"] = "low_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", gated: Literal["none", "act_first", "act_last"] = "none", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Product of an MXFP8 or MXFP4 matrix and an MXFP4 weight with their scales, f32 accumulation and an epilogue.
+
+    Args:
+        a (mxfp8: e4m3|e5m2; mxfp4: u8 mxfp8: [*M, K]; mxfp4: [*M, K/2]): left codes; MXFP4 has two a byte
+        b (u8 [N, K/2]): right codes, two a byte, one row per output column (a weight)
+        scale_a (e8m0 swizzled: [round_up(M,128), round_up(cdiv(K,32),4)]; plain: [*M, cdiv(K,32)]): decode scale of each 32 columns of a
+        scale_b (e8m0 swizzled: [round_up(N,128), round_up(cdiv(K,32),4)]; plain: [N, cdiv(K,32)]): decode scale of each 32 columns of b
+        alpha (f32 [1], optional): factor on the product; 1 when absent
+        bias (f32|bf16|f16 [N], optional): added to every row of the product
+        residual (f32|bf16|f16 [*M, if(gated == none, N, N/2)], optional): added at the end
+        beta (f32 [1], optional): factor on the residual; 1 when absent
+        gate (f32|bf16|f16 [*G, if(gated == none, N, N/2)], optional): multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
+        a_format (mxfp8|mxfp4): format of a; b is MXFP4
+        nibbles (low_first|high_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        activation (none|gelu|gelu_tanh|silu): applied after the bias
+        gated (none|act_first|act_last): out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
+        out_dtype: dtype of out
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: epilogue(a_decoded @ b_decoded^T)
+
+    Rules:
+        gated needs an even N: columns come in pairs
+        the rows of out must be a multiple of gate's rows, each of which neighbouring rows share
+        beta is a factor on residual, which is absent
+        K must be a multiple of 32, the block; pad a and b with zeros
+
+    Defined in docs/formats/mx.md, docs/formats/swizzle.md
+    """
+
 def linear_fp8(
     x: Tensor, weight: Tensor, scale: Tensor, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, beta: Tensor | None = None, gate: Tensor | None = None, norm_weight: Tensor | None = None, q_scale: Tensor | None = None, global_scale: Tensor | None = None, *, granularity: Literal["tensor", "row", "column", "block_1x128", "block_128x128"] = "tensor", activations: Literal["float", "row"] = "float", accumulation: Literal["accurate", "fast"] = "accurate", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", gated: Literal["none", "act_first", "act_last"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_format: Literal["none", "fp8_tensor", "fp8_row", "fp8_block", "int8_row", "nvfp4", "mxfp8"] = "none", keep_out: bool = False, out_hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
@@ -765,7 +800,7 @@ def linear_int8(
     """
 
 def linear_int4(
-    x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, beta: Tensor | None = None, gate: Tensor | None = None, norm_weight: Tensor | None = None, *, group_size: int = 0, mode: Literal["symmetric", "asymmetric"] = "symmetric", hadamard: int = 0, activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", gated: Literal["none", "act_first", "act_last"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None = None, alpha: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None, beta: Tensor | None = None, gate: Tensor | None = None, norm_weight: Tensor | None = None, *, group_size: int = 0, mode: Literal["symmetric", "asymmetric"] = "symmetric", hadamard: int = 0, decoded: Literal["exact", "as_x"] = "exact", activation: Literal["none", "gelu", "gelu_tanh", "silu"] = "none", gated: Literal["none", "act_first", "act_last"] = "none", input_act: Literal["none", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh", "rms_norm"] = "none", input_layout: Literal["act_first", "act_last"] = "act_first", eps: float = 1e-06, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> Tensor:
     """Linear layer with an INT4 weight in groups, rotated or not: epilogue(x @ W^T).
 
@@ -783,6 +818,7 @@ def linear_int4(
         group_size: columns that share a scale; 0: the whole row
         mode (symmetric|asymmetric): symmetric: two's complement codes; asymmetric: codes 0..15 and zero
         hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
+        decoded (exact|as_x): exact: the weight's values as f32 has them; as_x: they may be rounded to x's dtype, as dequantize_int4 rounds, an error of 2^-9 of each term
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         gated (none|act_first|act_last): out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
         input_act (none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm): done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives
@@ -869,6 +905,23 @@ def gemv_nvfp4(
         K must be a multiple of 16, the block; pad a and b with zeros
 
     Defined in docs/formats/nvfp4.md, docs/formats/swizzle.md; the nvfp4_gemv problem of gpu-mode (low nibble first, no global scale)
+    """
+
+def prepare_weight(
+    weight: Tensor, *, direction: Literal["prepare", "restore"] = "prepare", nibbles: Literal["low_first", "high_first"] = "low_first", backend: str | tuple[str, ...] | None = None
+) -> Tensor:
+    """Moves a weight's codes to the layout that tensor cores read, of the same size, or back.
+
+    Args:
+        weight (u8|i8|e4m3|e5m2 [N, W]): codes of a weight, W bytes a row: u8 holds two of 4 bits a byte, others one of 8 bits
+        direction (prepare|restore): prepare: from the layout of files to the prepared one; restore: back
+        nibbles (low_first|high_first): u8: which nibble of a byte holds the even column in the layout of files
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        out: the same codes in the other layout
+
+    Defined in docs/formats/prepared.md
     """
 
 def apply_rope(
@@ -2128,18 +2181,33 @@ def matmul_backward(
     """
 
 def qkv_project(
-    x: Tensor, weight_q: Tensor, weight_k: Tensor, weight_v: Tensor, bias_q: Tensor | None = None, bias_k: Tensor | None = None, bias_v: Tensor | None = None, *, k_dtype: torch.dtype | None = None, q_dtype: torch.dtype | None = None, v_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    x: Tensor, weight_q: Tensor, weight_k: Tensor, weight_v: Tensor, bias_q: Tensor | None = None, bias_k: Tensor | None = None, bias_v: Tensor | None = None, scale_q: Tensor | None = None, scale_k: Tensor | None = None, scale_v: Tensor | None = None, zero_q: Tensor | None = None, zero_k: Tensor | None = None, zero_v: Tensor | None = None, global_scale_q: Tensor | None = None, global_scale_k: Tensor | None = None, global_scale_v: Tensor | None = None, *, format: Literal["float", "int8_tensor", "int8_row", "int4", "nvfp4"] = "float", group_size: int = 0, mode: Literal["symmetric", "asymmetric"] = "symmetric", hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", k_dtype: torch.dtype | None = None, q_dtype: torch.dtype | None = None, v_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The projections of attention's queries, keys and values by three weights of one x.
+    """The projections of attention's queries, keys and values by three weights of one x, of floats or quantised.
 
     Args:
         x (bf16|f16|f32 [*M, K]): activations
-        weight_q (=x [NQ, K]): weight of the queries, a row for each column of q
-        weight_k (=x [NK, K]): weight of the keys
-        weight_v (=x [NV, K]): weight of the values
+        weight_q (float: =x; int8_tensor: i8; int8_row: i8; int4: u8; nvfp4: u8 float: [NQ, K]; int8_tensor: [NQ, K]; int8_row: [NQ, K]; int4: [NQ, K/2]; nvfp4: [NQ, K/2]): weight of the queries, a row for each column of q
+        weight_k (float: =x; int8_tensor: i8; int8_row: i8; int4: u8; nvfp4: u8 float: [NK, K]; int8_tensor: [NK, K]; int8_row: [NK, K]; int4: [NK, K/2]; nvfp4: [NK, K/2]): weight of the keys
+        weight_v (float: =x; int8_tensor: i8; int8_row: i8; int4: u8; nvfp4: u8 float: [NV, K]; int8_tensor: [NV, K]; int8_row: [NV, K]; int4: [NV, K/2]; nvfp4: [NV, K/2]): weight of the values
         bias_q (f32|bf16|f16 [NQ], optional): added to every row of q
         bias_k (f32|bf16|f16 [NK], optional): added to every row of k
         bias_v (f32|bf16|f16 [NV], optional): added to every row of v
+        scale_q (float: f32; int8_tensor: f32; int8_row: f32; int4: f32; nvfp4: e4m3 float: [1]; int8_tensor: [1]; int8_row: [NQ, 1]; int4: [NQ, cdiv(K, if(group_size == 0, max(K, 1), group_size))]; nvfp4: [if(scale_layout == swizzled, round_up(NQ,128), NQ), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16))], optional): decode scales of the weight's codes
+        scale_k (float: f32; int8_tensor: f32; int8_row: f32; int4: f32; nvfp4: e4m3 float: [1]; int8_tensor: [1]; int8_row: [NK, 1]; int4: [NK, cdiv(K, if(group_size == 0, max(K, 1), group_size))]; nvfp4: [if(scale_layout == swizzled, round_up(NK,128), NK), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16))], optional): decode scales of the weight's codes
+        scale_v (float: f32; int8_tensor: f32; int8_row: f32; int4: f32; nvfp4: e4m3 float: [1]; int8_tensor: [1]; int8_row: [NV, 1]; int4: [NV, cdiv(K, if(group_size == 0, max(K, 1), group_size))]; nvfp4: [if(scale_layout == swizzled, round_up(NV,128), NV), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16))], optional): decode scales of the weight's codes
+        zero_q (u8 [NQ, cdiv(K, if(group_size == 0, max(K, 1), group_size))], optional): zero point of each group
+        zero_k (u8 [NK, cdiv(K, if(group_size == 0, max(K, 1), group_size))], optional): zero point of each group
+        zero_v (u8 [NV, cdiv(K, if(group_size == 0, max(K, 1), group_size))], optional): zero point of each group
+        global_scale_q (f32 [1], optional): decode scale of the whole weight
+        global_scale_k (f32 [1], optional): decode scale of the whole weight
+        global_scale_v (f32 [1], optional): decode scale of the whole weight
+        format (float|int8_tensor|int8_row|int4|nvfp4): how the weights are stored: floats, or codes of quantize_int8 (a scale of all or of each row), quantize_int4 or quantize_nvfp4
+        group_size: format=int4: columns that share a scale; 0: the whole row
+        mode (symmetric|asymmetric): format=int4: symmetric: two's complement codes; asymmetric: codes 0..15 and zeros
+        hadamard: the weights were rotated in groups of this many columns, so x is too, in f32; 0: neither
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
         q_dtype: dtype of q
         k_dtype: dtype of k
         v_dtype: dtype of v
@@ -2150,7 +2218,66 @@ def qkv_project(
         k: x @ weight_k^T + bias_k
         v: x @ weight_v^T + bias_v
 
-    Defined in three products as matmul's, f32 sums, one rounding
+    Rules:
+        group_size must be even, or 0 for the whole row: 32, 64 and 128 are usual
+        hadamard must be 0, 4, 16, 64, 256 or 1024 and divide K
+        hadamard belongs to weights of INT8 and INT4
+        K must be even: two codes share a byte
+        K must be a multiple of 16, the block; pad x and the weights with zeros
+
+    Defined in three products as matmul's or as the format's linear op, f32 sums, one rounding
+    """
+
+def qkv_project_backward(
+    d_q: Tensor, d_k: Tensor, d_v: Tensor, x: Tensor, weight_q: Tensor, weight_k: Tensor, weight_v: Tensor, bias_q: Tensor | None = None, bias_k: Tensor | None = None, bias_v: Tensor | None = None, scale_q: Tensor | None = None, scale_k: Tensor | None = None, scale_v: Tensor | None = None, zero_q: Tensor | None = None, zero_k: Tensor | None = None, zero_v: Tensor | None = None, global_scale_q: Tensor | None = None, global_scale_k: Tensor | None = None, global_scale_v: Tensor | None = None, *, format: Literal["float", "int8_tensor", "int8_row", "int4", "nvfp4"] = "float", group_size: int = 0, mode: Literal["symmetric", "asymmetric"] = "symmetric", hadamard: int = 0, nibbles: Literal["high_first", "low_first"] = "high_first", scale_layout: Literal["swizzled", "plain"] = "swizzled", backend: str | tuple[str, ...] | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor] | Tensor | tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of qkv_project: of x, of weights that are floats, of the biases.
+
+    Args:
+        d_q (bf16|f16|f32 [*M, NQ]): gradient of qkv_project's q
+        d_k (bf16|f16|f32 [*M, NK]): gradient of k
+        d_v (bf16|f16|f32 [*M, NV]): gradient of v
+        x (bf16|f16|f32 [*M, K]): qkv_project's x
+        weight_q (float: =x; int8_tensor: i8; int8_row: i8; int4: u8; nvfp4: u8 float: [NQ, K]; int8_tensor: [NQ, K]; int8_row: [NQ, K]; int4: [NQ, K/2]; nvfp4: [NQ, K/2]): qkv_project's weight_q
+        weight_k (float: =x; int8_tensor: i8; int8_row: i8; int4: u8; nvfp4: u8 float: [NK, K]; int8_tensor: [NK, K]; int8_row: [NK, K]; int4: [NK, K/2]; nvfp4: [NK, K/2]): qkv_project's weight_k
+        weight_v (float: =x; int8_tensor: i8; int8_row: i8; int4: u8; nvfp4: u8 float: [NV, K]; int8_tensor: [NV, K]; int8_row: [NV, K]; int4: [NV, K/2]; nvfp4: [NV, K/2]): qkv_project's weight_v
+        bias_q (f32|bf16|f16 [NQ], optional): qkv_project's; its values are not read
+        bias_k (f32|bf16|f16 [NK], optional): likewise
+        bias_v (f32|bf16|f16 [NV], optional): likewise
+        scale_q (float: f32; int8_tensor: f32; int8_row: f32; int4: f32; nvfp4: e4m3 float: [1]; int8_tensor: [1]; int8_row: [NQ, 1]; int4: [NQ, cdiv(K, if(group_size == 0, max(K, 1), group_size))]; nvfp4: [if(scale_layout == swizzled, round_up(NQ,128), NQ), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16))], optional): decode scales of the weight's codes
+        scale_k (float: f32; int8_tensor: f32; int8_row: f32; int4: f32; nvfp4: e4m3 float: [1]; int8_tensor: [1]; int8_row: [NK, 1]; int4: [NK, cdiv(K, if(group_size == 0, max(K, 1), group_size))]; nvfp4: [if(scale_layout == swizzled, round_up(NK,128), NK), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16))], optional): decode scales of the weight's codes
+        scale_v (float: f32; int8_tensor: f32; int8_row: f32; int4: f32; nvfp4: e4m3 float: [1]; int8_tensor: [1]; int8_row: [NV, 1]; int4: [NV, cdiv(K, if(group_size == 0, max(K, 1), group_size))]; nvfp4: [if(scale_layout == swizzled, round_up(NV,128), NV), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16))], optional): decode scales of the weight's codes
+        zero_q (u8 [NQ, cdiv(K, if(group_size == 0, max(K, 1), group_size))], optional): zero point of each group
+        zero_k (u8 [NK, cdiv(K, if(group_size == 0, max(K, 1), group_size))], optional): zero point of each group
+        zero_v (u8 [NV, cdiv(K, if(group_size == 0, max(K, 1), group_size))], optional): zero point of each group
+        global_scale_q (f32 [1], optional): decode scale of the whole weight
+        global_scale_k (f32 [1], optional): decode scale of the whole weight
+        global_scale_v (f32 [1], optional): decode scale of the whole weight
+        format (float|int8_tensor|int8_row|int4|nvfp4): how the weights are stored: floats, or codes of quantize_int8 (a scale of all or of each row), quantize_int4 or quantize_nvfp4
+        group_size: format=int4: columns that share a scale; 0: the whole row
+        mode (symmetric|asymmetric): format=int4: symmetric: two's complement codes; asymmetric: codes 0..15 and zeros
+        hadamard: the weights were rotated in groups of this many columns, so x is too, in f32; 0: neither
+        nibbles (high_first|low_first): which nibble of a byte holds the even element
+        scale_layout (swizzled|plain): swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major
+        backend: the only one to use, or several in order; None: as selected
+
+    Returns:
+        d_x: gradient of x: the sum of three products, rounded once
+        d_weight_q: gradient of weight_q, when format == float
+        d_weight_k: gradient of weight_k, when format == float
+        d_weight_v: gradient of weight_v, when format == float
+        d_bias_q: gradient of bias_q, when has(bias_q)
+        d_bias_k: gradient of bias_k, when has(bias_k)
+        d_bias_v: gradient of bias_v, when has(bias_v)
+
+    Rules:
+        group_size must be even, or 0 for the whole row: 32, 64 and 128 are usual
+        hadamard must be 0, 4, 16, 64, 256 or 1024 and divide K
+        hadamard belongs to weights of INT8 and INT4
+        K must be even: two codes share a byte
+        K must be a multiple of 16, the block; pad x and the weights with zeros
+
+    Defined in d_x = d_q @ W_q + d_k @ W_k + d_v @ W_v, a weight of codes decoded in the dtype of its d; d_weight_q = d_q^T @ x; d_bias_q = sum of d_q over rows
     """
 
 def attention(

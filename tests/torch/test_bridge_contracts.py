@@ -6,6 +6,9 @@
 | matmul_tc_bf16, matmul_tc_bf16_async | the same of bf16 |
 | their gradients: dA = grad @ b^T, dB = a^T @ grad | matmul of transposed views, no copies |
 | matmul_int8 (bytes as i8, b [K,N], host scale) -> f32 | scaled_mm_int8(granularity="host") |
+| matmul_int4 (a f16, words [K/8,N], by columns, scales f16 [K/128,N]) | linear_int4 of views |
+| qkv_project_int8 (x f16, bytes [K,N], host scales) -> f16 | qkv_project(format="int8_tensor") |
+| qkv_project_int4 (x f16, words and scales as above) -> f16 | qkv_project(format="int4") |
 
 Values are small integers and powers of two, so that every sum is exact in f32 and results are
 compared bit by bit.
@@ -91,3 +94,82 @@ def test_scales_on_the_device_give_the_same(device):
     )
     of_device = pestle.scaled_mm_int8(a, weight, scale, one, out_dtype=torch.float32)
     assert torch.equal(of_host, of_device)
+
+
+def packed_int4(n, k, device, seed):
+    """Codes [N,K], and their words as the bridge declares them, [K/8,N], stored by columns."""
+    codes = integers(-8, 8, n, k, dtype=torch.int64, device="cpu", seed=seed)
+    nibbles = (codes & 15) << (4 * (torch.arange(k) % 8))
+    words = nibbles.reshape(n, k // 8, 8).sum(2).to(torch.uint32)
+    return codes, words.to(device).t()
+
+
+def scales_of_columns(n, k, device, seed):
+    """Powers of two, another one in nearly every column and group: [K/128,N] of f16."""
+    powers = integers(-6, 3, k // 128, n, dtype=torch.float32, device=device, seed=seed)
+    return torch.exp2(powers).half()
+
+
+def as_int4(words, scales):
+    """The bridge's tensors as linear_int4 takes them; only the scales change their dtype."""
+    return words.t().view(torch.uint8), scales.t().float()
+
+
+def decoded_int4(codes, scales):
+    return codes.double() * scales.cpu().double().t().repeat_interleave(128, 1)
+
+
+INT4_SHAPES = [(1, 64, 128), (5, 200, 256), (17, 193, 384), (65, 257, 128)]  # n: tiles of 64, odd
+
+
+@on_each_device
+@pytest.mark.parametrize("shape", INT4_SHAPES, ids=str)
+def test_int4_scales_of_every_column_tile(device, shape):
+    """The bridge's kernel reads the first 64 columns' scales for every tile of 64 columns, which
+    constant scales hide: here each column has its own, over several tiles and odd widths."""
+    m, n, k = shape
+    a = integers(-4, 5, m, k, dtype=torch.float16, device=device, seed=8)
+    codes, words = packed_int4(n, k, device, seed=9)
+    scales = scales_of_columns(n, k, device, seed=10)
+    if n > 64:
+        assert not torch.equal(scales[:, :64], scales[:, 64:128])
+    out = pestle.linear_int4(a, *as_int4(words, scales), group_size=128, out_dtype=torch.float32)
+    expected = exact(a, decoded_int4(codes, scales).t())
+    assert torch.equal(out.cpu(), expected)
+    if n > 64:  # what the fault would give differs
+        of_first = scales[:, :64].repeat(1, n // 64 + 1)[:, :n]
+        assert not torch.equal(exact(a, decoded_int4(codes, of_first).t()), expected)
+
+
+@on_each_device
+def test_qkv_project_int8(device):
+    """Bytes [K,N] with one scale each, other widths of k and v; f16 results."""
+    m, k, widths, scales = 9, 96, (70, 33, 17), (0.5, 0.25, 2.0)
+    x = integers(-4, 5, m, k, dtype=torch.float16, device=device, seed=11)
+    weights = [
+        integers(-3, 4, k, n, dtype=torch.int8, device=device, seed=n).view(torch.uint8)
+        for n in widths
+    ]
+    made = pestle.qkv_project(
+        x, *(w.view(torch.int8).t() for w in weights), format="int8_tensor",
+        **{f"scale_{i}": torch.full((1,), s, device=device)
+           for i, s in zip("qkv", scales, strict=True)},
+    )  # fmt: skip
+    for out, weight, scale in zip(made, weights, scales, strict=True):
+        assert out.dtype == torch.float16
+        assert torch.equal(out.cpu(), (exact(x, weight.view(torch.int8)) * scale).half())
+
+
+@on_each_device
+def test_qkv_project_int4(device):
+    m, k, widths = 5, 256, (200, 65, 31)
+    x = integers(-2, 3, m, k, dtype=torch.float16, device=device, seed=12)
+    packed = [packed_int4(n, k, device, seed=n) for n in widths]
+    scales = [scales_of_columns(n, k, device, seed=n) for n in widths]
+    taken = [as_int4(words, s) for (_, words), s in zip(packed, scales, strict=True)]
+    made = pestle.qkv_project(
+        x, *(weight for weight, _ in taken), format="int4", group_size=128,
+        **{f"scale_{i}": scale for i, (_, scale) in zip("qkv", taken, strict=True)},
+    )  # fmt: skip
+    for out, (codes, _), s in zip(made, packed, scales, strict=True):
+        assert torch.equal(out.cpu(), exact(x, decoded_int4(codes, s).t()).half())

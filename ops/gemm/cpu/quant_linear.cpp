@@ -96,11 +96,14 @@ void prepare(const QuantLinear& call, const PreparedX& x, bool fold_columns, int
       std::fill(out, out + padded, 0.0f);
       continue;
     }
+    float* values = reorder ? natural : out;
     if (call.x_is_codes) {
-      quant::decode_panel(call.x_codes, x.first_row + row, k0, columns, out);
+      const bool in_order = reorder && call.x_codes.code == CodeKind::kNibble;
+      if (in_order) values = out;
+      quant::decode_panel(call.x_codes, x.first_row + row, k0, columns, values);
+      if (reorder && !in_order) order_like_nibbles(natural, padded, w.high_first, out);
       continue;
     }
-    float* values = reorder ? natural : out;
     load_x(call, x.first_row + row, k0, columns, values);
     if (fold_columns) {
       for (int64_t k = 0; k < columns; ++k) values[k] *= cpu::float_at(w.column_scale, k0 + k);

@@ -13,11 +13,14 @@ inline constexpr Arg own_args[] = {
     input("weight", "u8", "N, K/2", "codes, two a byte: the even column in the low nibble"),
     input("scale", "f32", kInt4GroupShape, "decode scale of each group"),
     input("zero", "u8", kInt4GroupShape, "zero point of each group").only_if("mode == asymmetric"),
-    kLinearOut,
+    kLinearOut.within(4, "K + if(decoded == as_x && bytes(x) == 2, 67108864, 0)"),
     int_attr("group_size", 0, "columns that share a scale; 0: the whole row"),
     choice("mode", kInt4Modes,
            "symmetric: two's complement codes; asymmetric: codes 0..15 and zero"),
     int_attr("hadamard", 0, kLinearHadamardDoc),
+    choice("decoded", "exact|as_x",
+           "exact: the weight's values as f32 has them; as_x: they may be rounded to x's dtype, as "
+           "dequantize_int4 rounds, an error of 2^-9 of each term"),
 };
 inline constexpr auto args = joined(with_epilogue(own_args), kInputArgs);
 
@@ -46,6 +49,8 @@ inline constexpr Case cases[] = {
     {"M=130 N=257 K=160 x=f16 mode=asymmetric bias=f32"},
     {"M=200 N=96 K=384 group_size=128 out=f32 gate=bf16 G=5 residual=bf16 beta=f32 "
      "activation=gelu"},
+    {"M=5 N=70 K=256 group_size=64 decoded=as_x bias=f32"},
+    {"M=130 N=96 K=384 x=f16 group_size=128 mode=asymmetric decoded=as_x out=f32"},
     {"M=0 N=8 K=16", kEdge},
     {"M=3 N=0 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},

@@ -1,17 +1,19 @@
-// qkv_project_simd: the three products one after the other, each as matmul's.
+// qkv_project_simd: the three products one after the other, each as matmul's; qkv_project_linear:
+// each as the linear op of the codes' format (ops/gemm/cpu/quant_linear.h).
 // Map      ops/gemm/cpu/cpu_gemm.h: 128 rows of x at a time, blocks of columns over the threads
 // Traffic  x three times, each weight once for every 128 rows of x
 // Numerics f32 sums, the bias added in f32, one rounding
 // Needs    any strides
 #include "backends/cpu/parallel.h"
 #include "ops/gemm/cpu/cpu_gemm.h"
+#include "ops/gemm/cpu/quant_linear.h"
 #include "ops/gemm/epilogue/epilogue_rows.h"
 #include "ops/gemm/qkv_project/qkv_project_parts.h"
 
 namespace pestle::ops::qkv_project {
 namespace {
 
-void multiply(const Call& call, const Part& part) {
+void multiply(const Call& call, const QkvPart& part) {
   const TensorView& out = call.tensor(part.out);
   if (numel(out) == 0) return;
   TensorView x;
@@ -32,15 +34,20 @@ void multiply(const Call& call, const Part& part) {
 }
 
 Status run(const Call& call) {
-  for (const Part& part : kParts) multiply(call, part);
+  for (const QkvPart& part : kParts) multiply(call, part);
   return {};
 }
 
 constexpr Impl kImpls[] = {
     {.id = "cpu/qkv_project_simd",
+     .refuses = refuse_codes,
      .run = run,
      .workspace = "(min(M,128) + 3) * (round_up(K,128) + round_up(max(max(NQ,NK),NV),96)) * 4 "
                   "+ 64"},
+    {.id = "cpu/qkv_project_linear",
+     .refuses = refuse_floats,
+     .run = run_by_linear,
+     .workspace = kQuantLinearWorkspace},
 };
 
 }  // namespace

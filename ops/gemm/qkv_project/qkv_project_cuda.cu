@@ -1,5 +1,5 @@
-// qkv_project on CUDA: three products by matmul, each by whichever kernel matmul takes for it, so
-// three launches. One launch for all is to come.
+// qkv_project on CUDA: three products by matmul, or by the linear op of the codes' format, each by
+// whichever kernel that op takes for it, so three launches. One launch for all is to come.
 #include "ops/gemm/qkv_project/qkv_project_parts.h"
 #include "ops/shared/inner_call.h"
 
@@ -18,7 +18,7 @@ TensorView right_side(const TensorView& weight, const TensorView& x) {
   return b;
 }
 
-Status multiply(const Call& call, const Part& part) {
+Status multiply(const Call& call, const QkvPart& part) {
   TensorView x, out;
   if (numel(call.tensor(part.out)) == 0) return {};
   if (!as_matrix(call.tensor(kX), &x) || !as_matrix(call.tensor(part.out), &out)) {
@@ -34,7 +34,7 @@ Status multiply(const Call& call, const Part& part) {
 }
 
 Status run(const Call& call) {
-  for (const Part& part : kParts) PESTLE_TRY(multiply(call, part));
+  for (const QkvPart& part : kParts) PESTLE_TRY(multiply(call, part));
   return {};
 }
 
@@ -44,10 +44,17 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/qkv_project_matmul",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
+     .refuses = refuse_codes,
      .run = run,
      .workspace =
          "if(M <= 16, 0, 33554688) + if(bytes(x) == 4, 4096 + 6*(M*K + K*" PESTLE_QKV_COLUMNS
          " + 8*(M + " PESTLE_QKV_COLUMNS " + 2*K)) + 12*(M + " PESTLE_QKV_COLUMNS "), 0)"},
+    {.id = "cuda/qkv_project_linear",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuse_floats,
+     .run = run_by_linear,
+     .workspace = "bytes(x)*M*K + 512 + if(hadamard > 0, 4*M*K + 512, 0)"},
 };
 #undef PESTLE_QKV_COLUMNS
 

@@ -170,6 +170,25 @@ op! {
 }
 
 op! {
+    scaled_mm_mxfp4 "Product of an MXFP8 or MXFP4 matrix and an MXFP4 weight with their scales, f32 accumulation and an epilogue. Source: docs/formats/mx.md, docs/formats/swizzle.md" 15
+    must 0 read a "left codes; MXFP4 has two a byte. `mxfp8: e4m3|e5m2; mxfp4: u8` of `[mxfp8: *M, K; mxfp4: *M, K/2]`";
+    must 1 read b "right codes, two a byte, one row per output column (a weight). `u8` of `[N, K/2]`";
+    must 2 read scale_a "decode scale of each 32 columns of a. `e8m0` of `[swizzled: round_up(M,128), round_up(cdiv(K,32),4); plain: *M, cdiv(K,32)]`";
+    must 3 read scale_b "decode scale of each 32 columns of b. `e8m0` of `[swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)]`";
+    must 4 out out "epilogue(a_decoded @ b_decoded^T). `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`";
+    may 5 choice a_format AFormat { Mxfp8 c"mxfp8", Mxfp4 c"mxfp4", } "format of a; b is MXFP4";
+    may 6 choice nibbles Nibbles { LowFirst c"low_first", HighFirst c"high_first", } "which nibble of a byte holds the even element";
+    may 7 choice scale_layout ScaleLayout { Swizzled c"swizzled", Plain c"plain", } "swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major";
+    may 8 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
+    may 9 read bias "added to every row of the product. `f32|bf16|f16` of `[N]`";
+    may 10 read residual "added at the end. `f32|bf16|f16` of `[*M, if(gated == none, N, N/2)]`";
+    may 11 choice activation Activation { None c"none", Gelu c"gelu", GeluTanh c"gelu_tanh", Silu c"silu", } "applied after the bias";
+    may 12 read beta "factor on the residual; 1 when absent. `f32` of `[1]`";
+    may 13 read gate "multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own. `f32|bf16|f16` of `[*G, if(gated == none, N, N/2)]`";
+    may 14 choice gated Gated { None c"none", ActFirst c"act_first", ActLast c"act_last", } "out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)";
+}
+
+op! {
     linear_fp8 "Linear layer with an FP8 weight: epilogue(x @ W^T). Source: docs/formats/fp8.md" 27
     must 0 read x "activations; gated ones hold both factors side by side. `bf16|f16|f32` of `[none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K]`";
     must 1 read weight "codes, one row per output column. `e4m3|e5m2` of `[N, K]`";
@@ -296,7 +315,7 @@ op! {
 }
 
 op! {
-    linear_int4 "Linear layer with an INT4 weight in groups, rotated or not: epilogue(x @ W^T). Source: docs/formats/int4.md, docs/formats/hadamard.md" 19
+    linear_int4 "Linear layer with an INT4 weight in groups, rotated or not: epilogue(x @ W^T). Source: docs/formats/int4.md, docs/formats/hadamard.md" 20
     must 0 read x "activations; gated ones hold both factors side by side. `bf16|f16|f32` of `[none|silu|gelu|gelu_tanh|rms_norm: *M, K; swiglu|geglu|geglu_tanh: *M, 2*K]`";
     must 1 read weight "codes, two a byte: the even column in the low nibble. `u8` of `[N, K/2]`";
     must 2 read scale "decode scale of each group. `f32` of `[N, cdiv(K, if(group_size == 0, max(K, 1), group_size))]`";
@@ -305,17 +324,18 @@ op! {
     may 5 int group_size "columns that share a scale; 0: the whole row";
     may 6 choice mode Mode { Symmetric c"symmetric", Asymmetric c"asymmetric", } "symmetric: two's complement codes; asymmetric: codes 0..15 and zero";
     may 7 int hadamard "the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither";
-    may 8 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
-    may 9 read bias "added to every row of the product. `f32|bf16|f16` of `[N]`";
-    may 10 read residual "added at the end. `f32|bf16|f16` of `[*M, if(gated == none, N, N/2)]`";
-    may 11 choice activation Activation { None c"none", Gelu c"gelu", GeluTanh c"gelu_tanh", Silu c"silu", } "applied after the bias";
-    may 12 read beta "factor on the residual; 1 when absent. `f32` of `[1]`";
-    may 13 read gate "multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own. `f32|bf16|f16` of `[*G, if(gated == none, N, N/2)]`";
-    may 14 choice gated Gated { None c"none", ActFirst c"act_first", ActLast c"act_last", } "out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)";
-    may 15 read norm_weight "multiplies the normalised row, input_act=rms_norm. `f32|bf16|f16` of `[K]`";
-    may 16 choice input_act InputAct { None c"none", Silu c"silu", Gelu c"gelu", GeluTanh c"gelu_tanh", Swiglu c"swiglu", Geglu c"geglu", GegluTanh c"geglu_tanh", RmsNorm c"rms_norm", } "done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives";
-    may 17 choice input_layout InputLayout { ActFirst c"act_first", ActLast c"act_last", } "swiglu, geglu: the half of x that the activation takes; the other half multiplies it";
-    may 18 float eps "added to the mean square, input_act=rms_norm";
+    may 8 choice decoded Decoded { Exact c"exact", AsX c"as_x", } "exact: the weight's values as f32 has them; as_x: they may be rounded to x's dtype, as dequantize_int4 rounds, an error of 2^-9 of each term";
+    may 9 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
+    may 10 read bias "added to every row of the product. `f32|bf16|f16` of `[N]`";
+    may 11 read residual "added at the end. `f32|bf16|f16` of `[*M, if(gated == none, N, N/2)]`";
+    may 12 choice activation Activation { None c"none", Gelu c"gelu", GeluTanh c"gelu_tanh", Silu c"silu", } "applied after the bias";
+    may 13 read beta "factor on the residual; 1 when absent. `f32` of `[1]`";
+    may 14 read gate "multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own. `f32|bf16|f16` of `[*G, if(gated == none, N, N/2)]`";
+    may 15 choice gated Gated { None c"none", ActFirst c"act_first", ActLast c"act_last", } "out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)";
+    may 16 read norm_weight "multiplies the normalised row, input_act=rms_norm. `f32|bf16|f16` of `[K]`";
+    may 17 choice input_act InputAct { None c"none", Silu c"silu", Gelu c"gelu", GeluTanh c"gelu_tanh", Swiglu c"swiglu", Geglu c"geglu", GegluTanh c"geglu_tanh", RmsNorm c"rms_norm", } "done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives";
+    may 18 choice input_layout InputLayout { ActFirst c"act_first", ActLast c"act_last", } "swiglu, geglu: the half of x that the activation takes; the other half multiplies it";
+    may 19 float eps "added to the mean square, input_act=rms_norm";
 }
 
 op! {
@@ -350,6 +370,14 @@ op! {
     may 4 read alpha "factor on the product: both global scales; 1 when absent. `f32` of `[1]`";
     may 6 choice nibbles Nibbles { HighFirst c"high_first", LowFirst c"low_first", } "which nibble of a byte holds the even element";
     may 7 choice scale_layout ScaleLayout { Swizzled c"swizzled", Plain c"plain", } "swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major";
+}
+
+op! {
+    prepare_weight "Moves a weight's codes to the layout that tensor cores read, of the same size, or back. Source: docs/formats/prepared.md" 4
+    must 0 read weight "codes of a weight, W bytes a row: u8 holds two of 4 bits a byte, others one of 8 bits. `u8|i8|e4m3|e5m2` of `[N, W]`";
+    must 1 out out "the same codes in the other layout. `=weight` of `[N, W]`";
+    may 2 choice direction Direction { Prepare c"prepare", Restore c"restore", } "prepare: from the layout of files to the prepared one; restore: back";
+    may 3 choice nibbles Nibbles { LowFirst c"low_first", HighFirst c"high_first", } "u8: which nibble of a byte holds the even column in the layout of files";
 }
 
 op! {
@@ -964,17 +992,68 @@ op! {
 }
 
 op! {
-    qkv_project "The projections of attention's queries, keys and values by three weights of one x. Source: three products as matmul's, f32 sums, one rounding" 10
+    qkv_project "The projections of attention's queries, keys and values by three weights of one x, of floats or quantised. Source: three products as matmul's or as the format's linear op, f32 sums, one rounding" 25
     must 0 read x "activations. `bf16|f16|f32` of `[*M, K]`";
-    must 1 read weight_q "weight of the queries, a row for each column of q. `=x` of `[NQ, K]`";
-    must 2 read weight_k "weight of the keys. `=x` of `[NK, K]`";
-    must 3 read weight_v "weight of the values. `=x` of `[NV, K]`";
-    must 7 out q "x @ weight_q^T + bias_q. `=x|bf16|f16|f32` of `[*M, NQ]`";
-    must 8 out k "x @ weight_k^T + bias_k. `=x|bf16|f16|f32` of `[*M, NK]`";
-    must 9 out v "x @ weight_v^T + bias_v. `=x|bf16|f16|f32` of `[*M, NV]`";
+    must 1 read weight_q "weight of the queries, a row for each column of q. `float: =x; int8_tensor|int8_row: i8; int4|nvfp4: u8` of `[float|int8_tensor|int8_row: NQ, K; int4|nvfp4: NQ, K/2]`";
+    must 2 read weight_k "weight of the keys. `float: =x; int8_tensor|int8_row: i8; int4|nvfp4: u8` of `[float|int8_tensor|int8_row: NK, K; int4|nvfp4: NK, K/2]`";
+    must 3 read weight_v "weight of the values. `float: =x; int8_tensor|int8_row: i8; int4|nvfp4: u8` of `[float|int8_tensor|int8_row: NV, K; int4|nvfp4: NV, K/2]`";
+    must 16 out q "x @ weight_q^T + bias_q. `=x|bf16|f16|f32` of `[*M, NQ]`";
+    must 17 out k "x @ weight_k^T + bias_k. `=x|bf16|f16|f32` of `[*M, NK]`";
+    must 18 out v "x @ weight_v^T + bias_v. `=x|bf16|f16|f32` of `[*M, NV]`";
     may 4 read bias_q "added to every row of q. `f32|bf16|f16` of `[NQ]`";
     may 5 read bias_k "added to every row of k. `f32|bf16|f16` of `[NK]`";
     may 6 read bias_v "added to every row of v. `f32|bf16|f16` of `[NV]`";
+    may 7 read scale_q "decode scales of the weight's codes. `float|int8_tensor|int8_row|int4: f32; nvfp4: e4m3` of `[float|int8_tensor: 1; int8_row: NQ, 1; int4: NQ, cdiv(K, if(group_size == 0, max(K, 1), group_size)); nvfp4: if(scale_layout == swizzled, round_up(NQ,128), NQ), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16))]`; exactly when `format != float`";
+    may 8 read scale_k "decode scales of the weight's codes. `float|int8_tensor|int8_row|int4: f32; nvfp4: e4m3` of `[float|int8_tensor: 1; int8_row: NK, 1; int4: NK, cdiv(K, if(group_size == 0, max(K, 1), group_size)); nvfp4: if(scale_layout == swizzled, round_up(NK,128), NK), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16))]`; exactly when `format != float`";
+    may 9 read scale_v "decode scales of the weight's codes. `float|int8_tensor|int8_row|int4: f32; nvfp4: e4m3` of `[float|int8_tensor: 1; int8_row: NV, 1; int4: NV, cdiv(K, if(group_size == 0, max(K, 1), group_size)); nvfp4: if(scale_layout == swizzled, round_up(NV,128), NV), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16))]`; exactly when `format != float`";
+    may 10 read zero_q "zero point of each group. `u8` of `[NQ, cdiv(K, if(group_size == 0, max(K, 1), group_size))]`; exactly when `format == int4 && mode == asymmetric`";
+    may 11 read zero_k "zero point of each group. `u8` of `[NK, cdiv(K, if(group_size == 0, max(K, 1), group_size))]`; exactly when `format == int4 && mode == asymmetric`";
+    may 12 read zero_v "zero point of each group. `u8` of `[NV, cdiv(K, if(group_size == 0, max(K, 1), group_size))]`; exactly when `format == int4 && mode == asymmetric`";
+    may 13 read global_scale_q "decode scale of the whole weight. `f32` of `[1]`; exactly when `format == nvfp4`";
+    may 14 read global_scale_k "decode scale of the whole weight. `f32` of `[1]`; exactly when `format == nvfp4`";
+    may 15 read global_scale_v "decode scale of the whole weight. `f32` of `[1]`; exactly when `format == nvfp4`";
+    may 19 choice format Format { Float c"float", Int8Tensor c"int8_tensor", Int8Row c"int8_row", Int4 c"int4", Nvfp4 c"nvfp4", } "how the weights are stored: floats, or codes of quantize_int8 (a scale of all or of each row), quantize_int4 or quantize_nvfp4";
+    may 20 int group_size "format=int4: columns that share a scale; 0: the whole row";
+    may 21 choice mode Mode { Symmetric c"symmetric", Asymmetric c"asymmetric", } "format=int4: symmetric: two's complement codes; asymmetric: codes 0..15 and zeros";
+    may 22 int hadamard "the weights were rotated in groups of this many columns, so x is too, in f32; 0: neither";
+    may 23 choice nibbles Nibbles { HighFirst c"high_first", LowFirst c"low_first", } "which nibble of a byte holds the even element";
+    may 24 choice scale_layout ScaleLayout { Swizzled c"swizzled", Plain c"plain", } "swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major";
+}
+
+op! {
+    qkv_project_backward "Gradients of qkv_project: of x, of weights that are floats, of the biases. Source: d_x = d_q @ W_q + d_k @ W_k + d_v @ W_v, a weight of codes decoded in the dtype of its d; d_weight_q = d_q^T @ x; d_bias_q = sum of d_q over rows" 32
+    must 0 read d_q "gradient of qkv_project's q. `bf16|f16|f32` of `[*M, NQ]`";
+    must 1 read d_k "gradient of k. `bf16|f16|f32` of `[*M, NK]`";
+    must 2 read d_v "gradient of v. `bf16|f16|f32` of `[*M, NV]`";
+    must 3 read x "qkv_project's x. `bf16|f16|f32` of `[*M, K]`";
+    must 4 read weight_q "qkv_project's weight_q. `float: =x; int8_tensor|int8_row: i8; int4|nvfp4: u8` of `[float|int8_tensor|int8_row: NQ, K; int4|nvfp4: NQ, K/2]`";
+    must 5 read weight_k "qkv_project's weight_k. `float: =x; int8_tensor|int8_row: i8; int4|nvfp4: u8` of `[float|int8_tensor|int8_row: NK, K; int4|nvfp4: NK, K/2]`";
+    must 6 read weight_v "qkv_project's weight_v. `float: =x; int8_tensor|int8_row: i8; int4|nvfp4: u8` of `[float|int8_tensor|int8_row: NV, K; int4|nvfp4: NV, K/2]`";
+    must 19 out d_x "gradient of x: the sum of three products, rounded once. `=x` of `[*M, K]`";
+    may 7 read bias_q "qkv_project's; its values are not read. `f32|bf16|f16` of `[NQ]`";
+    may 8 read bias_k "likewise. `f32|bf16|f16` of `[NK]`";
+    may 9 read bias_v "likewise. `f32|bf16|f16` of `[NV]`";
+    may 10 read scale_q "decode scales of the weight's codes. `float|int8_tensor|int8_row|int4: f32; nvfp4: e4m3` of `[float|int8_tensor: 1; int8_row: NQ, 1; int4: NQ, cdiv(K, if(group_size == 0, max(K, 1), group_size)); nvfp4: if(scale_layout == swizzled, round_up(NQ,128), NQ), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16))]`; exactly when `format != float`";
+    may 11 read scale_k "decode scales of the weight's codes. `float|int8_tensor|int8_row|int4: f32; nvfp4: e4m3` of `[float|int8_tensor: 1; int8_row: NK, 1; int4: NK, cdiv(K, if(group_size == 0, max(K, 1), group_size)); nvfp4: if(scale_layout == swizzled, round_up(NK,128), NK), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16))]`; exactly when `format != float`";
+    may 12 read scale_v "decode scales of the weight's codes. `float|int8_tensor|int8_row|int4: f32; nvfp4: e4m3` of `[float|int8_tensor: 1; int8_row: NV, 1; int4: NV, cdiv(K, if(group_size == 0, max(K, 1), group_size)); nvfp4: if(scale_layout == swizzled, round_up(NV,128), NV), if(scale_layout == swizzled, round_up(cdiv(K,16),4), cdiv(K,16))]`; exactly when `format != float`";
+    may 13 read zero_q "zero point of each group. `u8` of `[NQ, cdiv(K, if(group_size == 0, max(K, 1), group_size))]`; exactly when `format == int4 && mode == asymmetric`";
+    may 14 read zero_k "zero point of each group. `u8` of `[NK, cdiv(K, if(group_size == 0, max(K, 1), group_size))]`; exactly when `format == int4 && mode == asymmetric`";
+    may 15 read zero_v "zero point of each group. `u8` of `[NV, cdiv(K, if(group_size == 0, max(K, 1), group_size))]`; exactly when `format == int4 && mode == asymmetric`";
+    may 16 read global_scale_q "decode scale of the whole weight. `f32` of `[1]`; exactly when `format == nvfp4`";
+    may 17 read global_scale_k "decode scale of the whole weight. `f32` of `[1]`; exactly when `format == nvfp4`";
+    may 18 read global_scale_v "decode scale of the whole weight. `f32` of `[1]`; exactly when `format == nvfp4`";
+    may 20 out d_weight_q "gradient of weight_q. `=x` of `[NQ, K]`; exactly when `format == float`";
+    may 21 out d_weight_k "gradient of weight_k. `=x` of `[NK, K]`; exactly when `format == float`";
+    may 22 out d_weight_v "gradient of weight_v. `=x` of `[NV, K]`; exactly when `format == float`";
+    may 23 out d_bias_q "gradient of bias_q. `=bias_q` of `[NQ]`; exactly when `has(bias_q)`";
+    may 24 out d_bias_k "gradient of bias_k. `=bias_k` of `[NK]`; exactly when `has(bias_k)`";
+    may 25 out d_bias_v "gradient of bias_v. `=bias_v` of `[NV]`; exactly when `has(bias_v)`";
+    may 26 choice format Format { Float c"float", Int8Tensor c"int8_tensor", Int8Row c"int8_row", Int4 c"int4", Nvfp4 c"nvfp4", } "how the weights are stored: floats, or codes of quantize_int8 (a scale of all or of each row), quantize_int4 or quantize_nvfp4";
+    may 27 int group_size "format=int4: columns that share a scale; 0: the whole row";
+    may 28 choice mode Mode { Symmetric c"symmetric", Asymmetric c"asymmetric", } "format=int4: symmetric: two's complement codes; asymmetric: codes 0..15 and zeros";
+    may 29 int hadamard "the weights were rotated in groups of this many columns, so x is too, in f32; 0: neither";
+    may 30 choice nibbles Nibbles { HighFirst c"high_first", LowFirst c"low_first", } "which nibble of a byte holds the even element";
+    may 31 choice scale_layout ScaleLayout { Swizzled c"swizzled", Plain c"plain", } "swizzled: tiles of 128 rows x 4 scales, padding entries 0; plain: row-major";
 }
 
 op! {

@@ -134,10 +134,10 @@ def linear_int8(x, weight, scale, *rest, granularity, group_size, hadamard, acti
 
 
 @implements("linear_int4", backend="eager")
-def linear_int4(x, weight, scale, zero, *rest, group_size, mode, hadamard, **options):
+def linear_int4(x, weight, scale, zero, *rest, group_size, mode, hadamard, decoded, **options):
     x, epilogue = _input(x, rest, options)
-    decoded = int4.decode(weight, scale, zero, group_size)
-    return _linear(x, decoded, hadamard, epilogue, options)
+    values = int4.decode(weight, scale, zero, group_size)  # exact, so as_x, too
+    return _linear(x, values, hadamard, epilogue, options)
 
 
 @implements("linear_w4a8", backend="eager")

@@ -559,7 +559,7 @@ def linear_mxfp4(x, weight, scale, end, *, nibbles, scale_layout):
 
 
 @_implements_linear("linear_int4")
-def linear_int4(x, weight, scale, zero, end, *, group_size, mode, hadamard):
+def linear_int4(x, weight, scale, zero, end, *, group_size, mode, hadamard, decoded):
     whole = group_size >= 32 and power_of_2(group_size) == group_size
     how = ROW if group_size == 0 else CHUNK if whole else ELEMENT
     how = how if scale.numel() else NONE  # an empty row has no scale

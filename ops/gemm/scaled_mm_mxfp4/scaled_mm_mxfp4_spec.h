@@ -1,0 +1,92 @@
+// scaled_mm_mxfp4: the contract. Numerics: docs/formats/mx.md
+#pragma once
+
+#include "core/op_spec.h"
+#include "ops/gemm/linear/linear_args.h"
+#include "ops/quant/block/block_scales.h"
+
+namespace pestle::ops::scaled_mm_mxfp4 {
+
+inline constexpr Arg own_args[] = {
+    input("a", "mxfp8: e4m3|e5m2; mxfp4: u8", "mxfp8: *M, K; mxfp4: *M, K/2",
+          "left codes; MXFP4 has two a byte")
+        .selected_by("a_format"),
+    input("b", "u8", "N, K/2", "right codes, two a byte, one row per output column (a weight)"),
+    input("scale_a", "e8m0",
+          "swizzled: round_up(M,128), round_up(cdiv(K,32),4); plain: *M, cdiv(K,32)",
+          "decode scale of each 32 columns of a")
+        .selected_by("scale_layout"),
+    input("scale_b", "e8m0",
+          "swizzled: round_up(N,128), round_up(cdiv(K,32),4); plain: N, cdiv(K,32)",
+          "decode scale of each 32 columns of b")
+        .selected_by("scale_layout"),
+    output("out", "bf16|f16|f32", "*M, " PESTLE_OUT_COLUMNS, "epilogue(a_decoded @ b_decoded^T)")
+        .within(4, "K"),
+    choice("a_format", "mxfp8|mxfp4", "format of a; b is MXFP4"),
+    choice("nibbles", "low_first|high_first", kNibblesDoc),
+    choice("scale_layout", kScaleLayouts, kScaleLayoutDoc),
+};
+inline constexpr auto args = with_epilogue(own_args);
+
+inline constexpr Constraint constraints[] = {
+    kEvenPairs,
+    kGateRows,
+    kBetaNeedsResidual,
+    {"K % 32 == 0", "K must be a multiple of 32, the block; pad a and b with zeros"},
+};
+
+inline constexpr Case cases[] = {
+    {"M=16 N=32 K=64"},
+    {"M=5 N=7 K=96 a=e5m2 out=f32 bias=f32 scale_layout=plain"},
+    {"M=3x3 N=130 K=288 out=f16 bias=bf16 activation=gelu_tanh nibbles=high_first"},
+    {"M=9 N=17 K=32 a_format=mxfp4 out=f32 alpha=f32 residual=bf16 activation=silu"},
+    {"M=1 N=260 K=1056 out=f32"},
+    {"M=1 N=131 K=2080 out=f32 a_format=mxfp4 nibbles=high_first"},
+    {"M=130 N=50 K=640 scale_layout=plain"},
+    {"M=133 N=50 K=672 a_format=mxfp4 scale_layout=plain"},
+    {"M=9 N=34 K=64 gated=act_first activation=silu bias=f32"},
+    {"M=6 N=38 K=64 a_format=mxfp4 out=f32 gated=act_last activation=gelu alpha=f32 residual=bf16",
+     kEdge},
+    {"M=2x4 N=40 K=64 gate=bf16 G=2 residual=f32 beta=f32"},
+    {"M=0 N=8 K=32", kEdge},
+    {"M=0 N=8 K=32 a_format=mxfp4", kEdge},
+    {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
+    {"M=1 N=1 K=32", kEdge},
+    {"M=33 N=33 K=96 a_format=mxfp4", kEdge},
+    {"M=5 N=9 K=96 out=f32", kEdge, Dist::kSpecial},
+    {"M=1 N=9 K=96 out=f32", kEdge, Dist::kSpecial},
+    {"M=5 N=9 K=96 a=e5m2 out=f32", kEdge, Dist::kSpecial},
+    {"M=5 N=9 K=96 a_format=mxfp4 out=f32", kEdge, Dist::kSpecial},
+    {"M=2 N=9 K=96", kEdge, Dist::kZeros},
+    {"M=256 N=3072 K=3072", kBar},
+    {"M=256 N=3072 K=3072 a_format=mxfp4", kBar},
+    {"M=65537 N=65537 K=32", kHuge},
+};
+
+inline constexpr OpSpec spec{
+    .name = "scaled_mm_mxfp4",
+    .doc =
+        "Product of an MXFP8 or MXFP4 matrix and an MXFP4 weight with their scales, f32 "
+        "accumulation and an epilogue.",
+    .source = "docs/formats/mx.md, docs/formats/swizzle.md",
+    .args = args,
+    .constraints = constraints,
+    .cases = cases,
+    .flops = "2*M*N*K",
+    .backward =
+        {.why_not =
+             "operands are codes; train through the linear op of the format, whose x is not"},
+};
+
+// Places of the arguments.
+inline constexpr int kA = arg_index(spec, "a");
+inline constexpr int kB = arg_index(spec, "b");
+inline constexpr int kScaleA = arg_index(spec, "scale_a");
+inline constexpr int kScaleB = arg_index(spec, "scale_b");
+inline constexpr int kOut = arg_index(spec, "out");
+inline constexpr int kEpilogue = arg_index(spec, "alpha");
+inline constexpr int kAFormat = arg_index(spec, "a_format");
+inline constexpr int kNibbles = arg_index(spec, "nibbles");
+inline constexpr int kScaleLayout = arg_index(spec, "scale_layout");
+
+}  // namespace pestle::ops::scaled_mm_mxfp4
