@@ -1,5 +1,8 @@
 # The CUDA backend: backends/cuda and ops, linked with the static runtime. The compiler
 # may be the one of PyPI's wheels, which has lib/ where CMake and nvcc look for lib64/.
+if(NOT CMAKE_CUDA_COMPILER AND DEFINED ENV{CUDA_HOME})
+  find_program(CMAKE_CUDA_COMPILER nvcc PATHS $ENV{CUDA_HOME}/bin NO_DEFAULT_PATH)
+endif()
 if(NOT CMAKE_CUDA_COMPILER)
   find_program(CMAKE_CUDA_COMPILER nvcc
     HINTS ${CMAKE_SOURCE_DIR}/.venv/cuda/nvidia/cu13/bin /usr/local/cuda/bin)

@@ -76,8 +76,8 @@ calls = {
     "dequantize_int4": lambda: ck.dequantize_convrot_w4a4_weight(w4, ws),
     "linear_int4": lambda: ck.convrot_w4a4_linear(x, w4, ws),
     "quantize_w4a8": lambda: ck.quantize_w4a8_int8_weight(x),
-    "dequantize_w4a8": lambda: ck.dequantize_w4a8_int8_weight(*w8[:3]),
-    "linear_w4a8": lambda: ck.w4a8_int8_linear(x, *w8[:3]),
+    "dequantize_w4a8": lambda: ck.dequantize_w4a8_int8_weight(*w8[:3], w8[4]),
+    "linear_w4a8": lambda: ck.w4a8_int8_linear(x, *w8[:3], w8[4]),
     "apply_rope": lambda: ck.apply_rope(heads, heads, freqs),
     "apply_rope_": lambda: ck.apply_rope1_(heads.clone(), freqs),
 }
@@ -147,6 +147,35 @@ print(json.dumps([errors, ops.names, gone]))
     errors, names, gone = answer
     assert len(errors) == 2 and all("no op for this yet" in error for error in errors)
     assert "pestle.quantize_mxfp8" in names and gone
+
+
+def test_modules_below_the_alias_are_the_same_ones():
+    answer = alone("""
+pestle.compat.install(as_comfy_kitchen=True)
+import comfy_kitchen as ck
+from comfy_kitchen._rope_utils import check_rope_inplace
+from comfy_kitchen.backends import cuda, eager, triton
+from comfy_kitchen.backends.eager import quantization, svdquant
+from comfy_kitchen.backends.eager.w4a8_int8 import _dequant_int4_grouped_to_int8
+from comfy_kitchen.tensor.int8_utils import _build_hadamard
+from comfy_kitchen.tensor.svdquant_w4a4 import TensorCoreSVDQuantW4A4Layout
+import pestle.compat.comfy_kitchen.backends.eager as ours
+same = [eager is ours, eager.svdquant is svdquant, eager.quantization is quantization]
+same.append(TensorCoreSVDQuantW4A4Layout is ck.tensor.TensorCoreSVDQuantW4A4Layout)
+w = torch.randn(4, 256)
+q, scale = torch.ops.comfy_kitchen.quantize_int8_convrot_weight(w, 64)
+back = torch.ops.comfy_kitchen.dequantize_int8_convrot_weight(q, scale, 64)
+half = torch.ops.comfy_kitchen.dequantize_int8_convrot_weight_dtype(q, scale, 64, 2)
+same.append(torch.equal(half, back.bfloat16()))
+same.append(bool((back - w).norm() < 0.02 * w.norm()))
+simple = torch.ops.comfy_kitchen.dequantize_int8_simple(q, scale)
+same.append(torch.equal(simple, q.float() * scale))
+pestle.compat.uninstall()
+same.append(not [name for name in sys.modules if name.partition(".")[0] == "comfy_kitchen"])
+same.append(not hasattr(torch.ops.comfy_kitchen, "dequantize_int8_simple"))
+print(json.dumps(same))
+""")
+    assert answer == [True] * 9
 
 
 def test_install_without_comfy_kitchen_says_so():

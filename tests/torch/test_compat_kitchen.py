@@ -395,13 +395,6 @@ def test_w4a8(device):
         assert relative_error(linear, exact) < 1e-5
 
 
-@pytest.mark.parametrize("keywords", [{"bits": 6}, {"group_size": 32}, {"symmetric": False}],
-                         ids=str)  # fmt: skip
-def test_w4a8_of_other_kinds_is_refused_in_words(device, keywords):
-    with pytest.raises(ours.NoCapableBackendError, match=next(iter(keywords))):
-        ours.quantize_w4a8_int8_weight(values(device, 16, 512), **keywords)
-
-
 # ---- RoPE, norms
 
 

@@ -2,6 +2,8 @@
 the oldest torch that it takes and under the newest. Codes are held to the C ABI of a release
 build."""
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +103,32 @@ def test_compiled_in_one_graph():
 def test_whole_files_need_the_library():
     with pytest.raises(pestle.NotCompiledError, match="compiled wheel"):
         pestle.inspect("model.safetensors")
+
+
+# ---- other systems
+
+OTHERS = ["win_amd64", "win_arm64", "macosx_11_0_arm64", "macosx_11_0_x86_64"]
+
+
+def installed(wheel: Path, platform: str, into: Path) -> subprocess.CompletedProcess:
+    """What pip does with a wheel for the tags of another system."""
+    tags = ["--only-binary=:all:", "--implementation=cp", "--python-version=3.12"]
+    command = ["install", "-q", "--no-deps", "--no-index", "--disable-pip-version-check", *tags]
+    command += [f"--platform={platform}", f"--target={into}", str(wheel)]
+    return subprocess.run(
+        [sys.executable, "-m", "pip", *command], capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.mark.parametrize("platform", OTHERS)
+def test_the_wheel_installs_on_windows_and_macos(platform, tmp_path):
+    (wheel,) = (Path(os.environ["PESTLE_BUILD_DIR"]).parent / "dist").glob("pestle-*-none-any.whl")
+    done = installed(wheel, platform, tmp_path / "site")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site/pestle/table.json").exists()
+    assert not [p for p in (tmp_path / "site").rglob("*") if p.suffix in (".so", ".pyd", ".dylib")]
+    # The same file by another system's name is refused: pip looks at the tag.
+    linux = tmp_path / wheel.name.replace("none-any", "none-manylinux_2_36_x86_64")
+    shutil.copy(wheel, linux)
+    done = installed(linux, platform, tmp_path / "other")
+    assert done.returncode != 0 and "not a supported wheel" in done.stderr

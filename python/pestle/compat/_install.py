@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import sys
 
 NAME = "comfy_kitchen"
 _OURS = "pestle.compat.comfy_kitchen"
 _LEAST = (0, 2, 31)
-_MODULES = ("allocation", "backends", "constraints", "exceptions", "flash_attention", "float_utils",
-            "gated_delta", "registry", "sage_attention", "scaled_mm_v2", "tensor")  # fmt: skip
+_SHARED_PRIVATE = ("_rope_utils",)  # a private module of theirs that others import
 _DEFAULT_PRIORITY = ("cuda", "triton", "eager")
 
 
@@ -32,6 +32,8 @@ def uninstall() -> None:
     for name in _aliases():
         if sys.modules.get(name) is not None and _is_ours(sys.modules[name]):
             del sys.modules[name]
+    if f"{_OURS}._torch_ops" in sys.modules:
+        sys.modules[f"{_OURS}._torch_ops"].remove()
     theirs = sys.modules.get(NAME)
     if theirs is not None and theirs.registry.is_available("pestle"):
         theirs.registry.disable("pestle")
@@ -41,12 +43,17 @@ def _is_ours(module) -> bool:
     return module.__name__ == _OURS or module.__name__.startswith(f"{_OURS}.")
 
 
+def _stands_for_theirs(name: str) -> bool:
+    parts = name.removeprefix(f"{_OURS}.").split(".")
+    return all(part in _SHARED_PRIVATE or not part.startswith("_") for part in parts)
+
+
 def _aliases() -> dict[str, str]:
     """comfy_kitchen's module names, and ours that stand for them."""
     return {
         NAME + name.removeprefix(_OURS): name
         for name in list(sys.modules)
-        if name == _OURS or (name.startswith(f"{_OURS}.") and "._" not in name)
+        if name == _OURS or (name.startswith(f"{_OURS}.") and _stands_for_theirs(name))
     }
 
 
@@ -57,11 +64,13 @@ def _alias() -> None:
             f"{NAME} is imported already, from {there.__file__}, and others may hold its functions:"
             " call pestle.compat.install(as_comfy_kitchen=True) first"
         )
-    importlib.import_module(_OURS)
-    for name in _MODULES:
-        importlib.import_module(f"{_OURS}.{name}")
+    ours = importlib.import_module(_OURS)
+    for found in pkgutil.walk_packages(ours.__path__, f"{_OURS}."):
+        if _stands_for_theirs(found.name):
+            importlib.import_module(found.name)
     for alias, name in _aliases().items():
         sys.modules[alias] = sys.modules[name]
+    importlib.import_module(f"{_OURS}._torch_ops").define()
 
 
 def _version(module) -> tuple[int, ...]:

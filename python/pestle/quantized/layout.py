@@ -223,6 +223,11 @@ class QuantizedLayout:
         return (*rows, columns * cls.PACKED)
 
     @classmethod
+    def logical_shape(cls, qdata: torch.Tensor, params: Any) -> tuple[int, ...]:
+        """Shape of what the codes stand for; for layouts whose bytes alone do not tell it."""
+        return cls.get_logical_shape_from_storage(tuple(qdata.shape))
+
+    @classmethod
     def supports_fast_matmul(cls) -> bool:
         """Pestle multiplies every layout that has a kernel, on every device."""
         return True

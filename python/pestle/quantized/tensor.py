@@ -111,7 +111,7 @@ class QuantizedTensor(torch.Tensor):
     @property
     def padded_shape(self) -> tuple[int, ...]:
         """Shape of what the codes stand for, padding included."""
-        return tuple(self._layout.get_logical_shape_from_storage(self.storage_shape))
+        return tuple(self._layout.logical_shape(self._qdata, self._params))
 
     @property
     def is_padded(self) -> bool:

@@ -113,7 +113,7 @@ def test_a_scale_may_be_given_or_computed():
 def test_what_does_not_fit_a_layout_is_a_sentence():
     with pytest.raises(ValueError, match="requires 2D tensor, got 3D"):
         quantized("nvfp4", torch.randn(2, 16, 16))
-    with pytest.raises(ValueError, match="not divisible by convrot_groupsize, which is 256"):
+    with pytest.raises(ValueError, match="not divisible by group_size"):
         quantized("int8-convrot", torch.randn(16, 100))
     params = q.TensorCoreFP8Layout.Params
     with pytest.raises(pestle.InvalidArgumentError, match=r"scale has dtype torch\.int32"):

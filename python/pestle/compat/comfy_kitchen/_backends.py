@@ -9,8 +9,8 @@ import torch
 
 import pestle
 
-from . import _linears, _norms, _quantizers, _ropes  # noqa: F401  (they fill ADAPTERS)
-from ._serve import ADAPTERS, DEVICES, Adapter
+from . import _attention, _linears, _norms, _quantizers, _ropes, _svdquant, _wider  # noqa: F401
+from ._serve import ADAPTERS, DEVICES, WIDER, Adapter
 
 
 class OnBackend:
@@ -40,12 +40,12 @@ def register_all(registry) -> None:
         if DEVICES[backend.name] == {"cuda"} and not torch.cuda.is_available():
             registry.mark_unavailable(backend.name, backend.reason or "torch finds no CUDA device")
         elif backend.available:
-            served = {
-                name: found
-                for name, found in ADAPTERS.items()
-                if set(found.ops) <= set(backend.ops)
-            }
+            ops = set(backend.ops)
+            wider = {name: found for (name, of), found in WIDER.items() if of == backend.name}
+            known = (ADAPTERS | wider).items()
+            served = {name: found for name, found in known if found.serves(backend.name, ops)}
             rules = {name: found.constraints(backend.name) for name, found in served.items()}
             registry.register(backend.name, Backend(backend.name, served), rules)
         else:
             registry.mark_unavailable(backend.name, backend.reason)
+    registry.help_out("eager", "cpu")

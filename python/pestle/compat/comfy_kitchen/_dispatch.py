@@ -52,8 +52,11 @@ def dispatch(name: str, values: dict, backend: str | None):
     failures: dict[str, str] = {}
     while True:
         chosen = registry.get_capable_backend(name, values, failures)
-        try:
-            return registry.function(chosen, name)(**values)
-        except pestle.NoCapableBackendError as error:
-            failures[chosen] = str(error)
-            registry.fell_through(name, chosen, str(error))
+        for runs in (registry.helper(chosen, name, values), chosen):
+            if runs is None:
+                continue
+            try:
+                return registry.function(runs, name)(**values)
+            except pestle.NoCapableBackendError as error:
+                failures[runs] = str(error)
+                registry.fell_through(name, runs, str(error))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ._attention import axes_of
 from ._dispatch import public
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "dequantize_nvfp4",
     "dequantize_per_tensor_fp8",
     "dequantize_w4a8_int8_weight",
+    "fp16_conv3d",
     "fp16_linear",
     "gemv_awq_w4a16",
     "group_norm_silu_pad3d",
@@ -35,12 +37,15 @@ __all__ = [
     "int8_linear_modulated",
     "int8_linear_rms_modulated",
     "mm_int8",
+    "na2d",
+    "na3d",
     "quantize_convrot_w4a4_weight",
     "quantize_int8_rowwise",
     "quantize_int8_tensorwise",
     "quantize_mxfp8",
     "quantize_nvfp4",
     "quantize_per_tensor_fp8",
+    "quantize_svdquant_w4a4",
     "quantize_w4a8_int8_weight",
     "rms_adaln",
     "rms_gated_residual",
@@ -54,6 +59,7 @@ __all__ = [
     "rms_rope_split_half_",
     "scaled_mm_mxfp8",
     "scaled_mm_nvfp4",
+    "scaled_mm_svdquant_w4a4",
     "stochastic_rounding_fp8",
     "w4a8_int8_linear",
 ]
@@ -228,6 +234,19 @@ def dequantize_w4a8_int8_weight(
     output_dtype: torch.dtype = torch.bfloat16,
 ) -> Tensor:
     """The weight of quantize_w4a8_int8_weight, rotated back."""
+
+
+@public
+def fp16_conv3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    stride: int | tuple[int, int, int] = 1,
+    out: Tensor | None = None,
+) -> Tensor:
+    """A convolution of x [N, C, D, H, W] without padding, plus residual: PyTorch's own, by its
+    settings. The result is channels_last_3d, or written into out."""
 
 
 @public
@@ -483,3 +502,63 @@ def gemv_awq_w4a16(
 @public
 def mm_int8(a: Tensor, b: Tensor) -> Tensor:
     """a @ b in int32, exactly."""
+
+
+@public
+def na3d(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kernel_size: int | list[int],
+    is_causal: bool | list[bool] | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Attention of [B, T, H, W, heads, D] where each query sees kernel_size keys along each axis,
+    around it or, where the axis is causal, up to it; PyTorch's own attention does it."""
+
+
+def na2d(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kernel_size: int | list[int],
+    is_causal: bool | list[bool] | None = None,
+    scale: float | None = None,
+    *,
+    backend: str | None = None,
+) -> Tensor:
+    """na3d of one frame: [B, H, W, heads, D]."""
+    sizes, causal = axes_of(kernel_size, 2), axes_of(is_causal, 2)
+    for name, given in (("kernel_size", sizes), ("is_causal", causal)):
+        if len(given) != 2:
+            raise ValueError(f"na2d: {name} has {len(given)} elements: must have 2 elements")
+    frame = (x.unsqueeze(1) for x in (q, k, v))
+    return na3d(*frame, [1, *sizes], [False, *causal], scale, backend=backend).squeeze(1)
+
+
+@public
+def quantize_svdquant_w4a4(
+    x: Tensor,
+    smooth: Tensor,
+    lora_down: Tensor,
+    pad_size: int = 256,
+    act_unsigned: bool = False,
+    lora_x: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes of x / smooth by groups of 64 columns, their scales [K / 64, rows], and
+    lora_x @ lora_down (of x unless given); rows are padded to a multiple of pad_size."""
+
+
+@public
+def scaled_mm_svdquant_w4a4(
+    act: Tensor,
+    wgt: Tensor,
+    ascales: Tensor,
+    wscales: Tensor,
+    lora_act_in: Tensor,
+    lora_up: Tensor,
+    bias: Tensor | None = None,
+    act_unsigned: bool = False,
+) -> Tensor:
+    """act @ wgt^T by their scales, plus lora_act_in @ lora_up^T, plus bias; weights row by row, or
+    in tiles of 128 rows."""

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ._quantizers import NO_CORRECTION, W4A8_RULES, one
-from ._serve import BYTES, E4M3, E8M0, F32, FLOATS, FP8, INT8, TWO, adapter, of, refuse_unless
+from ._quantizers import W4A8_STORED, need_groups, one
+from ._serve import BYTES, E4M3, E8M0, F32, FLOATS, FP8, INT8, ROWS, TWO, adapter, of, refuse_unless
 
 _BF16 = torch.bfloat16
 
@@ -140,7 +140,7 @@ def activated(x: Tensor, name: str | None, weight: Tensor | None, eps: float) ->
         gate = 4 * torch.tanh(second / 4) * torch.sigmoid(second)
         return 25 * torch.tanh(first / 25) * gate
     known = "gelu_tanh, swiglu, situ, rms_norm"
-    raise ValueError(f'input_act is "{name}": use one of {known}, or None')
+    raise ValueError(f'unsupported input_act "{name}": use one of {known}, or None')
 
 
 def added(out: Tensor, residual: Tensor | None, scale: Tensor | None) -> Tensor:
@@ -180,7 +180,8 @@ _INT8_LINEAR = {
 }
 
 
-@adapter("quantize_int8", "scaled_mm_int8", **_INT8_LINEAR)
+# comfy-kitchen's rule on GPUs; one row of its own falls through to eager.
+@adapter("quantize_int8", "scaled_mm_int8", on_gpu={"x": of(FLOATS, ROWS)}, **_INT8_LINEAR)
 def int8_linear(
     p,
     x,
@@ -198,6 +199,7 @@ def int8_linear(
 ):
     x = activated(x, input_act, input_act_weight, input_act_eps)
     group = convrot_groupsize if convrot else 0
+    need_groups(x, group, "convrot_groupsize")
     out = int8_product(p, x, weight, weight_scale, bias, out_dtype, group)
     return added(out, residual, residual_scale)
 
@@ -267,6 +269,7 @@ def convrot_w4a4_linear(
 ):
     if linear_dtype not in ("int4", "int8"):
         raise ValueError(f'linear_dtype is "{linear_dtype}": int4 or int8')
+    need_groups(x, convrot_groupsize, "convrot_groupsize")
     return p.linear_int4(
         x,
         qweight.view(torch.uint8),
@@ -278,6 +281,9 @@ def convrot_w4a4_linear(
     )
 
 
+CANONICAL = refuse_unless("mma_packed", "canonical storage", lambda packed: not packed)
+
+
 @adapter(
     "linear_w4a8",
     x=of(FLOATS),
@@ -287,11 +293,7 @@ def convrot_w4a4_linear(
     codebook=of(F32),
     bias=of(FLOATS),
     out_dtype=of(FLOATS),
-    rules=(
-        *W4A8_RULES,
-        NO_CORRECTION,
-        refuse_unless("mma_packed", "canonical storage", lambda packed: not packed),
-    ),
+    rules=(*W4A8_STORED, CANONICAL),
 )
 def w4a8_int8_linear(
     p,

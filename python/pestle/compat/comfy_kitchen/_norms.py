@@ -114,8 +114,28 @@ def group_norm_silu_pad3d(
     if front:
         made = functional.pad(made, (0, 0, 0, 0, front, 0))
     if out is not None:
-        if (out.shape, out.dtype, out.device) != (made.shape, x.dtype, x.device):
-            raise ValueError(f"out must be {list(made.shape)} of {x.dtype} on {x.device}")
-        return out.copy_(made)
+        return into(out, made)
     made = made.contiguous(memory_format=torch.channels_last_3d)
     return made.clone() if made is x else made
+
+
+@adapter(
+    only="eager",
+    x=of(FLOATS, ExactDims(5)),
+    weight=of(FLOATS, ExactDims(5)),
+    bias=of(FLOATS),
+    residual=of(FLOATS),
+)
+def fp16_conv3d(p, x, weight, bias=None, residual=None, stride=1, out=None):
+    made = functional.conv3d(x, weight, bias, stride=stride)
+    made = made if residual is None else made + residual
+    if out is None:
+        return made.contiguous(memory_format=torch.channels_last_3d)
+    return into(out, made)
+
+
+def into(out: Tensor, made: Tensor) -> Tensor:
+    """Where the caller wants it."""
+    if (out.shape, out.dtype, out.device) != (made.shape, made.dtype, made.device):
+        raise ValueError(f"out must be {list(made.shape)} of {made.dtype} on {made.device}")
+    return out.copy_(made)

@@ -4,12 +4,14 @@ registered a backend that serves it."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import wraps
 
 import torch
 from torch import Tensor
 
 from ._dispatch import public
-from .registry import registry
+from .exceptions import FunctionNotServedError
+from .registry import NOT_YET, registry
 
 __all__ = [
     "PrequantizedInt8Attention",
@@ -25,7 +27,6 @@ __all__ = [
     "flash_attention_decode_is_available",
     "flash_attention_decode_step_merge",
     "flash_attention_decode_tree_merge",
-    "fp16_conv3d",
     "gated_delta_ctl_ints",
     "gated_delta_decode_deferred",
     "gated_delta_decode_fused",
@@ -38,11 +39,7 @@ __all__ = [
     "int8_attention_is_available",
     "mesh_bvh",
     "min_cut",
-    "na2d",
-    "na3d",
     "prequantize_int8_attention",
-    "quantize_svdquant_w4a4",
-    "scaled_mm_svdquant_w4a4",
     "sol_attn",
     "sol_attn_chunked",
     "sol_attn_is_available",
@@ -67,6 +64,11 @@ class PrequantizedInt8Attention:
     attention_scale: float
     cta_k: int
     attn_mask: Tensor | None
+
+
+def refused(name: str) -> FunctionNotServedError:
+    """What a call raises that no backend has an op for."""
+    return FunctionNotServedError(name, None, NOT_YET)
 
 
 def _is_served(name: str) -> bool:
@@ -107,17 +109,6 @@ def sol_attn_is_available(device: torch.device | None = None) -> bool:
 
 
 @public
-def fp16_conv3d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    residual: Tensor | None = None,
-    stride: int | tuple[int, int, int] = 1,
-    out: Tensor | None = None,
-) -> Tensor: ...
-
-
-@public
 def int8_attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, attn_mask: Tensor | None = None
 ) -> Tensor: ...
@@ -125,6 +116,17 @@ def int8_attention(
 
 @public
 def int8_attention_from_prequantized(quantized: PrequantizedInt8Attention) -> Tensor: ...
+
+
+_from_prequantized = int8_attention_from_prequantized
+
+
+@wraps(_from_prequantized)
+def int8_attention_from_prequantized(quantized, **options):
+    if quantized is not None and not quantized.q.is_cuda:
+        place = quantized.q.device
+        raise ValueError(f"quantized.q is on {place}: prequantised tensors lie on a CUDA device")
+    return _from_prequantized(quantized, **options)
 
 
 @public
@@ -234,28 +236,6 @@ def gated_delta_decode_deferred(
 
 
 @public
-def na2d(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kernel_size: int | list[int],
-    is_causal: bool | list[bool] | None = None,
-    scale: float | None = None,
-) -> Tensor: ...
-
-
-@public
-def na3d(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kernel_size: int | list[int],
-    is_causal: bool | list[bool] | None = None,
-    scale: float | None = None,
-) -> Tensor: ...
-
-
-@public
 def sol_attn(
     q: Tensor,
     k: Tensor,
@@ -293,30 +273,6 @@ def sol_attn_chunked(
     coarse_gate: Tensor | None = None,
     token_aug: int = 0,
 ): ...
-
-
-@public
-def quantize_svdquant_w4a4(
-    x: Tensor,
-    smooth: Tensor,
-    lora_down: Tensor,
-    pad_size: int = 256,
-    act_unsigned: bool = False,
-    lora_x: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]: ...
-
-
-@public
-def scaled_mm_svdquant_w4a4(
-    act: Tensor,
-    wgt: Tensor,
-    ascales: Tensor,
-    wscales: Tensor,
-    lora_act_in: Tensor,
-    lora_up: Tensor,
-    bias: Tensor | None = None,
-    act_unsigned: bool = False,
-) -> Tensor: ...
 
 
 @public

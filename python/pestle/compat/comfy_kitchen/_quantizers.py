@@ -7,7 +7,21 @@ from torch import Tensor
 
 from pestle.backends._codebook import W4A8  # which a quantised weight is returned with
 
-from ._serve import BYTES, E4M3, E8M0, F32, FLOATS, FP8, INT8, TWO, adapter, of, refuse_unless
+from . import _w4a8
+from ._serve import (
+    BYTES,
+    E4M3,
+    E8M0,
+    F32,
+    FLOATS,
+    FP8,
+    INT8,
+    TWO,
+    ValidationResult,
+    adapter,
+    of,
+    refuse_unless,
+)
 
 BY_CODE = {
     0: torch.float32,
@@ -32,6 +46,11 @@ def rounding(seed: int | None) -> dict:
     if seed is None or seed <= 0:
         return {}
     return {"rounding": "stochastic", "seed": seed}
+
+
+def need_groups(x: Tensor, size: int, name: str) -> None:
+    if size and x.shape[-1] % size:
+        raise ValueError(f"{x.shape[-1]} columns are not divisible by {name}, which is {size}")
 
 
 # ---- FP8
@@ -140,6 +159,7 @@ def dequantize_int8(p, q: Tensor, scale: Tensor, hadamard: int, dtype: torch.dty
 
 @adapter("quantize_int8", weight=of(FLOATS, TWO))
 def quantize_int8_convrot_weight(p, weight, group_size, stochastic_rounding=0):
+    need_groups(weight, group_size, "group_size")
     how = rounding(stochastic_rounding)
     return p.quantize_int8(weight, granularity="row", hadamard=group_size, **how)
 
@@ -153,6 +173,7 @@ def quantize_and_rotate_rowwise(p, x, h, group_size, stochastic_rounding=0):
 
 @adapter("hadamard", weight=of(FLOATS, TWO))
 def rotate_int8_convrot_weight(p, weight, group_size):
+    need_groups(weight, group_size, "group_size")
     return p.hadamard(weight, hadamard=group_size, out_dtype=weight.dtype)
 
 
@@ -182,6 +203,7 @@ def dequantize_int8_embedding(p, q, scale, indices, group_size, output_dtype_cod
 def quantize_convrot_w4a4_weight(
     p, weight, convrot_groupsize=256, quant_group_size=64, stochastic_rounding=0
 ):
+    need_groups(weight, convrot_groupsize, "convrot_groupsize")
     how = rounding(stochastic_rounding)
     q, scale = p.quantize_int4(weight, group_size=0, hadamard=convrot_groupsize, **how)
     return q.view(torch.int8), scale.view(-1)
@@ -203,7 +225,24 @@ def dequantize_convrot_w4a4_weight(
 
 W4A8_RULES = (refuse_unless("group_size", "groups of 16", lambda size: size in (None, 16)),)
 NO_CORRECTION = refuse_unless("correction", "symmetric weights", lambda given: given is None)
-_W4A8_MAKING = (
+
+
+def _four_bits(kwargs) -> ValidationResult:
+    """Two codes a byte; comfy-kitchen's codes of 6 bits lie in rows half as long again."""
+    width, groups = kwargs["qdata"].shape[1], kwargs["s_rel"].shape[1]
+    if width == groups * 8:
+        return ValidationResult.ok()
+    rule = f"has rows of {width} bytes for {groups} groups of 16 columns; Pestle has 4 bits alone"
+    return ValidationResult.fail("qdata", rule)
+
+
+W4A8_STORED = (
+    *W4A8_RULES,
+    NO_CORRECTION,
+    refuse_unless("codebook", "codes by a codebook", lambda given: given is not None),
+    _four_bits,
+)
+W4A8_MAKING = (
     *W4A8_RULES,
     refuse_unless("symmetric", "symmetric weights", lambda value: value in (None, True)),
     refuse_unless("codebook", "codes by a codebook", lambda value: value in (None, True)),
@@ -213,7 +252,7 @@ _W4A8_MAKING = (
 )
 
 
-@adapter("quantize_w4a8", weight=of(FLOATS, TWO), codebook_tensor=of(F32), rules=_W4A8_MAKING)
+@adapter("quantize_w4a8", weight=of(FLOATS, TWO), codebook_tensor=of(F32), rules=W4A8_MAKING)
 def quantize_w4a8_int8_weight(
     p,
     weight,
@@ -227,6 +266,7 @@ def quantize_w4a8_int8_weight(
     bits=4,
     scale_search=True,
 ):
+    _w4a8.check_making(weight, group_size, convrot_groupsize, bits, symmetric, scale_dtype)
     table = codebook_tensor
     if table is None:
         table = torch.tensor(W4A8, dtype=torch.float32, device=weight.device)
@@ -241,7 +281,7 @@ def quantize_w4a8_int8_weight(
     s_channel=of(F32),
     codebook=of(F32),
     output_dtype=of(FLOATS),
-    rules=(*W4A8_RULES, NO_CORRECTION),
+    rules=W4A8_STORED,
 )
 def dequantize_w4a8_int8_weight(
     p,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from ._rope_utils import check_rope_inplace
 from ._serve import FLOATS, FOUR, ONE, PAIRS, adapter, of
 
 _X = of(FLOATS, FOUR, PAIRS)
@@ -20,17 +22,29 @@ def six_dimensions(freqs: Tensor) -> Tensor:
     return freqs[(None,) * (6 - freqs.ndim)] if freqs.ndim < 6 else freqs
 
 
+def writable(*tensors: Tensor | None, reads: tuple[Tensor | None, ...]) -> None:
+    """What is traced has no memory to look at."""
+    if not torch.compiler.is_compiling():
+        given = [t for t in tensors if t is not None]
+        check_rope_inplace(*given, readonly=tuple(t for t in reads if t is not None))
+
+
 def _keep(split: str, layout: dict, end: str) -> None:
     """The four functions of a layout that give new tensors (`end` is "") or write in place ("_"):
     RoPE of two tensors or one, and the same after the RMS norm of each head."""
 
     def rope(p, x, freqs, x2=None):
+        if end:
+            writable(x, x2, reads=(freqs,))
         call = getattr(p, f"apply_rope{end}")
         return call(x, freqs=six_dimensions(freqs), x2=x2, **layout)
 
-    def normed(p, x, freqs, weight, eps, **more):
+    def normed(p, x, freqs, weight, eps, x2=None, weight2=None, **more):
+        if end:
+            writable(x, x2, reads=(freqs, weight, weight2))
         call = getattr(p, f"rms_rope{end}")
-        return call(x, freqs=six_dimensions(freqs), weight=weight, eps=eps, **layout, **more)
+        more |= {"x2": x2, "weight2": weight2, **layout}
+        return call(x, freqs=six_dimensions(freqs), weight=weight, eps=eps, **more)
 
     def rope_of_two(p, xq, xk, freqs_cis):
         return rope(p, xq, freqs_cis, xk)

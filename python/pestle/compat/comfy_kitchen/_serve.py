@@ -17,6 +17,7 @@ from .constraints import (
     DivisibleBy,
     ExactDims,
     FunctionConstraints,
+    MinDims,
     ParamConstraint,
     ShapeRule,
     ValidationResult,
@@ -33,6 +34,7 @@ INT8 = frozenset({torch.int8})
 ONE = ExactDims(1)
 TWO = ExactDims(2)
 FOUR = ExactDims(4)
+ROWS = MinDims(2)
 PAIRS = DivisibleBy(-1, 2)
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton then runs on the CPU, slowly
@@ -54,19 +56,39 @@ class Adapter:
     ops: tuple[str, ...]
     params: dict[str, ParamConstraint]
     rules: tuple[Callable, ...]
+    only: str | None  # the one backend that has it
+    on_gpu: dict[str, ParamConstraint]  # what cuda and triton ask instead
+
+    def serves(self, backend: str, ops: set[str]) -> bool:
+        return self.only in (None, backend) and ops.issuperset(self.ops)
 
     def constraints(self, backend: str) -> FunctionConstraints:
-        return FunctionConstraints(self.params, DEVICES[backend], None, self.rules)
+        stricter = self.on_gpu if backend in ("cuda", "triton") else {}
+        return FunctionConstraints(self.params | stricter, DEVICES[backend], None, self.rules)
 
 
 ADAPTERS: dict[str, Adapter] = {}
+WIDER: dict[
+    tuple[str, str], Adapter
+] = {}  # by function and the backend that takes more calls of it
 
 
-def adapter(*ops: str, rules: tuple[Callable, ...] = (), **params: ParamConstraint) -> Callable:
-    """Marks the adapter of a public function of the same name, which calls these ops."""
+def adapter(
+    *ops: str,
+    rules: tuple[Callable, ...] = (),
+    only: str | None = None,
+    on_gpu: dict[str, ParamConstraint] | None = None,
+    **params: ParamConstraint,
+) -> Callable:
+    """Marks the adapter of a public function of the same name, which calls these ops. Of two the
+    one that comes second, for one backend, is that backend's."""
 
     def keep(function: Callable) -> Callable:
-        ADAPTERS[function.__name__] = Adapter(function, ops, params, rules)
+        made = Adapter(function, ops, params, rules, only, on_gpu or {})
+        if only and function.__name__ in ADAPTERS:
+            WIDER[function.__name__, only] = made
+        else:
+            ADAPTERS[function.__name__] = made
         return function
 
     return keep

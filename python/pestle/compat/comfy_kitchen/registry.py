@@ -2,7 +2,8 @@
 
 A backend is any object that has functions by the public names, with the rules of each
 (`register`). A call goes to the first backend, in the order of priority, whose rules it keeps;
-`use_backend` puts one before all others for the thread (or task) that it was called in.
+`use_backend` puts one before all others for the thread (or task) that it was called in. What
+falls to `eager` by that order runs on backend `cpu`, Pestle's kernels, where these take it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .exceptions import (
 
 logger = logging.getLogger("comfy_kitchen.dispatch")
 
-_NOT_YET = "has no op for this yet (docs/comfy-kitchen.md has the list)"
+NOT_YET = "has no op for this yet (docs/comfy-kitchen.md has the list)"
 
 
 def _log(*message: object) -> None:
@@ -66,7 +67,8 @@ class BackendRegistry:
     def __init__(self):
         self._backends: dict[str, object] = {}
         self._constraints: dict[str, dict[str, FunctionConstraints]] = {}
-        self._priority: tuple[str, ...] = ("cuda", "triton", "cpu", "eager")
+        self._priority: tuple[str, ...] = ("cuda", "triton", "eager")
+        self._helpers: dict[str, str] = {}
         self._disabled: frozenset[str] = frozenset()
         self._unavailable: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -81,6 +83,12 @@ class BackendRegistry:
             self._backends[name] = module
             self._constraints[name] = dict(capabilities)
             self._unavailable.pop(name, None)
+
+    def help_out(self, name: str, helper: str) -> None:
+        """What falls to `name` by priority, and was not asked of it by name, goes to `helper` where
+        that takes the call."""
+        with self._lock:
+            self._helpers[name] = helper
 
     def mark_unavailable(self, name: str, reason: str) -> None:
         """Keeps why a backend could not be registered, for list_backends and errors."""
@@ -159,7 +167,7 @@ class BackendRegistry:
             if name == forced:
                 self.fell_through(func_name, name, refusal)
         if not self._anybody_has(func_name):
-            raise FunctionNotServedError(func_name, None, _NOT_YET)
+            raise FunctionNotServedError(func_name, None, NOT_YET)
         raise NoCapableBackendError(func_name, failures)
 
     def get_implementation(
@@ -170,18 +178,29 @@ class BackendRegistry:
     ) -> Callable:
         """The function that will run the call: of `backend`, or of the first that takes it."""
         if backend is None:
-            return self.function(self.get_capable_backend(func_name, kwargs), func_name)
+            backend = self.get_capable_backend(func_name, kwargs)
+            return self.function(self.helper(backend, func_name, kwargs) or backend, func_name)
         if not self.is_available(backend):
             raise BackendNotFoundError(backend, self._why_not(backend))
         if func_name not in self._constraints[backend]:
             if not self._anybody_has(func_name):
-                raise FunctionNotServedError(func_name, backend, _NOT_YET)
+                raise FunctionNotServedError(func_name, backend, NOT_YET)
             raise BackendNotImplementedError(backend, func_name)
         refusal = self._refusal(backend, func_name, kwargs)
         if refusal is not None:
             raise NoCapableBackendError(func_name, {backend: refusal})
         _log("%s runs on backend %s, as asked", func_name, backend)
         return self.function(backend, func_name)
+
+    def helper(
+        self, backend: str, func_name: str, kwargs: Mapping[str, object] | None
+    ) -> str | None:
+        """The backend that does this call for the one that was chosen, if any does."""
+        other = self._helpers.get(backend)
+        asked = _forced_in_graph() if torch.compiler.is_compiling() else forced_backend()
+        if other is None or not kwargs or asked == backend:
+            return None
+        return None if self._refusal(other, func_name, kwargs) else other
 
     def function(self, backend: str, func_name: str) -> Callable:
         return getattr(self._backends[backend], func_name)

@@ -57,7 +57,7 @@ class TensorWiseINT8Layout(QuantizedLayout):
             raise ValueError("convrot is only supported when per_channel is True")
         if convrot:
             matrix("INT8 convrot", tensor)
-            need_multiple(cls.__name__, tensor, convrot_groupsize, "convrot_groupsize")
+            need_multiple(cls.__name__, tensor, convrot_groupsize, "group_size (convrot_groupsize)")
         by_row = per_channel or not is_weight
         given = given_scale(cls.__name__, scale, tensor)
         how = {"granularity": "row" if by_row else "tensor", **rounding(stochastic_rounding)}

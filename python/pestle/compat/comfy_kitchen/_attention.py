@@ -1,0 +1,98 @@
+"""Neighbourhood attention over PyTorch's own attention: Pestle has no op for it yet."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ._serve import FLOATS, ExactDims, ValidationResult, adapter, of
+
+_GATHERED = 1 << 26  # elements of keys that are gathered at a time
+
+
+def agree(kwargs) -> ValidationResult:
+    """q, k and v are read by one set of indices."""
+    q = kwargs["q"]
+    for name in ("k", "v"):
+        other = kwargs[name]
+        for what in ("shape", "dtype", "device"):
+            mine, wanted = getattr(other, what), getattr(q, what)
+            if mine != wanted:
+                rule = f"has {what} {mine}: must have the same {what} as q, {wanted}"
+                return ValidationResult.fail(name, rule)
+    return ValidationResult.ok()
+
+
+def windows(kwargs) -> ValidationResult:
+    for name in ("kernel_size", "is_causal"):
+        value = kwargs.get(name)
+        if isinstance(value, list | tuple) and len(value) != 3:
+            rule = f"has {len(value)} elements: must have 3 elements, one an axis"
+            return ValidationResult.fail(name, rule)
+    sizes = axes_of(kwargs["kernel_size"], 3)
+    if min(sizes) < 1:
+        return ValidationResult.fail("kernel_size", f"is {sizes}: entries must be positive")
+    return ValidationResult.ok()
+
+
+def axes_of(value, count: int) -> list:
+    """One value for each axis; a single one holds for all, None is False."""
+    return list(value) if isinstance(value, list | tuple) else [value or False] * count
+
+
+def neighbours(length: int, size: int, causal: bool, device) -> tuple[Tensor, Tensor]:
+    """Of each position of an axis: where the keys of its window lie, and which of them there are.
+    The window is centred and moved inward at the borders; a causal one ends at the position."""
+    size = min(size, length)
+    at = torch.arange(length, device=device)
+    first = at - size + 1 if causal else (at - size // 2).clamp(0, length - size)
+    keys = first[:, None] + torch.arange(size, device=device)
+    return keys.clamp_min(0), keys >= 0
+
+
+def seen_by(length: int, size: int, causal: bool, device) -> Tensor:
+    """[queries, keys]: the same along an axis whose keys are all there."""
+    keys, there = neighbours(length, size, causal, device)
+    seen = torch.zeros(length, length + 1, dtype=torch.bool, device=device)
+    seen.scatter_(1, torch.where(there, keys, length), True)
+    return seen[:, :length]
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float) -> Tensor:
+    """Rows of queries [B, rows, W, heads, D] against keys [B, rows, T', H', W, heads, D] of each
+    row, where `seen` is [rows, W, T', H', W]."""
+    batch, rows, width, heads, depth = q.shape
+    mask = seen.reshape(1, rows, 1, width, -1).expand(batch, -1, -1, -1, -1).flatten(0, 1)
+    query = q.flatten(0, 1).transpose(1, 2)
+    key, value = (t.flatten(0, 1).flatten(1, 3).transpose(1, 2) for t in (k, v))
+    out = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+    return out.transpose(1, 2).reshape(batch, rows, width, heads, depth)
+
+
+@adapter(
+    only="eager",
+    rules=(agree, windows),
+    q=of(FLOATS, ExactDims(6)),
+    k=of(FLOATS, ExactDims(6)),
+    v=of(FLOATS, ExactDims(6)),
+)
+def na3d(p, q, k, v, kernel_size, is_causal=None, scale=None):
+    _, frames, height, width, _, depth = q.shape
+    sizes, causal = axes_of(kernel_size, 3), axes_of(is_causal, 3)
+    scale = depth**-0.5 if scale is None else scale
+    axes = zip((frames, height), sizes, causal, strict=False)
+    (t_keys, t_there), (h_keys, h_there) = (neighbours(*axis, q.device) for axis in axes)
+    across = seen_by(width, sizes[2], causal[2], q.device)
+    row = t_keys.shape[1] * h_keys.shape[1] * k[:, 0, 0].numel()
+    step = max(1, _GATHERED // max(row, 1))
+    out = torch.empty_like(v)
+    for t in range(frames):
+        planes_k, planes_v = (x[:, t_keys[t]] for x in (k, v))
+        for h in range(0, height, step):
+            at = h_keys[h : h + step]
+            key, value = (x[:, :, at].movedim(2, 1) for x in (planes_k, planes_v))
+            there = t_there[t][None, :, None] & h_there[h : h + step][:, None, :]
+            seen = there[:, None, :, :, None] & across[None, :, None, None, :]
+            out[:, t, h : h + step] = attended(q[:, t, h : h + step], key, value, seen, scale)
+    return out

@@ -1,0 +1,64 @@
+"""What comfy-kitchen asks of tensors that a rotary embedding writes into."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def _span(x: Tensor) -> tuple[int, int]:
+    """First and last byte of the storage that x reaches."""
+    steps = [(size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)]
+    first = x.storage_offset() + sum(step for step in steps if step < 0)
+    last = x.storage_offset() + sum(step for step in steps if step > 0)
+    return first * x.element_size(), (last + 1) * x.element_size() - 1
+
+
+def _dimensions(x: Tensor) -> list[tuple[int, int]]:
+    """(stride, size) of what has more than one element, the innermost first."""
+    pairs = zip(x.stride(), x.shape, strict=True)
+    return sorted((abs(stride), size) for stride, size in pairs if size > 1)
+
+
+def _side_by_side(x: Tensor, y: Tensor) -> bool:
+    """Whether the rows of both lie next to each other in one period: q and k of one projection.
+    Strides that are no multiples of the smallest could meet elsewhere, so they count as meeting."""
+    if x.shape != y.shape or x.stride() != y.stride():
+        return False
+    outer, row = _dimensions(x), 1
+    while outer and outer[0][0] == row:
+        row *= outer.pop(0)[1]
+    period = outer[0][0] if outer else 0
+    if row == 1 or any(stride % period for stride, _ in outer):
+        return False
+    apart = abs(x.storage_offset() - y.storage_offset())
+    return row <= apart <= period - row
+
+
+def _overlap(x: Tensor, y: Tensor) -> bool:
+    if x.device != y.device or not x.numel() or not y.numel():
+        return False
+    if x.untyped_storage().data_ptr() != y.untyped_storage().data_ptr():
+        return False
+    (first, last), (other_first, other_last) = _span(x), _span(y)
+    return first <= other_last and other_first <= last and not _side_by_side(x, y)
+
+
+def _meets_itself(x: Tensor) -> bool:
+    least = 1
+    for stride, size in _dimensions(x):
+        if stride < least:
+            return True
+        least = stride * size
+    return False
+
+
+def check_rope_inplace(*xs: Tensor, readonly: tuple[Tensor, ...] = ()) -> None:
+    """Raises where one or two tensors can't be written into, or are read while they are."""
+    if any(x.requires_grad for x in (*xs, *readonly)):
+        raise RuntimeError("in-place RoPE is inference-only: a tensor here requires a gradient")
+    if any(_meets_itself(x) for x in xs):
+        raise ValueError("in-place RoPE: a view with internal overlap can't be written into")
+    if len(xs) == 2 and _overlap(*xs):
+        raise ValueError("in-place RoPE of two tensors needs non-overlapping input storage")
+    if any(_overlap(x, other) for x in xs for other in readonly):
+        raise ValueError("in-place RoPE: inputs must not overlap frequencies or scales")
