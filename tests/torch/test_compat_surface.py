@@ -221,6 +221,53 @@ def test_na3d_refuses_in_words():
         ours.na2d(q[:, 0], q[:, 0], q[:, 0], [3, 3, 3])
 
 
+# ---- attention over Pestle's op
+
+
+def test_int8_attention_is_attention():
+    q, k, v = torch.randn(2, 4, 9, 32), torch.randn(2, 2, 13, 32), torch.randn(2, 2, 13, 32)
+    mask = torch.rand(1, 1, 9, 13) > 0.3
+    mask[..., 4, :] = False  # one query that sees nothing
+    repeated = [x.repeat_interleave(2, 1) for x in (k, v)]
+    want = functional.scaled_dot_product_attention(q, *repeated, attn_mask=mask, scale=0.2)
+    got = ours.int8_attention(q, k, v, scale=0.2, attn_mask=mask)
+    assert relative(got[:, :, :4], want[:, :, :4]) < 1e-5 and not got[:, :, 4].any()
+    added = torch.randn(9, 13)
+    want = functional.scaled_dot_product_attention(q, *repeated, attn_mask=added)
+    assert relative(ours.int8_attention(q, k, v, attn_mask=added), want) < 1e-5
+    with pytest.raises(TypeError):
+        ours.int8_attention(q, k, v, is_causal=True)
+    assert ours.int8_attention_is_available() == torch.cuda.is_available()
+    assert not ours.int8_attention_is_available(torch.device("cpu"))
+
+
+def test_flash_attention_decode_reads_a_cache():
+    q, k, v = torch.randn(3, 1, 8, 64), torch.randn(3, 20, 2, 64), torch.randn(3, 20, 2, 64)
+    lengths = torch.tensor([1, 7, 20], dtype=torch.int32)
+    got = ours.flash_attention_decode(q, k, v, lengths)
+    assert got.shape == q.shape and got.is_contiguous()
+    for i, length in enumerate(lengths.tolist()):
+        cut = (x[i : i + 1, :length].transpose(1, 2) for x in (k, v))
+        keys, values = (x.repeat_interleave(4, 1) for x in cut)
+        want = functional.scaled_dot_product_attention(q[i : i + 1].transpose(1, 2), keys, values)
+        assert relative(got[i], want.transpose(1, 2)[0]) < 1e-5
+    assert ours.flash_attention_decode_is_available() == torch.cuda.is_available()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_flash_attention_decode_gqa(causal):
+    q, k, v = torch.randn(3, 8, 4, 64), torch.randn(3, 2, 20, 64), torch.randn(3, 2, 20, 64)
+    lengths = torch.tensor([2, 7, 20], dtype=torch.int32)  # of 2 keys the first queries see none
+    mine, other = (
+        m.flash_attention_decode_gqa(q, k, v, lengths, return_lse=True, causal=causal)
+        for m in (ours, theirs)
+    )
+    assert mine[0].shape == (3, 4, 512) and relative(mine[0], other[0]) < 1e-5
+    torch.testing.assert_close(mine[1], other[1])
+    alone = ours.flash_attention_decode_gqa(q, k, v, lengths, causal=causal)
+    assert torch.equal(alone, mine[0])
+
+
 # ---- convolutions
 
 

@@ -1,4 +1,5 @@
-"""Neighbourhood attention over PyTorch's own attention: Pestle has no op for it yet."""
+"""Attention over Pestle's op, in the inputs' precision whatever the name says, and neighbourhood
+attention over PyTorch's: Pestle has no op for that yet."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ._serve import FLOATS, ExactDims, ValidationResult, adapter, of
+from ._serve import FLOATS, FOUR, ExactDims, ParamConstraint, ValidationResult, adapter, of
 
 _GATHERED = 1 << 26  # elements of keys that are gathered at a time
 
@@ -96,3 +97,31 @@ def na3d(p, q, k, v, kernel_size, is_causal=None, scale=None):
             seen = there[:, None, :, :, None] & across[None, :, None, None, :]
             out[:, t, h : h + step] = attended(q[:, t, h : h + step], key, value, seen, scale)
     return out
+
+
+# ---- over Pestle's op
+
+_QKV = {name: of(FLOATS, FOUR) for name in "qkv"}
+_LENGTHS = of(frozenset({torch.int32, torch.int64}), ExactDims(1))
+
+
+@adapter("attention", attn_mask=ParamConstraint(FLOATS | {torch.bool}), **_QKV)
+def int8_attention(p, q, k, v, *, scale=None, attn_mask=None):
+    if attn_mask is not None and attn_mask.ndim < 4:
+        attn_mask = attn_mask[(None,) * (4 - attn_mask.ndim)]
+    return p.attention(q, k, v, attn_mask, scale=scale or 0.0)[0]
+
+
+@adapter("attention", kv_lengths=_LENGTHS, **_QKV)
+def flash_attention_decode(p, q, k, v, kv_lengths):
+    heads_first = (x.transpose(1, 2) for x in (q, k, v))
+    out = p.attention(*heads_first, key_lengths=kv_lengths)[0]
+    return out.transpose(1, 2).contiguous()
+
+
+@adapter("attention", kv_lengths=_LENGTHS, **_QKV)
+def flash_attention_decode_gqa(p, q, k, v, kv_lengths, return_lse=False, causal=True):
+    how = {"causal": causal, "align": "bottom_right" if causal else "top_left"}
+    out, lse = p.attention(q, k, v, key_lengths=kv_lengths, **how)
+    out = out.transpose(1, 2).flatten(2)
+    return (out, lse) if return_lse else out

@@ -28,11 +28,14 @@ __all__ = [
     "dequantize_nvfp4",
     "dequantize_per_tensor_fp8",
     "dequantize_w4a8_int8_weight",
+    "flash_attention_decode",
+    "flash_attention_decode_gqa",
     "fp16_conv3d",
     "fp16_linear",
     "gemv_awq_w4a16",
     "group_norm_silu_pad3d",
     "group_norm_stats3d",
+    "int8_attention",
     "int8_linear",
     "int8_linear_modulated",
     "int8_linear_rms_modulated",
@@ -562,3 +565,30 @@ def scaled_mm_svdquant_w4a4(
 ) -> Tensor:
     """act @ wgt^T by their scales, plus lora_act_in @ lora_up^T, plus bias; weights row by row, or
     in tiles of 128 rows."""
+
+
+@public
+def int8_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, attn_mask: Tensor | None = None
+) -> Tensor:
+    """Attention of [B, H, N, D] in the inputs' own precision, which is more than INT8's. A query
+    that attn_mask lets see nothing gets 0."""
+
+
+@public
+def flash_attention_decode(q: Tensor, k: Tensor, v: Tensor, kv_lengths: Tensor) -> Tensor:
+    """Attention of one query [B, 1, H, D] to the first kv_lengths keys of a cache [B, L, Hk, D]."""
+
+
+@public
+def flash_attention_decode_gqa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kv_lengths: Tensor,
+    return_lse: bool = False,
+    causal: bool = True,
+) -> Tensor:
+    """Attention of S queries [B, H, S, D] to a cache [B, Hk, L, D], as [B, S, H * D]: to its first
+    kv_lengths keys, of which a causal query sees those up to its own, the last query the last one.
+    With return_lse also the logarithm of the sum of exponentials, [B, H, S]."""

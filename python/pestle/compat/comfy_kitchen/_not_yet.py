@@ -21,8 +21,6 @@ __all__ = [
     "deltanet_conv_step",
     "deltanet_conv_step_deferred",
     "edge_collapse_checks",
-    "flash_attention_decode",
-    "flash_attention_decode_gqa",
     "flash_attention_decode_gqa_is_available",
     "flash_attention_decode_is_available",
     "flash_attention_decode_step_merge",
@@ -34,7 +32,6 @@ __all__ = [
     "gated_delta_deferred_buffers",
     "gated_delta_deferred_is_available",
     "gated_delta_slot_max",
-    "int8_attention",
     "int8_attention_from_prequantized",
     "int8_attention_is_available",
     "mesh_bvh",
@@ -78,14 +75,20 @@ def _is_served(name: str) -> bool:
     )
 
 
+def _on_gpu(name: str, device: torch.device | int | None) -> bool:
+    """Whether a GPU runs it, which is what these are asked for."""
+    kind = "cuda" if device is None or isinstance(device, int) else torch.device(device).type
+    return kind == "cuda" and torch.cuda.is_available() and _is_served(name)
+
+
 def int8_attention_is_available(device: torch.device | None = None) -> bool:
-    return _is_served("int8_attention")
+    return _on_gpu("int8_attention", device)
 
 
 def flash_attention_decode_gqa_is_available(
     device: torch.device | int | None = None, dtype: torch.dtype = torch.bfloat16
 ) -> bool:
-    return _is_served("flash_attention_decode_gqa")
+    return _on_gpu("flash_attention_decode_gqa", device)
 
 
 def gated_delta_decode_is_available(
@@ -101,17 +104,11 @@ def gated_delta_deferred_is_available(
 
 
 def flash_attention_decode_is_available(device: torch.device | None = None) -> bool:
-    return _is_served("flash_attention_decode")
+    return _on_gpu("flash_attention_decode", device)
 
 
 def sol_attn_is_available(device: torch.device | None = None) -> bool:
     return _is_served("sol_attn")
-
-
-@public
-def int8_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, attn_mask: Tensor | None = None
-) -> Tensor: ...
 
 
 @public
@@ -133,21 +130,6 @@ def int8_attention_from_prequantized(quantized, **options):
 def prequantize_int8_attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, attn_mask: Tensor | None = None
 ) -> PrequantizedInt8Attention: ...
-
-
-@public
-def flash_attention_decode(q: Tensor, k: Tensor, v: Tensor, kv_lengths: Tensor) -> Tensor: ...
-
-
-@public
-def flash_attention_decode_gqa(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kv_lengths: Tensor,
-    return_lse: bool = False,
-    causal: bool = True,
-) -> Tensor: ...
 
 
 @public

@@ -1,8 +1,7 @@
-"""Attention of one token with a cache: names that Pestle has no op for yet."""
+"""Attention of one token with a cache."""
 
+from ._functions import flash_attention_decode, flash_attention_decode_gqa
 from ._not_yet import (
-    flash_attention_decode,
-    flash_attention_decode_gqa,
     flash_attention_decode_gqa_is_available,
     flash_attention_decode_step_merge,
     flash_attention_decode_tree_merge,

@@ -1,8 +1,8 @@
-"""INT8 attention: names that Pestle has no op for yet."""
+"""INT8 attention, which Pestle does in the inputs' own precision; it has no prequantised form."""
 
+from ._functions import int8_attention
 from ._not_yet import (
     PrequantizedInt8Attention,
-    int8_attention,
     int8_attention_from_prequantized,
     prequantize_int8_attention,
 )
