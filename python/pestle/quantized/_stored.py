@@ -206,10 +206,15 @@ def _int8_values(parts: _Parts) -> dict:
 
 
 def _w4a8_values(parts: _Parts) -> dict:
+    if "weight_codebook" not in parts.tensors:
+        raise UnsupportedError(
+            f"{parts.layer}: W4A8 without weight_codebook has codes of even steps, for which "
+            "Pestle has no kernel: quantise it again with one"
+        )
     return {
         "scale": parts["weight_s_rel"],
         "s_channel": parts["weight_s_channel"].reshape(-1),
-        "codebook": parts.tensors.get("weight_codebook"),
+        "codebook": parts["weight_codebook"],
         "correction": parts.tensors.get("weight_correction"),
         "group_size": int(parts.config.get("group_size", 16)),
     } | parts.rotation()

@@ -110,6 +110,15 @@ def test_older_fp8_files(tmp_path, marker):
     assert model["a"].quantises_input == (marker == 1)
 
 
+def test_w4a8_without_its_codebook_is_refused(tmp_path):
+    """There it means codes of even steps; the fixed codebook would give other values."""
+    stored = quantized("w4a8", weight(32, 256)).state_dict("a.weight")
+    del stored["a.weight_codebook"]
+    path = file_of(tmp_path, stored | {"a.comfy_quant": config(format="asym_w4a8_int8")})
+    with pytest.raises(pestle.UnsupportedError, match="without weight_codebook has codes of even"):
+        q.load_quantized(path)
+
+
 def test_a_bank_of_experts(tmp_path):
     experts = [quantized("nvfp4", weight(32, 64, seed=i)) for i in range(3)]
     parts = [e.state_dict("a.weight") for e in experts]
