@@ -519,3 +519,95 @@ def test_a_cache_for_decoding_is_refused_in_words():
     assert module.is_available() is False
     with pytest.raises(ours.NoCapableBackendError, match="no op for this yet"):
         module.Int8DecodeCache(1, 1, 512, "cpu")
+
+
+# ---- beside the installed one: its weights are multiplied as they are
+
+
+@pytest.fixture
+def beside():
+    order = list(theirs.registry._priority)
+    pestle.compat.install()
+    yield
+    pestle.compat.uninstall()
+    theirs.set_backend_priority(order)
+
+
+def ran(call) -> tuple[torch.Tensor, set[str]]:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        made = call()
+    return made, {event.key for event in profile.key_averages()}
+
+
+PRODUCTS = {"TensorCoreFP8Layout": "linear_fp8", "TensorCoreNVFP4Layout": "linear_nvfp4",
+            "TensorCoreMXFP8Layout": "linear_mxfp8"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_install_multiplies_their_weights_without_decoding(beside, name, monkeypatch):
+    class Mine(getattr(theirs.tensor, name)):
+        """A layout that others register, as ComfyUI does."""
+
+        @classmethod
+        def dequantize(cls, qdata, params):
+            raise AssertionError("the weight was decoded")
+
+    exact = theirs.tensor.QuantizedTensor.from_float(a_weight(40, 80), name)
+    values = exact.dequantize().double()
+    monkeypatch.setitem(theirs.tensor.base.LAYOUTS, "Mine", Mine)
+    weight = theirs.tensor.QuantizedTensor(exact._qdata, "Mine", exact._params)
+    x, bias = torch.randn(2, 3, 80), torch.randn(40)
+    with torch.inference_mode():
+        found, names = ran(lambda: functional.linear(x, weight, bias))
+        assert f"pestle::{PRODUCTS[name]}" in names
+        assert relative(found, x.double() @ values.T + bias.double()) < 1e-5
+    if name == "TensorCoreFP8Layout":  # whose t() keeps the layout; not in inference mode
+        with torch.no_grad():
+            assert relative(torch.mm(x[0], weight.t()), x[0].double() @ values.T) < 1e-5
+            made = torch.addmm(bias, x[0], weight.t())
+            assert relative(made, x[0].double() @ values.T + bias.double()) < 1e-5
+    pestle.compat.uninstall()
+    with torch.inference_mode(), pytest.raises(AssertionError, match="was decoded"):
+        functional.linear(x, weight, bias)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_what_install_does_not_take_goes_the_old_way(beside, name):
+    w = theirs.tensor.QuantizedTensor.from_float(a_weight(48, 64), name)
+    x = torch.randn(16, 64)
+    both = functional.linear(theirs.tensor.QuantizedTensor.from_float(x, name), w)
+    values = w.dequantize()
+    assert relative(both, x @ values.T) < 0.2
+    assert (
+        relative(torch.mm(torch.randn(3, 48).sign(), w), torch.ones(3, 64)) > 0
+    )  # [N, K] as it is
+
+
+def test_install_tells_comfyui_what_the_gpu_can_do(beside, monkeypatch):
+    import sys
+    import types
+
+    from pestle.compat import _stop_decoding
+
+    management, quants = types.ModuleType("m"), types.ModuleType("q")
+    management.supports_nvfp4_compute = lambda device=None: False
+    management.supports_mxfp8_compute = lambda device=None: device is None  # a GPU that has units
+    management.get_disabled_quant_formats = lambda device=None: {"nvfp4", "float8_e4m3fn"}
+    quants.QUANT_ALGOS = {"nvfp4": {"group_size": 16}, "mxfp8": {"group_size": 32}}
+    before = dict(vars(management))
+    monkeypatch.setitem(sys.modules, "comfy.model_management", management)
+    monkeypatch.setitem(sys.modules, "comfy.quant_ops", quants)
+    monkeypatch.setattr(_stop_decoding, "_multiplies", lambda device: str(device) != "cpu")
+    pestle.compat.uninstall()
+    pestle.compat.install()
+    try:
+        assert management.supports_nvfp4_compute() and management.supports_nvfp4_compute("cuda")
+        assert not management.supports_nvfp4_compute("cpu")
+        assert management.get_disabled_quant_formats("cuda") == {"float8_e4m3fn"}
+        assert management.get_disabled_quant_formats("cpu") == {"nvfp4", "float8_e4m3fn"}
+        assert quants.QUANT_ALGOS["nvfp4"]["quantize_input"] is False
+        assert "quantize_input" not in quants.QUANT_ALGOS["mxfp8"]
+    finally:
+        pestle.compat.uninstall()
+    assert dict(vars(management)) == before
+    assert quants.QUANT_ALGOS == {"nvfp4": {"group_size": 16}, "mxfp8": {"group_size": 32}}

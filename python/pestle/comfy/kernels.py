@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ..compat import _stop_decoding
 from ..compat._install import NAME, _is_ours, install
 from ..errors import InvalidArgumentError
 
@@ -65,8 +66,11 @@ def serving(served: Served) -> Iterator[None]:
 
     registry.set_priority(_order(registry, check_mode(served.mode)))
     registry.get_implementation = recorded
+    if served.mode == "off":
+        _stop_decoding.stop()
     try:
         yield
     finally:
         del registry.get_implementation
         registry.set_priority(before)
+        _stop_decoding.start(theirs)

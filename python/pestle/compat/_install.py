@@ -6,6 +6,8 @@ import importlib
 import pkgutil
 import sys
 
+from . import _stop_decoding
+
 NAME = "comfy_kitchen"
 _OURS = "pestle.compat.comfy_kitchen"
 _LEAST = (0, 2, 31)
@@ -19,7 +21,8 @@ def install(as_comfy_kitchen: bool = False) -> None:
     With as_comfy_kitchen=True `import comfy_kitchen`, and its submodules, give Pestle's package
     from now on; call it before anything imports another one. Without, Pestle becomes a backend of
     the installed comfy_kitchen (0.2.31 or later), before all others; what it refuses goes on to
-    these. Calling it twice changes nothing.
+    these. Its quantised weights are then multiplied as they are, in ComfyUI too where that is
+    imported. Calling it twice changes nothing.
     """
     if as_comfy_kitchen:
         _alias()
@@ -35,6 +38,7 @@ def uninstall() -> None:
     if f"{_OURS}._torch_ops" in sys.modules:
         sys.modules[f"{_OURS}._torch_ops"].remove()
     theirs = sys.modules.get(NAME)
+    _stop_decoding.stop()
     if theirs is not None and theirs.registry.is_available("pestle"):
         theirs.registry.disable("pestle")
 
@@ -102,3 +106,5 @@ def _register() -> None:
     registry.enable("pestle")
     order = [n for n in getattr(registry, "_priority", _DEFAULT_PRIORITY) if n != "pestle"]
     registry.set_priority(["pestle", *order])
+    importlib.import_module(f"{NAME}.tensor")
+    _stop_decoding.start(theirs)
