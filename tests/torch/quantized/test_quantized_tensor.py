@@ -222,7 +222,10 @@ def test_writing_into_a_quantised_tensor_is_refused_and_leaves_it_whole():
     assert torch.equal(made, before)
 
 
-def test_svdquant_is_refused_in_words():
+def test_svdquant_is_refused_in_words(monkeypatch):
+    # In comfy-kitchen's place another layout has the name (pestle.compat).
+    known, name = q.layout._LAYOUTS, "TensorCoreSVDQuantW4A4Layout"
+    monkeypatch.setitem(known, name, q.TensorCoreSVDQuantW4A4Layout)
     params = q.TensorCoreSVDQuantW4A4Layout.Params(
         torch.ones(8, 64), torch.bfloat16, (64, 64), torch.ones(64, 4), torch.ones(64, 4),
         torch.ones(64),
