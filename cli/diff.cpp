@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/file_commands.h"
 #include "files/diff_files.h"
+#include "files/text.h"
 
 namespace pestle::cli {
 namespace {
@@ -16,6 +17,20 @@ struct DiffArguments {
   std::optional<double> max_error;
   bool json = false;
 };
+
+// A gate that did not see a layer does not let it pass.
+bool passes(const files::DiffReport& report, double max_error) {
+  const size_t unseen = report.only_in_a.size() + report.skipped.size();
+  if (unseen > 0) {
+    const std::string first =
+        report.only_in_a.empty() ? report.skipped[0] : report.only_in_a[0] + ": not in the second";
+    std::fprintf(stderr,
+                 "pestle: --max-error fails: %zu layers of the first were not compared: %s\n",
+                 unseen, files::printable(first).c_str());
+    return false;
+  }
+  return report.layers[0].relative_error() <= max_error;
+}
 
 int run_diff(DiffArguments& arguments) {
   arguments.options.progress = progress_bar(arguments.json);
@@ -32,8 +47,7 @@ int run_diff(DiffArguments& arguments) {
         stderr);
     return kExitFailed;
   }
-  const bool too_far = arguments.max_error && !(layers[0].relative_error() <= *arguments.max_error);
-  return too_far ? kExitFailed : 0;
+  return arguments.max_error && !passes(report.value(), *arguments.max_error) ? kExitFailed : 0;
 }
 
 }  // namespace

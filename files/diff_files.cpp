@@ -75,6 +75,13 @@ std::string number(const char* format, double value) {
   return text;
 }
 
+// An error that is NaN is the farthest.
+bool is_farther(const LayerDiff& x, const LayerDiff& y) {
+  const double a = x.relative_error();
+  const double b = y.relative_error();
+  return std::isnan(a) ? !std::isnan(b) : a > b;
+}
+
 }  // namespace
 
 double LayerDiff::relative_error() const {
@@ -125,9 +132,7 @@ Result<DiffReport> diff_files(const DiffOptions& options) {
   }
   for (const auto& [name, layer] : in_b) report.only_in_b.push_back(name);
   std::stable_sort(report.layers.begin(), report.layers.end(),
-                   [](const LayerDiff& x, const LayerDiff& y) {
-                     return x.relative_error() > y.relative_error();
-                   });
+                   [](const LayerDiff& x, const LayerDiff& y) { return is_farther(x, y); });
   return report;
 }
 

@@ -29,7 +29,7 @@ struct LayerDiff {
 };
 
 struct DiffReport {
-  std::vector<LayerDiff> layers;  // the largest relative error first
+  std::vector<LayerDiff> layers;  // the largest relative error first, NaN before all
   std::vector<std::string> only_in_a;
   std::vector<std::string> only_in_b;
   std::vector<std::string> skipped;  // "NAME: why"

@@ -344,6 +344,40 @@ TEST_F(UserFilesTest, NothingComparedFailsTheGate) {
   }
 }
 
+TEST_F(UserFilesTest, ALayerThatIsNotANumberFailsTheGate) {
+  TestTensor bad = weight("blocks.2.fc.weight", {40, 72});
+  bad.bytes[0] = '\xc0';
+  bad.bytes[1] = '\x7f';
+  TestTensor other = weight("blocks.0.fc.weight", {40, 72});
+  other.bytes[1] = static_cast<char>(other.bytes[1] ^ 1);
+  save_model(
+      out_, {other, weight("blocks.1.fc.weight", {40, 72}), bad, weight("blocks.0.fc.bias", {40})});
+  const Outcome outcome = pestle("diff " + in_ + " " + out_ + " --max-error 1000");
+  EXPECT_EQ(outcome.code, 1) << outcome.out;
+  EXPECT_EQ(outcome.out.find("blocks.2.fc.weight"), 0u) << outcome.out;
+}
+
+TEST_F(UserFilesTest, ALayerThatWasNotComparedFailsTheGate) {
+  save_model(out_, {weight("blocks.0.fc.weight", {40, 72}), weight("blocks.1.fc.weight", {40, 72}),
+                    weight("blocks.0.fc.bias", {40}), weight("more.weight", {40, 72})});
+  EXPECT_EQ(pestle("diff " + in_ + " " + out_).code, 0);
+  Outcome outcome = pestle("diff " + in_ + " " + out_ + " --max-error 0.5");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("1 layers of the first were not compared: blocks.2.fc.weight"),
+            std::string::npos)
+      << outcome.err;
+  // What the second has beside them is no layer of the first.
+  save_model(out_, {weight("blocks.0.fc.weight", {40, 72}), weight("blocks.1.fc.weight", {40, 72}),
+                    weight("blocks.2.fc.weight", {40, 72}), weight("blocks.0.fc.bias", {40}),
+                    weight("more.weight", {40, 72})});
+  EXPECT_EQ(pestle("diff " + in_ + " " + out_ + " --max-error 0.5").code, 0);
+  save_model(out_, {weight("blocks.0.fc.weight", {40, 72}), weight("blocks.1.fc.weight", {72, 40}),
+                    weight("blocks.2.fc.weight", {40, 72}), weight("blocks.0.fc.bias", {40})});
+  outcome = pestle("diff " + in_ + " " + out_ + " --max-error 0.5");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("blocks.1.fc.weight"), std::string::npos) << outcome.err;
+}
+
 TEST_F(UserFilesTest, ALayerPatternThatTakesNoLayerIsAnError) {
   QuantizeOptions o = options("fp8");
   o.layers = {{"*.bias", "int8"}};
