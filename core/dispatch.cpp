@@ -305,7 +305,7 @@ Status run_reference(const Op& op, Call& call, bool sum_magnitudes) {
     }
     bounded.push_back(i);
   }
-  // The contract is checked as of a call, whose outputs are never f64.
+  // The contract is checked as of a call, whose bounded outputs are of the contract's dtypes.
   for (size_t i : bounded) call.args[i].tensor.dtype = op.contract.allowed_dtypes(call, i)[0];
   Scope scope;
   PESTLE_TRY(op.contract.check(call, scope));

@@ -225,7 +225,12 @@ class Filler {
         return special_bits(dtype_, random, nan && stretch % 3 == 0,
                             flavour_ <= 1 && stretch % 3 == 1);
       }
-      case Dist::kOffset: return encode(dtype_, offset() + 4 * normal);
+      case Dist::kOffset:
+        // Of f64, what f32 would lose is there.
+        if (dtype_ == DType::kF64) {
+          return __builtin_bit_cast(uint64_t, double{offset()} + double{4 * normal});
+        }
+        return encode(dtype_, offset() + 4 * normal);
       case Dist::kConstant: return encode(dtype_, constant_);
       case Dist::kNormal:
         // Zeros of both signs among finite neighbours, where kernels take their fast paths.

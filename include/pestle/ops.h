@@ -1854,7 +1854,7 @@ static inline pestle_status pestle_log_softmax_backward(
  *   logits: bf16|f16|f32 [*M, N] M rows of N classes
  *   target: i64|i32 [*M] the class of each row, or ignore_index
  *   loss: f32 [*M] (output) -log of the target's probability; 0 for ignored rows, NaN for a target that is no class
- *   lse: f32 [*M] (output) log of the sum of exp(logits), kept for the backward op
+ *   lse: f64 [*M] (output) log of the sum of exp(logits), kept for the backward op: f64, since f32 would lose of large logits what the gradient is made of
  *   ignore_index: target of rows that do not count
  *   label_smoothing: part of the target that all classes share evenly
  */
@@ -1880,7 +1880,7 @@ static inline pestle_status pestle_cross_entropy(
  *   d_loss: f32 [*M] gradient of each row's loss
  *   logits: bf16|f16|f32 [*M, N] cross_entropy's logits
  *   target: i64|i32 [*M] the class of each row, or ignore_index
- *   lse: f32 [*M] cross_entropy's lse
+ *   lse: f64 [*M] cross_entropy's lse
  *   d_logits: =logits [*M, N] (output) gradient of logits; 0 in ignored rows, NaN in those with a target that is no class
  *   ignore_index: target of rows that do not count
  *   label_smoothing: part of the target that all classes share evenly

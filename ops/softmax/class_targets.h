@@ -1,6 +1,8 @@
 // Class indices of rows, for cross entropy on the host.
 #pragma once
 
+#include <cmath>
+
 #include "ops/shared/element.h"
 
 namespace pestle::ops {
@@ -19,6 +21,14 @@ inline int64_t load_target(const TensorView& target, int64_t row) {
   const char* p = element_address(target, row);
   return target.dtype == DType::kI32 ? load<int32_t>(p) : load<int64_t>(p);
 }
+
+// A row's lse as two floats: logit - high is exact near it, and low is what high lacks.
+struct LseParts {
+  float high, low;
+  explicit LseParts(double lse)
+      : high(static_cast<float>(lse)),
+        low(std::isfinite(high) ? static_cast<float>(lse - double{high}) : 0) {}
+};
 
 inline bool is_class(int64_t target, int64_t classes) { return target >= 0 && target < classes; }
 

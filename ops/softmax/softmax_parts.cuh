@@ -60,7 +60,7 @@ struct SoftmaxPart {
     all.total = total_over_lanes(width);
     return all;
   }
-  __device__ float lse() const { return base_of(largest) + logf(sum); }
+  __device__ double lse() const { return double{base_of(largest)} + double{logf(sum)}; }
   __device__ double total_over_lanes(int width) const {
     double all = total;
     for (int d = width / 2; d > 0; d /= 2) all += __shfl_xor_sync(~0u, all, d);
@@ -125,11 +125,10 @@ __device__ inline float load_target_logit(const SoftmaxJob& job, int64_t row, in
   return job.x.any.load(job.x.any.at(row, target));
 }
 
-// By one thread of the row. The loss is made from differences to the largest logit, never from
-// lse: that is as large as the logits are, and rounded.
+// By one thread of the row. The loss is made from differences to the largest logit, in f32.
 __device__ inline void store_loss(const SoftmaxJob& job, int64_t row, const SoftmaxPart& part) {
   const LossJob& loss = job.loss;
-  loss.lse.store(loss.lse.element_at(row), part.lse());
+  loss.lse.store_f64(loss.lse.element_at(row), part.lse());
   const int64_t target = loss.targets.load_integer(loss.targets.element_at(row));
   float value = __uint_as_float(formats::kF32Nan);
   if (target == loss.ignore_index) {

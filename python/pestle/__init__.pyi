@@ -1593,12 +1593,12 @@ def cross_entropy(
 
     Returns:
         loss: -log of the target's probability; 0 for ignored rows, NaN for a target that is no class
-        lse: log of the sum of exp(logits), kept for the backward op
+        lse: log of the sum of exp(logits), kept for the backward op: f64, since f32 would lose of large logits what the gradient is made of
 
     Rules:
         there must be at least one class
 
-    Defined in loss = lse - ((1 - label_smoothing) * logits[target] + label_smoothing * mean(logits)), lse = log(sum of exp(logits)); f32
+    Defined in loss = lse - ((1 - label_smoothing) * logits[target] + label_smoothing * mean(logits)), lse = log(sum of exp(logits)); f32 beside the largest logit
     """
 
 def cross_entropy_backward(
@@ -1610,7 +1610,7 @@ def cross_entropy_backward(
         d_loss (f32 [*M]): gradient of each row's loss
         logits (bf16|f16|f32 [*M, N]): cross_entropy's logits
         target (i64|i32 [*M]): the class of each row, or ignore_index
-        lse (f32 [*M]): cross_entropy's lse
+        lse (f64 [*M]): cross_entropy's lse
         ignore_index: target of rows that do not count
         label_smoothing: part of the target that all classes share evenly
         backend: the only one to use, or several in order; None: as selected
@@ -1621,7 +1621,7 @@ def cross_entropy_backward(
     Rules:
         there must be at least one class
 
-    Defined in d_logits = d_loss * (exp(logits - lse) - (1 - label_smoothing) * [class is the target] - label_smoothing / N); f32, one rounding to logits' dtype
+    Defined in d_logits = d_loss * (exp(logits - lse) - (1 - label_smoothing) * [class is the target] - label_smoothing / N); f32, logits - lse as if exact, one rounding to logits' dtype
     """
 
 def rms_norm(
@@ -2589,7 +2589,7 @@ def cross_entropy_backward_(
         d_loss (f32 [*M]): gradient of each row's loss
         logits (bf16|f16|f32 [*M, N]): cross_entropy's logits
         target (i64|i32 [*M]): the class of each row, or ignore_index
-        lse (f32 [*M]): cross_entropy's lse
+        lse (f64 [*M]): cross_entropy's lse
         ignore_index: target of rows that do not count
         label_smoothing: part of the target that all classes share evenly
         backend: the only one to use, or several in order; None: as selected
@@ -2600,7 +2600,7 @@ def cross_entropy_backward_(
     Rules:
         there must be at least one class
 
-    Defined in d_logits = d_loss * (exp(logits - lse) - (1 - label_smoothing) * [class is the target] - label_smoothing / N); f32, one rounding to logits' dtype
+    Defined in d_logits = d_loss * (exp(logits - lse) - (1 - label_smoothing) * [class is the target] - label_smoothing / N); f32, logits - lse as if exact, one rounding to logits' dtype
     """
 
 def rms_norm_(

@@ -331,7 +331,12 @@ def truth(case: Case, magnitudes: bool = False) -> dict[str, np.ndarray]:
     return wide
 
 
-_GRIDS = {torch.float32: (23, -126), torch.float16: (10, -14), torch.bfloat16: (7, -126)}
+_GRIDS = {
+    torch.float64: (52, -1022),
+    torch.float32: (23, -126),
+    torch.float16: (10, -14),
+    torch.bfloat16: (7, -126),
+}
 
 
 def _ulp(dtype: torch.dtype, want: np.ndarray) -> np.ndarray:

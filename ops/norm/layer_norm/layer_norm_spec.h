@@ -49,6 +49,8 @@ inline constexpr Case cases[] = {
     {"M=5 K=33 x=f16 q_scale=f32 out_format=fp8_tensor"},
     {"M=9 K=64 out_format=fp8_row", kEdge, Dist::kSpecial},
     {"M=0 K=16 weight=f32", kEdge},
+    {"M=9 K=1000 x=f32", kEdge, Dist::kOffset},
+    {"M=9 K=2056", kEdge, Dist::kOffset},
     {"M=3 K=0", kEdge},
     {"M=1 K=1 x=f32 bias=f32", kEdge},
     {"M=9 K=17 x=f32 weight=f32", kEdge, Dist::kSpecial},

@@ -51,7 +51,7 @@ void do_row(const Call& call, int64_t row) {
     }
   }
   store_f64(element_address(call.tensor(kLoss), row), DType::kF32, loss);
-  store_f64(element_address(call.tensor(kLse), row), DType::kF32, all.lse());
+  store_f64(element_address(call.tensor(kLse), row), DType::kF64, all.lse());
 }
 
 Status run(const Call& call) {

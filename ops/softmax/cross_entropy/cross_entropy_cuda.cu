@@ -4,8 +4,8 @@
 //          where rows are few. One thread finishes the row. _any: elements one by one, any strides.
 // Traffic  logits once, whatever their number (again where a row holds NaN or infinities); one
 //          logit of each row again, from the cache.
-// Numerics f32; lse = largest + log(sum of e^(logit - largest)), sums as trees in a fixed order;
-//          the loss from differences to the largest, so that it does not depend on an offset.
+// Numerics f32; lse = largest + log(sum of e^(logit - largest)) in f64, sums as trees in a fixed
+//          order; the loss from differences to the largest, so that it does not depend on an offset.
 // Measured H200, share of a copy: bf16 [8192, 128256] 94 %, [16384, 32000] 89 %; f32 98 %.
 #include "ops/softmax/cross_entropy/cross_entropy_spec.h"
 #include "ops/softmax/softmax_rows.cuh"

@@ -12,7 +12,9 @@ inline constexpr Arg args[] = {
            "-log of the target's probability; 0 for ignored rows, NaN for a "
            "target that is no class")
         .within(4, "N"),
-    output("lse", "f32", "*M", "log of the sum of exp(logits), kept for the backward op")
+    output("lse", "f64", "*M",
+           "log of the sum of exp(logits), kept for the backward op: f64, since f32 would lose of "
+           "large logits what the gradient is made of")
         .within(4, "N"),
     int_attr("ignore_index", -100, "target of rows that do not count"),
     float_attr("label_smoothing", 0, "part of the target that all classes share evenly"),
@@ -47,7 +49,7 @@ inline constexpr OpSpec spec{
     .doc = "Cross entropy of each row of logits with its target class, without averaging.",
     .source =
         "loss = lse - ((1 - label_smoothing) * logits[target] + label_smoothing * "
-        "mean(logits)), lse = log(sum of exp(logits)); f32",
+        "mean(logits)), lse = log(sum of exp(logits)); f32 beside the largest logit",
     .args = args,
     .constraints = constraints,
     .cases = cases,

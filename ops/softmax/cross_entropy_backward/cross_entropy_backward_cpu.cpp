@@ -1,7 +1,8 @@
 // cross_entropy_backward on the CPU: pieces of rows as floats; threads over rows.
 // Map      a row goes to one thread, in pieces of 2,048 elements
 // Traffic  logits and d_logits once
-// Numerics f32, one rounding an operation
+// Numerics f32, one rounding an operation; lse in two parts, so that logit - lse keeps what f32
+//          would lose of large ones
 #include "ops/softmax/class_targets.h"
 #include "ops/softmax/cross_entropy_backward/cross_entropy_backward_spec.h"
 #include "ops/softmax/softmax_cpu.h"
@@ -24,13 +25,14 @@ void do_row(const Call& call, int64_t row) {
   const int64_t target = load_target(call.tensor(kTarget), row);
   const bool is_ignored = target == call.integer(kIgnore);
   const float smoothing = call.number(kSmoothing);
-  const float lse = load_f32(element_address(call.tensor(kLse), row), DType::kF32);
+  const LseParts lse(load_f64(element_address(call.tensor(kLse), row), DType::kF64));
   float d_loss = load_f32(element_address(call.tensor(kGrad), row), DType::kF32);
   if (!is_ignored && !is_class(target, n)) d_loss = std::numeric_limits<float>::quiet_NaN();
   float v[cpu::kRowPiece];
   for_pieces(n, [&](int64_t begin, int64_t count) {
     load_piece(logits, row, begin, count, v);
-    cpu::row_exp(v, lse, v, count);
+    cpu::row_add_constant(v, -lse.high, v, count);
+    cpu::row_exp(v, lse.low, v, count);
     if (target >= begin && target < begin + count) v[target - begin] -= 1 - smoothing;
     if (smoothing != 0) {
       cpu::row_add_constant(v, -smoothing / static_cast<float>(n), v, count);

@@ -51,7 +51,7 @@ Status run(const Call& call) {
     const int64_t target = load_target(call.tensor(kTarget), i);
     const bool ignored = target == call.integer(kIgnore);
     const Row row{load_f64(element_address(call.tensor(kGrad), i), DType::kF32),
-                  load_f64(element_address(call.tensor(kLse), i), DType::kF32), 1 - smoothing,
+                  load_f64(element_address(call.tensor(kLse), i), DType::kF64), 1 - smoothing,
                   smoothing / static_cast<double>(n)};
     for (int64_t j = 0; j < n; ++j) {
       const double logit =

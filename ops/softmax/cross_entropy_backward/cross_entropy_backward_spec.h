@@ -9,7 +9,7 @@ inline constexpr Arg args[] = {
     input("d_loss", "f32", "*M", "gradient of each row's loss"),
     input("logits", kFloats, "*M, N", "cross_entropy's logits"),
     input("target", "i64|i32", "*M", "the class of each row, or ignore_index"),
-    input("lse", "f32", "*M", "cross_entropy's lse"),
+    input("lse", "f64", "*M", "cross_entropy's lse"),
     output("d_logits", "=logits", "*M, N",
            "gradient of logits; 0 in ignored rows, NaN in those "
            "with a target that is no class")
@@ -29,6 +29,10 @@ inline constexpr Case cases[] = {
     {"M=40 N=70 logits=bf16 label_smoothing=0.5", kEdge, Dist::kSpecial},
     {"M=41 N=24 logits=f32", kEdge, Dist::kSpecial},
     {"M=9 N=2048 logits=f16 ignore_index=3", kEdge, Dist::kOutliers},
+    {"M=40 N=1000 logits=f32", kEdge, Dist::kOffset},
+    {"M=9 N=1001 logits=f32 label_smoothing=0.1", kEdge, Dist::kOffset},
+    {"M=9 N=2048 logits=f16", kEdge, Dist::kOffset},
+    {"M=30 N=72", kEdge, Dist::kOffset},
     {"M=3 N=1", kEdge},
     {"M=0 N=8", kEdge},
     {"M=8192 N=128256", kBar},
@@ -41,7 +45,8 @@ inline constexpr OpSpec spec{
     .doc = "Gradient of cross_entropy's logits from its lse.",
     .source =
         "d_logits = d_loss * (exp(logits - lse) - (1 - label_smoothing) * [class is the "
-        "target] - label_smoothing / N); f32, one rounding to logits' dtype",
+        "target] - label_smoothing / N); f32, logits - lse as if exact, one rounding to logits' "
+        "dtype",
     .args = args,
     .constraints = constraints,
     .cases = cases,

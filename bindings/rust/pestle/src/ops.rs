@@ -675,21 +675,21 @@ op! {
 }
 
 op! {
-    cross_entropy "Cross entropy of each row of logits with its target class, without averaging. Source: loss = lse - ((1 - label_smoothing) * logits[target] + label_smoothing * mean(logits)), lse = log(sum of exp(logits)); f32" 6
+    cross_entropy "Cross entropy of each row of logits with its target class, without averaging. Source: loss = lse - ((1 - label_smoothing) * logits[target] + label_smoothing * mean(logits)), lse = log(sum of exp(logits)); f32 beside the largest logit" 6
     must 0 read logits "M rows of N classes. `bf16|f16|f32` of `[*M, N]`";
     must 1 read target "the class of each row, or ignore_index. `i64|i32` of `[*M]`";
     must 2 out loss "-log of the target's probability; 0 for ignored rows, NaN for a target that is no class. `f32` of `[*M]`";
-    must 3 out lse "log of the sum of exp(logits), kept for the backward op. `f32` of `[*M]`";
+    must 3 out lse "log of the sum of exp(logits), kept for the backward op: f64, since f32 would lose of large logits what the gradient is made of. `f64` of `[*M]`";
     may 4 int ignore_index "target of rows that do not count";
     may 5 float label_smoothing "part of the target that all classes share evenly";
 }
 
 op! {
-    cross_entropy_backward "Gradient of cross_entropy's logits from its lse. Source: d_logits = d_loss * (exp(logits - lse) - (1 - label_smoothing) * [class is the target] - label_smoothing / N); f32, one rounding to logits' dtype" 7
+    cross_entropy_backward "Gradient of cross_entropy's logits from its lse. Source: d_logits = d_loss * (exp(logits - lse) - (1 - label_smoothing) * [class is the target] - label_smoothing / N); f32, logits - lse as if exact, one rounding to logits' dtype" 7
     must 0 read d_loss "gradient of each row's loss. `f32` of `[*M]`";
     must 1 read logits "cross_entropy's logits. `bf16|f16|f32` of `[*M, N]`";
     must 2 read target "the class of each row, or ignore_index. `i64|i32` of `[*M]`";
-    must 3 read lse "cross_entropy's lse. `f32` of `[*M]`";
+    must 3 read lse "cross_entropy's lse. `f64` of `[*M]`";
     must 4 out d_logits "gradient of logits; 0 in ignored rows, NaN in those with a target that is no class. `=logits` of `[*M, N]`";
     may 5 int ignore_index "target of rows that do not count";
     may 6 float label_smoothing "part of the target that all classes share evenly";

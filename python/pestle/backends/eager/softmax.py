@@ -50,16 +50,16 @@ def cross_entropy(logits, target, *, ignore_index, label_smoothing):
     t = logits.float()
     count = t.shape[-1]
     classes, ignored, wrong = _classes(target, count, ignore_index)
-    lse = torch.logsumexp(t, -1)
-    # exp(Inf - Inf), which torch passes over.
-    lse = torch.where((t == torch.inf).any(-1), torch.nan, lse)
-    # Relative to the largest logit: lse, rounded to f32, is as large as the logits.
+    # Relative to the largest logit: neither the loss nor the gradient depends on an offset.
     largest = t.amax(-1, keepdim=True)
-    below = t - torch.where(largest.isfinite(), largest, 0.0)
+    largest = torch.where(largest == -torch.inf, 0.0, largest)
+    below = t - largest
+    log_sum = below.exp().sum(-1).log()
+    lse = largest.squeeze(-1).double() + log_sum.double()
     own = below.gather(-1, classes.unsqueeze(-1)).squeeze(-1) * (1 - label_smoothing)
     if label_smoothing:
         own = own + label_smoothing * below.mean(-1, dtype=torch.float64).float()
-    loss = torch.where(wrong | lse.isnan(), torch.nan, below.exp().sum(-1).log() - own)
+    loss = torch.where(wrong, torch.nan, log_sum - own)
     return torch.where(ignored, 0.0, loss), lse
 
 
@@ -70,6 +70,9 @@ def cross_entropy_backward(d_loss, logits, target, lse, *, ignore_index, label_s
     classes, ignored, wrong = _classes(target, count, ignore_index)
     wanted = torch.full_like(t, label_smoothing / count)
     wanted.scatter_add_(-1, classes.unsqueeze(-1), torch.full_like(t[..., :1], 1 - label_smoothing))
-    gradient = d_loss.unsqueeze(-1) * ((t - lse.unsqueeze(-1)).exp() - wanted)
+    high = lse.float()
+    low = torch.where(high.isfinite(), (lse - high.double()).float(), 0.0)
+    below = (t - high.unsqueeze(-1)) - low.unsqueeze(-1)
+    gradient = d_loss.unsqueeze(-1) * (below.exp() - wanted)
     gradient = torch.where(wrong.unsqueeze(-1), torch.nan, gradient)
     return torch.where(ignored.unsqueeze(-1), 0.0, gradient).to(logits.dtype)
