@@ -86,7 +86,9 @@ class Trial {
   // Of an argument that is one tensor and there.
   const TestTensor& tensor_of(const Placed& placed, size_t arg) const;
   void bring_results(Placed& placed) const;
-  // Runs once; adds faults; returns the hash of the outputs.
+  // Does the call allow other bits in each run, by an attribute `deterministic` that is false?
+  bool bits_may_vary(const Call& call) const;
+  // Runs once; adds faults; returns the hash of the outputs, 0 where their bits may vary.
   uint64_t run_once(Placed& placed, const Impl& impl, Launch launch, uint8_t poison,
                     Outcome& outcome);
   void compare(const Placed& placed, Outcome& outcome) const;
