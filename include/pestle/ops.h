@@ -2933,6 +2933,8 @@ static inline pestle_status pestle_qkv_project_backward(
  *   window_left: how many keys before its place a query sees at most; -1: all of them
  *   window_right: how many keys behind its place a query sees at most; -1: all of them
  *   align: top_left|bottom_right; the place of a query among the keys: the first query's is the first key, or the last one's is the last key that counts
+ *   precision: highest|tf32; of products of f32 values, the gradients' too: as exact as f32, or each value may be rounded to TF32's 11 bits
+ *   deterministic: gradients have the same bits in every run; false: they may be added up in any order, which some implementations do faster
  */
 static inline pestle_status pestle_attention(
     const pestle_tensor* q,
@@ -2951,8 +2953,10 @@ static inline pestle_status pestle_attention(
     int64_t window_left,
     int64_t window_right,
     const char* align,
+    const char* precision,
+    int deterministic,
     const pestle_call_options* options) {
-  pestle_arg args[16];
+  pestle_arg args[18];
   args[0] = pestle_tensor_arg(q);
   args[1] = pestle_tensor_arg(k);
   args[2] = pestle_tensor_arg(v);
@@ -2969,7 +2973,9 @@ static inline pestle_status pestle_attention(
   args[13] = pestle_int_arg(window_left);
   args[14] = pestle_int_arg(window_right);
   args[15] = pestle_choice_arg(align);
-  return pestle_call(pestle_find_op("attention"), args, 16, options);
+  args[16] = pestle_choice_arg(precision);
+  args[17] = pestle_bool_arg(deterministic);
+  return pestle_call(pestle_find_op("attention"), args, 18, options);
 }
 
 /* Gradients of attention from its out and lse.
@@ -2996,6 +3002,8 @@ static inline pestle_status pestle_attention(
  *   window_right: how many keys behind its place a query sees at most; -1: all of them
  *   align: top_left|bottom_right; the place of a query among the keys: the first query's is the first key, or the last one's is the last key that counts
  *   mask_gradient: give d_mask, which may be as large as all logits
+ *   precision: highest|tf32; of products of f32 values, the gradients' too: as exact as f32, or each value may be rounded to TF32's 11 bits
+ *   deterministic: gradients have the same bits in every run; false: they may be added up in any order, which some implementations do faster
  */
 static inline pestle_status pestle_attention_backward(
     const pestle_tensor* d_out,
@@ -3021,8 +3029,10 @@ static inline pestle_status pestle_attention_backward(
     int64_t window_right,
     const char* align,
     int mask_gradient,
+    const char* precision,
+    int deterministic,
     const pestle_call_options* options) {
-  pestle_arg args[23];
+  pestle_arg args[25];
   args[0] = pestle_tensor_arg(d_out);
   args[1] = pestle_tensor_arg(q);
   args[2] = pestle_tensor_arg(k);
@@ -3046,7 +3056,9 @@ static inline pestle_status pestle_attention_backward(
   args[20] = pestle_int_arg(window_right);
   args[21] = pestle_choice_arg(align);
   args[22] = pestle_bool_arg(mask_gradient);
-  return pestle_call(pestle_find_op("attention_backward"), args, 23, options);
+  args[23] = pestle_choice_arg(precision);
+  args[24] = pestle_bool_arg(deterministic);
+  return pestle_call(pestle_find_op("attention_backward"), args, 25, options);
 }
 
 #ifdef __cplusplus

@@ -52,6 +52,19 @@ inline constexpr Arg kAttentionAlign =
     choice("align", "top_left|bottom_right",
            "the place of a query among the keys: the first query's is the first key, or the last "
            "one's is the last key that counts");
+inline constexpr Arg kAttentionPrecision =
+    choice("precision", "highest|tf32",
+           "of products of f32 values, the gradients' too: as exact as f32, or each value may be "
+           "rounded to TF32's 11 bits");
+inline constexpr Arg kAttentionDeterministic =
+    bool_attr("deterministic", true,
+              "gradients have the same bits in every run; false: they may be added up in any "
+              "order, which some implementations do faster");
+
+// What `precision` adds to the k of an error bound of 4 * sqrt(k) * 2^-24: with it the bound is 2^-10
+// of the terms, as far as a product of two values rounded to 11 bits may be off.
+#define PESTLE_TF32_TERMS "if(precision == tf32, 16777216, 0)"
+inline constexpr double kTf32Terms = 16777216;
 
 inline constexpr Constraint kAttentionConstraints[] = {
     {"Hk > 0 && Hq % max(Hk, 1) == 0", "q's heads must be a multiple of those of k and v"},
@@ -76,6 +89,7 @@ struct AttentionInputs {
   TensorView q, k, v, mask, sinks, key_lengths, q_offsets, k_offsets;
   double scale = 1, softcap = 0;
   bool causal = false, bottom_right = false;
+  bool tf32 = false, deterministic = true;
   int64_t left = -1, right = -1;
 
   int64_t batches() const { return q.shape[0]; }
@@ -85,6 +99,7 @@ struct AttentionInputs {
   int64_t depth() const { return q.shape[3]; }
   int64_t value_depth() const { return v.shape[3]; }
   int64_t group() const { return heads() / k.shape[1]; }  // heads of q that share one of k
+  double bound_terms() const { return tf32 ? kTf32Terms : 0; }
   bool has_mask() const { return mask.dtype != DType::kNone; }
   bool has_sinks() const { return sinks.dtype != DType::kNone; }
 
@@ -171,6 +186,8 @@ AttentionInputs attention_inputs(const Call& call) {
   in.left = call.integer(arg_index(spec, "window_left"));
   in.right = call.integer(arg_index(spec, "window_right"));
   in.bottom_right = call.integer(arg_index(spec, "align")) != 0;
+  in.tf32 = call.integer(arg_index(spec, "precision")) != 0;
+  in.deterministic = call.integer(arg_index(spec, "deterministic")) != 0;
   return in;
 }
 

@@ -2281,7 +2281,7 @@ def qkv_project_backward(
     """
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, sinks: Tensor | None = None, key_lengths: Tensor | None = None, q_offsets: Tensor | None = None, k_offsets: Tensor | None = None, *, scale: float = 0.0, softcap: float = 0.0, causal: bool = False, window_left: int = -1, window_right: int = -1, align: Literal["top_left", "bottom_right"] = "top_left", out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, sinks: Tensor | None = None, key_lengths: Tensor | None = None, q_offsets: Tensor | None = None, k_offsets: Tensor | None = None, *, scale: float = 0.0, softcap: float = 0.0, causal: bool = False, window_left: int = -1, window_right: int = -1, align: Literal["top_left", "bottom_right"] = "top_left", precision: Literal["highest", "tf32"] = "highest", deterministic: bool = True, out_dtype: torch.dtype | None = None, backend: str | tuple[str, ...] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Softmax attention of queries over keys and values, with every usual mask.
 
@@ -2300,6 +2300,8 @@ def attention(
         window_left: how many keys before its place a query sees at most; -1: all of them
         window_right: how many keys behind its place a query sees at most; -1: all of them
         align (top_left|bottom_right): the place of a query among the keys: the first query's is the first key, or the last one's is the last key that counts
+        precision (highest|tf32): of products of f32 values, the gradients' too: as exact as f32, or each value may be rounded to TF32's 11 bits
+        deterministic: gradients have the same bits in every run; false: they may be added up in any order, which some implementations do faster
         out_dtype: dtype of out
         backend: the only one to use, or several in order; None: as selected
 
@@ -2319,7 +2321,7 @@ def attention(
     """
 
 def attention_backward(
-    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, mask: Tensor | None = None, sinks: Tensor | None = None, key_lengths: Tensor | None = None, q_offsets: Tensor | None = None, k_offsets: Tensor | None = None, *, scale: float = 0.0, softcap: float = 0.0, causal: bool = False, window_left: int = -1, window_right: int = -1, align: Literal["top_left", "bottom_right"] = "top_left", mask_gradient: bool = False, backend: str | tuple[str, ...] | None = None
+    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, mask: Tensor | None = None, sinks: Tensor | None = None, key_lengths: Tensor | None = None, q_offsets: Tensor | None = None, k_offsets: Tensor | None = None, *, scale: float = 0.0, softcap: float = 0.0, causal: bool = False, window_left: int = -1, window_right: int = -1, align: Literal["top_left", "bottom_right"] = "top_left", mask_gradient: bool = False, precision: Literal["highest", "tf32"] = "highest", deterministic: bool = True, backend: str | tuple[str, ...] | None = None
 ) -> tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of attention from its out and lse.
 
@@ -2342,6 +2344,8 @@ def attention_backward(
         window_right: how many keys behind its place a query sees at most; -1: all of them
         align (top_left|bottom_right): the place of a query among the keys: the first query's is the first key, or the last one's is the last key that counts
         mask_gradient: give d_mask, which may be as large as all logits
+        precision (highest|tf32): of products of f32 values, the gradients' too: as exact as f32, or each value may be rounded to TF32's 11 bits
+        deterministic: gradients have the same bits in every run; false: they may be added up in any order, which some implementations do faster
         backend: the only one to use, or several in order; None: as selected
 
     Returns:

@@ -119,6 +119,32 @@ def test_one_forward_in_a_training_step(monkeypatch):
     ]  # fmt: skip
 
 
+def test_backward_is_told_precision_and_order(monkeypatch):
+    told = []
+    function = pestle._functions.function
+
+    def watched(name):
+        made = function(name)
+
+        def call(*args, **kwargs):
+            told.append({key: kwargs.get(key) for key in ("precision", "deterministic")})
+            return made(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(pestle._functions, "function", watched)
+    q, k, v = (t.requires_grad_() for t in qkv((1, 2, 9, 16), (1, 2, 12, 16)))
+    exact = torch.autograd.grad(pestle.attention(q, k, v)[0].sum(), (q, k, v))
+    out, _ = pestle.attention(q, k, v, precision="tf32", deterministic=False)
+    rounded = torch.autograd.grad(out.sum(), (q, k, v))
+    assert told == [
+        {"precision": "highest", "deterministic": True},
+        {"precision": "tf32", "deterministic": False},
+    ]
+    for mine, right in zip(rounded, exact, strict=True):
+        torch.testing.assert_close(mine, right, rtol=1e-2, atol=1e-2)
+
+
 def test_gradients_by_differences_of_everything_at_once():
     """Window, soft cap, sinks, lengths, a mask and shared heads, in one call."""
     torch.manual_seed(3)

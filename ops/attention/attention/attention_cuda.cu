@@ -99,7 +99,9 @@ Status run_tiles(const Call& call) {
   switch (job.call.q.dtype) {
     case DType::kBF16: return start_attention_tiles_bf16(call, job);
     case DType::kF16: return start_attention_tiles_f16(call, job);
-    default: return start_attention_tiles_f32(call, job);
+    default:
+      return attention_inputs<spec>(call).tf32 ? start_attention_tiles_tf32(call, job)
+                                               : start_attention_tiles_f32(call, job);
   }
 }
 

@@ -33,7 +33,7 @@ double column(const AttentionRow& row, const AttentionMatrix& v, int64_t c, bool
 Status run(const Call& call) {
   const AttentionInputs in = attention_inputs<spec>(call);
   const TensorView& out = call.tensor(kOut);
-  const double k_of_bound = static_cast<double>(in.depth() + in.keys() + 1);
+  const double k_of_bound = in.bound_terms() + static_cast<double>(in.depth() + in.keys() + 1);
   const double unit = 1 / (kBoundC * std::sqrt(k_of_bound) * 0x1p-24);
   const double rounded = rounded_weight(in.q.dtype, kBoundC, k_of_bound);
   AttentionMatrix q, k, v;

@@ -18,18 +18,20 @@ inline constexpr Arg args[] = {
     kAttentionKOffsets,
     output("out", "=q|bf16|f16|f32", "B, Hq, Sq, Dv",
            "softmax(logits) @ v; 0 for a query that sees no key")
-        .within(kBoundC, "D + Sk + 1"),
+        .within(kBoundC, PESTLE_TF32_TERMS " + D + Sk + 1"),
     output("lse", "f32", "B, Hq, Sq",
            "log of the sum of exp(logits), with the sink's; -inf for a query that sees no key. "
            "Kept for the backward op")
         .optional()
-        .within(kBoundC, "D + Sk + 1"),
+        .within(kBoundC, PESTLE_TF32_TERMS " + D + Sk + 1"),
     kAttentionScale,
     kAttentionSoftcap,
     kAttentionCausal,
     kAttentionLeft,
     kAttentionRight,
     kAttentionAlign,
+    kAttentionPrecision,
+    kAttentionDeterministic,
 };
 
 inline constexpr Case cases[] = {
@@ -61,6 +63,9 @@ inline constexpr Case cases[] = {
     {"B=1 Hq=2 Sq=40 D=160 Hk=1 Sk=70 Dv=200 q=f16 mask=bool Bm=1 Hm=2 Mq=40 Mk=70 softcap=3 "
      "sinks=f16 lse=f32"},
     {"B=2 Hq=4 Sq=200 D=64 Hk=2 Sk=333 Dv=64 lse=f32"},
+    {"B=1 Hq=4 Sq=150 D=64 Hk=2 Sk=170 Dv=48 q=f32 precision=tf32 causal=true lse=f32"},
+    {"B=1 Hq=2 Sq=70 D=128 Hk=2 Sk=100 Dv=128 q=f32 precision=tf32 softcap=3 mask=f32 Bm=1 Hm=1 "
+     "Mq=70 Mk=100 lse=f32"},
     {"B=1 Hq=2 Sq=260 D=128 Hk=1 Sk=420 Dv=128 causal=true align=bottom_right sinks=bf16 lse=f32"},
     {"B=2 Hq=2 Sq=150 D=128 Hk=2 Sk=400 Dv=128 q=f16 key_lengths=i32 out=f32 lse=f32"},
     {"B=1 Hq=2 Sq=420 D=96 Hk=2 Sk=420 Dv=72 window_left=100 window_right=30 lse=f32"},
@@ -97,6 +102,11 @@ inline constexpr Case cases[] = {
     {"B=4 Hq=2 Sq=8 D=8 Hk=1 Sk=33 Dv=8 key_lengths=i32 sinks=f32 lse=f32", kEdge, Dist::kSpecial},
     {"B=1 Hq=2 Sq=65 D=136 Hk=2 Sk=33 Dv=200 q=f32 causal=true lse=f32", kEdge},
     {"B=1 Hq=2 Sq=65 D=72 Hk=1 Sk=97 Dv=128 q=f32 lse=f32", kEdge},
+    {"B=1 Hq=2 Sq=65 D=136 Hk=2 Sk=33 Dv=200 q=f32 precision=tf32 lse=f32", kEdge},
+    {"B=2 Hq=2 Sq=18 D=8 Hk=1 Sk=70 Dv=8 q=f32 precision=tf32 lse=f32", kEdge, Dist::kSpecial},
+    {"B=1 Hq=2 Sq=24 D=32 Hk=2 Sk=150 Dv=16 q=f32 precision=tf32 lse=f32", kEdge, Dist::kOutliers},
+    {"B=1 Hq=1 Sq=24 D=32 Hk=1 Sk=70 Dv=16 q=f32 precision=tf32 lse=f32", kEdge, Dist::kSubnormal},
+    {"B=1 Hq=1 Sq=100 D=64 Hk=1 Sk=90 Dv=64 precision=tf32 deterministic=false lse=f32", kEdge},
     {"B=1 Hq=2 Sq=40 D=8 Hk=1 Sk=40 Dv=8 q_offsets=i32 k_offsets=i32 N=1 lse=f32", kEdge},
     {"B=1 Hq=2 Sq=40 D=8 Hk=1 Sk=40 Dv=8 q_offsets=i32 k_offsets=i64 N=4 lse=f32", kEdge,
      Dist::kZeros},

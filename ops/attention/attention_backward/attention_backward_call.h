@@ -30,6 +30,12 @@ struct BackwardCall {
     const auto value = load<float>(AttentionInputs::row(lse, batch, head, query));
     return value == -std::numeric_limits<float>::infinity() ? -value : value;
   }
+  // In units of ln 2. A finite one stays finite: its query counts.
+  float lse_in_log2(int64_t batch, int64_t head, int64_t query) const {
+    constexpr float kLog2 = 1.44269504088896341f, kLargest = std::numeric_limits<float>::max();
+    const float value = lse_of(batch, head, query);
+    return std::isfinite(value) ? std::clamp(value * kLog2, -kLargest, kLargest) : value;
+  }
 };
 
 }  // namespace pestle::ops::attention_backward

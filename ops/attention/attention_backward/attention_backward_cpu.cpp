@@ -75,7 +75,7 @@ class QueryTile {
     for (int64_t i = 0; i < queries_.lanes; ++i) {
       lse_[i] = kInf;
       if (i < queries_.count)
-        lse_[i] = call_.lse_of(queries_.batch, queries_.head(i), queries_.query(i)) * kLog2e;
+        lse_[i] = call_.lse_in_log2(queries_.batch, queries_.head(i), queries_.query(i));
     }
     std::fill(d_q_, d_q_ + round_up(in_.depth(), kRows) * kQueries, 0.0f);
   }

@@ -66,7 +66,7 @@ struct RowQueries {
     const int64_t columns = call.in.value_depth(), width = round_up(columns, kRows);
     alignas(64) float out[kDepth];
     for (int64_t i = 0; i < count; ++i) {
-      lse[i] = call.lse_of(batch, head[i], query[i]) * kLog2e;
+      lse[i] = call.lse_in_log2(batch, head[i], query[i]);
       load_run(AttentionInputs::row(call.out, batch, head[i], query[i]), call.out.dtype,
                call.out.strides[3], columns, out);
       delta[i] = dot_of(out, d_out + i * width, columns);

@@ -45,7 +45,8 @@ class Gradients {
         depth_(in_.depth()),
         value_depth_(in_.value_depth()) {
     const int64_t fewest = std::min(in_.keys(), in_.queries() * in_.group());
-    const auto k_of_bound = static_cast<double>(depth_ + value_depth_ + fewest + 1);
+    const double k_of_bound =
+        in_.bound_terms() + static_cast<double>(depth_ + value_depth_ + fewest + 1);
     rounded_ = rounded_weight(in_.q.dtype, kBoundC, k_of_bound);
     if (call.has(kDMask)) d_mask_.resize(static_cast<size_t>(numel(in_.mask)));
   }

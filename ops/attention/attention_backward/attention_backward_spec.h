@@ -19,18 +19,20 @@ inline constexpr Arg args[] = {
     kAttentionLengths,
     kAttentionQOffsets,
     kAttentionKOffsets,
-    output("d_q", "=q", "B, Hq, Sq, D", "gradient of q").within(kBoundC, "D + Dv + Sk + 1"),
+    output("d_q", "=q", "B, Hq, Sq, D", "gradient of q")
+        .within(kBoundC, PESTLE_TF32_TERMS " + D + Dv + Sk + 1"),
     output("d_k", "=q", "B, Hk, Sk, D", "gradient of k")
-        .within(kBoundC, "D + Dv + Sq * Hq / max(Hk, 1) + 1"),
+        .within(kBoundC, PESTLE_TF32_TERMS " + D + Dv + Sq * Hq / max(Hk, 1) + 1"),
     output("d_v", "=q", "B, Hk, Sk, Dv", "gradient of v")
-        .within(kBoundC, "D + Dv + Sq * Hq / max(Hk, 1) + 1"),
+        .within(kBoundC, PESTLE_TF32_TERMS " + D + Dv + Sq * Hq / max(Hk, 1) + 1"),
     output("d_mask", "=mask", "Bm, Hm, Mq, Mk",
            "gradient of mask, summed over what it is shared by")
         .only_if("mask_gradient")
-        .within(kBoundC, "D + Dv + B * Hq * Sq * Sk / max(numel(mask), 1) + 1"),
+        .within(kBoundC,
+                PESTLE_TF32_TERMS " + D + Dv + B * Hq * Sq * Sk / max(numel(mask), 1) + 1"),
     output("d_sinks", "=sinks", "Hq", "gradient of sinks")
         .only_if("has(sinks)")
-        .within(kBoundC, "Dv + B * Sq + 1"),
+        .within(kBoundC, PESTLE_TF32_TERMS " + Dv + B * Sq + 1"),
     kAttentionScale,
     kAttentionSoftcap,
     kAttentionCausal,
@@ -38,6 +40,8 @@ inline constexpr Arg args[] = {
     kAttentionRight,
     kAttentionAlign,
     bool_attr("mask_gradient", false, "give d_mask, which may be as large as all logits"),
+    kAttentionPrecision,
+    kAttentionDeterministic,
 };
 
 inline constexpr Constraint constraints[] = {
@@ -71,6 +75,13 @@ inline constexpr Case cases[] = {
     {"B=2 Hq=4 Sq=12 D=16 Hk=2 Sk=40 Dv=16 sinks=f32 causal=true"},
     {"B=6 Hq=2 Sq=9 D=16 Hk=1 Sk=60 Dv=16 q=f32 key_lengths=i32 sinks=bf16"},
     {"B=1 Hq=2 Sq=110 D=16 Hk=1 Sk=120 Dv=16 q=f32 q_offsets=i32 k_offsets=i32 N=8 causal=true"},
+    {"B=1 Hq=2 Sq=90 D=64 Hk=1 Sk=100 Dv=48 q=f32 out=f32 d_out=f32 precision=tf32 causal=true"},
+    {"B=1 Hq=2 Sq=140 D=64 Hk=1 Sk=270 Dv=64 deterministic=false"},
+    {"B=1 Hq=2 Sq=130 D=128 Hk=1 Sk=260 Dv=128 causal=true align=bottom_right "
+     "deterministic=false sinks=f32"},
+    {"B=2 Hq=1 Sq=70 D=128 Hk=1 Sk=150 Dv=128 q=f16 out=f16 d_out=f16 key_lengths=i32"},
+    {"B=1 Hq=1 Sq=200 D=64 Hk=1 Sk=150 Dv=64 q=f16 out=f16 d_out=f16 causal=true"},
+    {"B=1 Hq=1 Sq=200 D=128 Hk=1 Sk=200 Dv=128 window_left=70 window_right=40"},
     {"B=1 Hq=1 Sq=3 D=256 Hk=1 Sk=65 Dv=256", kEdge},
     {"B=1 Hq=1 Sq=3 D=300 Hk=1 Sk=5 Dv=264 q=f32", kEdge},
     {"B=1 Hq=2 Sq=7 D=13 Hk=1 Sk=11 Dv=3", kEdge},
@@ -90,6 +101,15 @@ inline constexpr Case cases[] = {
     {"B=1 Hq=2 Sq=18 D=8 Hk=2 Sk=33 Dv=8 q=f16 mask=f16 Bm=1 Hm=2 Mq=18 Mk=33 mask_gradient=true",
      kEdge, Dist::kSpecial},
     {"B=4 Hq=2 Sq=8 D=8 Hk=1 Sk=33 Dv=8 q=f32 key_lengths=i64 sinks=f16", kEdge, Dist::kSpecial},
+    {"B=1 Hq=2 Sq=70 D=64 Hk=1 Sk=70 Dv=64 q=f32 out=f32 d_out=f32", kEdge, Dist::kSpecial},
+    {"B=1 Hq=2 Sq=70 D=64 Hk=1 Sk=70 Dv=64 q=f32 out=f32 d_out=f32", kEdge, Dist::kOutliers},
+    {"B=1 Hq=1 Sq=70 D=32 Hk=1 Sk=70 Dv=16 q=f32 out=f32 d_out=f32", kEdge, Dist::kSubnormal},
+    {"B=1 Hq=2 Sq=70 D=64 Hk=1 Sk=70 Dv=64 q=f32 out=f32 d_out=f32 precision=tf32", kEdge,
+     Dist::kSpecial},
+    {"B=1 Hq=2 Sq=70 D=72 Hk=2 Sk=133 Dv=128 q=f32 out=f32 d_out=f32 causal=true softcap=2", kEdge},
+    {"B=1 Hq=1 Sq=70 D=128 Hk=1 Sk=140 Dv=128", kEdge, Dist::kSpecial},
+    {"B=1 Hq=1 Sq=130 D=64 Hk=1 Sk=140 Dv=64 q=f16 out=f16 d_out=f16 deterministic=false", kEdge,
+     Dist::kOutliers},
     {"B=1 Hq=1 Sq=63 D=72 Hk=1 Sk=65 Dv=72", kEdge},
     {"B=1 Hq=8 Sq=129 D=128 Hk=1 Sk=127 Dv=128 causal=true", kEdge},
     {"B=1 Hq=1 Sq=65 D=192 Hk=1 Sk=63 Dv=128 causal=true align=bottom_right", kEdge},

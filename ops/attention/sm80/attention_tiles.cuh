@@ -13,7 +13,7 @@
 //          rounded to q's dtype for the second product (of f16 2^15 times as large, since f16 ends
 //          at 2^-24), their sum in f32 unrounded.
 //          f32: products of tf32 parts, high x high + high x low + low x high, an error of 2^-21 at
-//          most; sums of a tile begun anew and added in f32.
+//          most; sums of a tile begun anew and added in f32. precision=tf32: high x high alone.
 // Numbers  Keys that a row does not see have an exponential of 0, which an infinity or NaN of v turns
 //          into NaN. So a row whose sums are not finite though that of its exponentials is, is made
 //          again by attention_row; so is one whose logits are so large (2^22) that folding the scale
@@ -35,12 +35,13 @@ constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 
 // kGeneral: logits are made by scale, softcap and mask before anything looks at them; else they are
-// products with a positive scale.
-template <Kind kKindOf, int kColumnsOf, bool kGeneralOf>
+// products with a positive scale. kSplit: of f32, with the products of low parts.
+template <Kind kKindOf, int kColumnsOf, bool kGeneralOf, bool kSplitOf>
 struct Config {
   static constexpr Kind kKind = kKindOf;
   static constexpr int kColumns = kColumnsOf;  // of q, k, v at most, in steps of 16
   static constexpr bool kGeneral = kGeneralOf;
+  static constexpr bool kSplit = kSplitOf;
   static constexpr bool kF32 = kKind == Kind::kTf32;
   static constexpr int kBytes = kF32 ? 4 : 2;  // of an element
   static constexpr int kRowBytes = (kColumns <= 64 ? 64 : kColumns <= 128 ? 128 : 256) * kBytes;
@@ -181,6 +182,16 @@ struct Kernel {
 #pragma unroll
         for (int e = 0; e < 4; ++e) t[i][n][e] = 0;
   }
+  template <int kCount>
+  __device__ static void add(const float (&from)[C::kBlocks][kCount][4],
+                             float (&to)[C::kBlocks][kCount][4]) {
+#pragma unroll
+    for (int i = 0; i < C::kBlocks; ++i)
+#pragma unroll
+      for (int n = 0; n < kCount; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) to[i][n][e] += from[i][n][e];
+  }
   // Calls f(unit, a of 16 rows each block, pair of eights of keys, b of both).
   template <class F>
   __device__ void for_keys(uint32_t k, F f) const {
@@ -231,6 +242,15 @@ struct Kernel {
       }
     }
   };
+  // d += a.b without the product of low parts; those of one low part go to `small`.
+  __device__ static void multiply_parts(float (&d)[4], float (&small)[4], const Parts& a,
+                                        warp::Tf32Parts b0, warp::Tf32Parts b1) {
+    if constexpr (C::kSplit) {
+      multiply(small, a.low, b0.high, b1.high);
+      multiply(small, a.high, b0.low, b1.low);
+    }
+    multiply(d, a.high, b0.high, b1.high);
+  }
   // What is small has sums of its own: tensor cores cut off what lies below a sum's last bit.
   __device__ void multiply_f32_keys(uint32_t k) {
     float small[C::kBlocks][kEights][4];
@@ -238,18 +258,11 @@ struct Kernel {
     for_keys(k, [&](int i, int n, const uint32_t(&a_words)[4], const uint32_t(&b_words)[4]) {
       const Parts a(a_words), b(b_words);
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        multiply(small[i][2 * n + j], a.low, b.high[2 * j], b.high[2 * j + 1]);
-        multiply(small[i][2 * n + j], a.high, b.low[2 * j], b.low[2 * j + 1]);
-        multiply(logits[i][2 * n + j], a.high, b.high[2 * j], b.high[2 * j + 1]);
-      }
+      for (int j = 0; j < 2; ++j)
+        multiply_parts(logits[i][2 * n + j], small[i][2 * n + j], a, {b.high[2 * j], b.low[2 * j]},
+                       {b.high[2 * j + 1], b.low[2 * j + 1]});
     });
-#pragma unroll
-    for (int i = 0; i < C::kBlocks; ++i)
-#pragma unroll
-      for (int n = 0; n < kEights; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) logits[i][n][e] += small[i][n][e];
+    if constexpr (C::kSplit) add(small, logits);
   }
   // Sums of a tile are begun anew. Of eight keys an instruction takes first the even ones, then the
   // odd ones, as the exponentials lie in registers.
@@ -274,10 +287,7 @@ struct Kernel {
           const float(&p)[4] = logits[i][unit];
           const uint32_t words[4] = {__float_as_uint(p[0]), __float_as_uint(p[2]),
                                      __float_as_uint(p[1]), __float_as_uint(p[3])};
-          const Parts a(words);
-          multiply(added[i][0], a.low, b[0].high, b[1].high);
-          multiply(added[i][0], a.high, b[0].low, b[1].low);
-          multiply(added[i][0], a.high, b[0].high, b[1].high);
+          multiply_parts(added[i][0], added[i][0], Parts(words), b[0], b[1]);
         }
       }
 #pragma unroll

@@ -10,5 +10,7 @@ struct AttentionJob;
 Status start_attention_tiles_bf16(const Call& call, AttentionJob job);
 Status start_attention_tiles_f16(const Call& call, AttentionJob job);
 Status start_attention_tiles_f32(const Call& call, AttentionJob job);
+// f32 with precision=tf32.
+Status start_attention_tiles_tf32(const Call& call, AttentionJob job);
 
 }  // namespace pestle::cuda

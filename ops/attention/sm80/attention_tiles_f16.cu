@@ -4,7 +4,7 @@
 namespace pestle::cuda {
 
 Status start_attention_tiles_f16(const Call& call, AttentionJob job) {
-  return attention_tiles::start_tiles<warp::Kind::kF16>(call, job);
+  return attention_tiles::start_tiles<warp::Kind::kF16, false>(call, job);
 }
 
 }  // namespace pestle::cuda

@@ -4,7 +4,7 @@
 namespace pestle::cuda {
 
 Status start_attention_tiles_f32(const Call& call, AttentionJob job) {
-  return attention_tiles::start_tiles<warp::Kind::kTf32>(call, job);
+  return attention_tiles::start_tiles<warp::Kind::kTf32, true>(call, job);
 }
 
 }  // namespace pestle::cuda

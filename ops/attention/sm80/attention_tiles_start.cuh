@@ -27,19 +27,20 @@ Status start(const Call& call, AttentionJob job) {
   return launch(call, "attention_tiles", grid, attention_tiles_kernel<C>, job);
 }
 
-template <Kind kKind, bool kGeneral>
+template <Kind kKind, bool kSplit, bool kGeneral>
 Status start_columns(const Call& call, const AttentionJob& job) {
   const int columns = std::max(job.call.depth, job.call.value_depth);
-  if (columns <= 64) return start<Config<kKind, 64, kGeneral>>(call, job);
-  if (columns <= 128) return start<Config<kKind, 128, kGeneral>>(call, job);
-  return start<Config<kKind, 256, kGeneral>>(call, job);
+  if (columns <= 64) return start<Config<kKind, 64, kGeneral, kSplit>>(call, job);
+  if (columns <= 128) return start<Config<kKind, 128, kGeneral, kSplit>>(call, job);
+  return start<Config<kKind, 256, kGeneral, kSplit>>(call, job);
 }
 
-template <Kind kKind>
+template <Kind kKind, bool kSplit>
 Status start_tiles(const Call& call, const AttentionJob& job) {
   const AttentionCall& c = job.call;
   const bool plain = c.mask.dtype == DType::kNone && c.softcap == 0 && c.scale > 0;
-  return plain ? start_columns<kKind, false>(call, job) : start_columns<kKind, true>(call, job);
+  return plain ? start_columns<kKind, kSplit, false>(call, job)
+               : start_columns<kKind, kSplit, true>(call, job);
 }
 
 }  // namespace pestle::cuda::attention_tiles

@@ -1057,7 +1057,7 @@ op! {
 }
 
 op! {
-    attention "Softmax attention of queries over keys and values, with every usual mask. Source: logit = softcap(scale * q.k) + mask over the keys that a query sees; out = sum of exp(logit - lse) * v, lse = log(sum of exp(logit)); f32, exponentials of 16-bit inputs may be rounded to their dtype" 16
+    attention "Softmax attention of queries over keys and values, with every usual mask. Source: logit = softcap(scale * q.k) + mask over the keys that a query sees; out = sum of exp(logit - lse) * v, lse = log(sum of exp(logit)); f32, exponentials of 16-bit inputs may be rounded to their dtype" 18
     must 0 read q "queries, any strides. `bf16|f16|f32` of `[B, Hq, Sq, D]`";
     must 1 read k "keys; head h of q sees head h * Hk / Hq. `=q` of `[B, Hk, Sk, D]`";
     must 2 read v "values. `=q` of `[B, Hk, Sk, Dv]`";
@@ -1074,10 +1074,12 @@ op! {
     may 13 int window_left "how many keys before its place a query sees at most; -1: all of them";
     may 14 int window_right "how many keys behind its place a query sees at most; -1: all of them";
     may 15 choice align Align { TopLeft c"top_left", BottomRight c"bottom_right", } "the place of a query among the keys: the first query's is the first key, or the last one's is the last key that counts";
+    may 16 choice precision Precision { Highest c"highest", Tf32 c"tf32", } "of products of f32 values, the gradients' too: as exact as f32, or each value may be rounded to TF32's 11 bits";
+    may 17 flag deterministic "gradients have the same bits in every run; false: they may be added up in any order, which some implementations do faster";
 }
 
 op! {
-    attention_backward "Gradients of attention from its out and lse. Source: p = exp(logit - lse); d_v = sum of p * d_out; d_logit = p * (d_out.v - d_out.out); d_mask = d_logit; d_q, d_k = sums of d_logit * d logit / d q, / d k; d_sinks = -sum of exp(sink - lse) * (d_out.out)" 23
+    attention_backward "Gradients of attention from its out and lse. Source: p = exp(logit - lse); d_v = sum of p * d_out; d_logit = p * (d_out.v - d_out.out); d_mask = d_logit; d_q, d_k = sums of d_logit * d logit / d q, / d k; d_sinks = -sum of exp(sink - lse) * (d_out.out)" 25
     must 0 read d_out "gradient of attention's out. `bf16|f16|f32` of `[B, Hq, Sq, Dv]`";
     must 1 read q "queries, any strides. `bf16|f16|f32` of `[B, Hq, Sq, D]`";
     must 2 read k "keys; head h of q sees head h * Hk / Hq. `=q` of `[B, Hk, Sk, D]`";
@@ -1101,4 +1103,6 @@ op! {
     may 20 int window_right "how many keys behind its place a query sees at most; -1: all of them";
     may 21 choice align Align { TopLeft c"top_left", BottomRight c"bottom_right", } "the place of a query among the keys: the first query's is the first key, or the last one's is the last key that counts";
     may 22 flag mask_gradient "give d_mask, which may be as large as all logits";
+    may 23 choice precision Precision { Highest c"highest", Tf32 c"tf32", } "of products of f32 values, the gradients' too: as exact as f32, or each value may be rounded to TF32's 11 bits";
+    may 24 flag deterministic "gradients have the same bits in every run; false: they may be added up in any order, which some implementations do faster";
 }

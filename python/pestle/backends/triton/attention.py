@@ -5,9 +5,10 @@ Map      a program takes some rows of one head of k, each a query of one of the 
          its rows sees. Tiles with the most keys begin first.
 Traffic  q and out once; k and v once for each tile of rows, from the L2 for neighbours.
 Numerics logits times log2(e) in f32, the softmax online, sums in f32; exponentials of 16-bit
-         inputs are rounded to their dtype, in f16 times 2^15. f32 is multiplied as f32 (slowly).
-         Tiles whose sums are not finite are summed again with the largest logits known, and then a
-         key that does not count adds nothing, whatever its value is.
+         inputs are rounded to their dtype, in f16 times 2^15. f32 is multiplied as f32 (slowly),
+         with precision="tf32" too. Tiles whose sums are not finite are summed again with the
+         largest logits known, and then a key that does not count adds nothing, whatever its value
+         is.
 Right in Triton's interpreter and compiled for sm_80 and sm_90; not run on a GPU.
 """
 
@@ -270,7 +271,7 @@ def _strides(t: torch.Tensor | None, count: int) -> list[int]:
 @implements("attention", backend="triton", refuses=_refuses)
 def attention(
     q, k, v, mask, sinks, key_lengths, q_offsets, k_offsets, *, scale, softcap, causal,
-    window_left, window_right, align, out_dtype=None, out=None,
+    window_left, window_right, align, precision, deterministic, out_dtype=None, out=None,
 ):  # fmt: skip
     if out is None:
         shape = (*q.shape[:3], v.shape[3])
