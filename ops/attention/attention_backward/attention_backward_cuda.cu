@@ -3,15 +3,23 @@
 //          workspace. cuda/attention_backward_tiles: bf16 and f16, heads of up to 256 columns in
 //          steps of 8, by mma.sync (attention_backward_tiles.cuh); tiles with infinities or NaN by
 //          the next. cuda/attention_backward_any: f32, and any dtype, depth, stride and alignment
-//          (attention_backward_any.cuh). d_mask and d_sinks: attention_backward_mask.cuh.
+//          (attention_backward_any.cuh). By name: cuda/attention_backward_tiles_f32, up to 128
+//          columns, and cuda/attention_backward_hopper (attention_backward_hopper.cuh), bf16 and
+//          f16. d_mask and d_sinks: attention_backward_mask.cuh.
 // Traffic  Keys' kernel: q and d_out once for each 64 keys, queries' kernel: k and v once for each 64
 //          queries, from the L2 where it holds them; everything else once.
 // Numerics f32 sums in a fixed order, no atomics: two runs give the same bits. So logits are made
-//          twice, seven products instead of five.
+//          twice, seven products instead of five. Hopper's kernel makes five, d_q by turns, or with
+//          deterministic=false as it comes.
+#include <cfloat>
+
 #include "backends/cuda/device/row/block_sums.cuh"
 #include "backends/cuda/host/launch.h"
+#include "backends/cuda/host/runtime.h"
+#include "ops/attention/attention_backward/attention_backward_hopper.h"
 #include "ops/attention/attention_backward/attention_backward_mask.cuh"
 #include "ops/attention/attention_backward/attention_backward_tiles.h"
+#include "ops/attention/sm90/attention_hopper.h"
 
 namespace pestle::ops::attention_backward {
 namespace {
@@ -23,10 +31,23 @@ constexpr int kFactThreads = 256;
 struct FactsJob {
   AttentionRows d_out, out, lse;
   RowFacts* facts;
+  uint32_t* largest;  // of d_out, bits of the finite ones' sizes: [B, Hk], if wanted
   int64_t rows;
-  int heads, queries, columns;
+  int heads, key_heads, queries, columns;
   bool aligned;
 };
+
+// +infinity for a query that does not count; a finite lse stays finite: its query counts.
+__device__ float lse_in_log2(float lse) {
+  if (!(fabsf(lse) < kInfinity)) return fabsf(lse);
+  return fminf(fmaxf(lse * kLog2E, -FLT_MAX), FLT_MAX);
+}
+
+// The bits of floats that are not negative ascend with them.
+__device__ void note_largest(uint32_t* to, uint32_t bits) {
+  bits = __reduce_max_sync(~0u, bits);
+  if (threadIdx.x % 32 == 0 && bits > *static_cast<volatile uint32_t*>(to)) atomicMax(to, bits);
+}
 
 __global__ void __launch_bounds__(kFactThreads) facts_kernel(const __grid_constant__ FactsJob job) {
   const int64_t row = int64_t{blockIdx.x} * (kFactThreads / 32) + threadIdx.x / 32;
@@ -37,13 +58,19 @@ __global__ void __launch_bounds__(kFactThreads) facts_kernel(const __grid_consta
   const char* d_out = job.d_out.at(b, h, query);
   const char* out = job.out.at(b, h, query);
   float sum = 0;
-  for (int c = threadIdx.x % 32; c < job.columns; c += 32)
-    sum = __fmaf_rn(load_element(d_out + c * job.d_out.column, job.d_out.dtype, job.aligned),
-                    load_element(out + c * job.out.column, job.out.dtype, job.aligned), sum);
+  uint32_t largest = 0;
+  for (int c = threadIdx.x % 32; c < job.columns; c += 32) {
+    const float d = load_element(d_out + c * job.d_out.column, job.d_out.dtype, job.aligned);
+    sum = __fmaf_rn(d, load_element(out + c * job.out.column, job.out.dtype, job.aligned), sum);
+    if (fabsf(d) < kInfinity) largest = max(largest, __float_as_uint(fabsf(d)));
+  }
+  if (job.largest != nullptr)
+    note_largest(job.largest + int64_t{b} * job.key_heads + h / (job.heads / job.key_heads),
+                 largest);
   sum = cuda::add_lanes(sum);
   if (threadIdx.x % 32 != 0) return;
   const float lse = cuda::load_float(job.lse.at(b, h, query), DType::kF32);
-  job.facts[row] = {lse == -kInfinity ? kInfinity : lse * kLog2E, sum};
+  job.facts[row] = {lse_in_log2(lse), sum};
 }
 
 __global__ void __launch_bounds__(kAnyThreads)
@@ -94,15 +121,18 @@ BackwardJob job_of(const Call& args, const BackwardCall& call) {
   return job;
 }
 
-Status start_facts(const Call& args, const BackwardCall& call, const BackwardJob& job) {
+Status start_facts(const Call& args, const BackwardCall& call, const BackwardJob& job,
+                   uint32_t* largest = nullptr) {
   const AttentionCall& c = job.call;
   const int64_t rows = int64_t{c.batches} * c.heads * c.queries;
   const FactsJob facts{job.d_out,
                        cuda::attention_rows(call.out),
                        cuda::attention_rows(call.lse),
                        job.facts,
+                       largest,
                        rows,
                        c.heads,
+                       c.key_heads,
                        c.queries,
                        c.value_depth,
                        job.aligned};
@@ -141,7 +171,8 @@ std::string refuse_rows(const char* name, const TensorView& t) {
     return std::string("the last dimension of ") + name + " has a stride of " +
            std::to_string(t.strides[3]) + ", not 1";
   bool even = reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
-  for (int d = 0; d < 3; ++d) even = even && (t.shape[d] <= 1 || t.strides[d] % 8 == 0);
+  for (int d = 0; d < 3; ++d)
+    even = even && (t.shape[d] <= 1 || t.strides[d] * dtype_bytes(t.dtype) % 16 == 0);
   return even ? "" : std::string("rows of ") + name + " do not begin at multiples of 16 bytes";
 }
 std::string refuse_columns(const char* name, int64_t columns) {
@@ -154,11 +185,11 @@ std::string refuses_any(const Call& args, const Machine&) {
   return cuda::refuse_attention_sizes(attention_inputs<spec>(args));
 }
 
-std::string refuses_tiles(const Call& args, const Machine& machine) {
+// Of any dtype.
+std::string refuse_tensors(const Call& args, const Machine& machine) {
   if (std::string why = refuses_any(args, machine); !why.empty()) return why;
   const BackwardCall call(args);
   const AttentionInputs& in = call.in;
-  if (in.q.dtype == DType::kF32) return "q is f32; takes bf16 and f16";
   if (call.d_out.dtype != in.q.dtype) return "d_out has not q's dtype";
   std::string why = refuse_columns("D", in.depth());
   if (why.empty()) why = refuse_columns("Dv", in.value_depth());
@@ -170,6 +201,21 @@ std::string refuses_tiles(const Call& args, const Machine& machine) {
   for (const auto& [name, tensor] : all)
     if (why.empty()) why = refuse_rows(name, tensor);
   return why;
+}
+
+std::string refuses_tiles(const Call& args, const Machine& machine) {
+  const BackwardCall call(args);
+  return call.in.q.dtype == DType::kF32 ? "q is f32; takes bf16 and f16"
+                                        : refuse_tensors(args, machine);
+}
+
+std::string refuses_f32_tiles(const Call& args, const Machine& machine) {
+  const BackwardCall call(args);
+  if (call.in.q.dtype != DType::kF32) return "q is not f32";
+  const int64_t columns = std::max(call.in.depth(), call.in.value_depth());
+  if (columns > 128)
+    return "takes f32 heads of up to 128 columns, not of " + std::to_string(columns);
+  return refuse_tensors(args, machine);
 }
 
 Status run_any(const Call& args) {
@@ -184,11 +230,51 @@ Status run_tiles(const Call& args) {
   const BackwardCall call(args);
   const BackwardJob job = job_of(args, call);
   PESTLE_TRY(start_facts(args, call, job));
-  PESTLE_TRY(call.in.q.dtype == DType::kBF16 ? start_tiles_bf16(args, job)
-                                             : start_tiles_f16(args, job));
+  if (call.in.q.dtype == DType::kF32)
+    PESTLE_TRY(call.in.tf32 ? start_tiles_tf32(args, job) : start_tiles_f32(args, job));
+  else
+    PESTLE_TRY(call.in.q.dtype == DType::kBF16 ? start_tiles_bf16(args, job)
+                                               : start_tiles_f16(args, job));
   PESTLE_TRY(start_any(args, job, true));
   return start_mask_and_sinks(args, call, job);
 }
+
+std::string refuses_hopper(const Call& args, const Machine& machine) {
+  if (machine.compute_capability != 90) return "needs compute capability 9.0 (Hopper)";
+  if (cuda::portable()) return "needs code for sm_90a, this build has portable code only";
+  const BackwardCall call(args);
+  const AttentionInputs& in = call.in;
+  if (in.has_mask()) return "has no mask";
+  if (in.softcap != 0) return "has no softcap";
+  if (in.q_offsets.dtype != DType::kNone) return "has no packed sequences";
+  if (std::max(in.depth(), in.value_depth()) > 128)
+    return "has heads of 128 columns at most, not of " +
+           std::to_string(std::max(in.depth(), in.value_depth()));
+  if (std::string why = refuses_tiles(args, machine); !why.empty()) return why;
+  if (in.batches() * in.heads() * ((std::max(in.keys(), in.queries()) + 63) / 64) > INT_MAX / 4)
+    return "more than 2^29 tiles of queries or keys";
+  const struct {
+    const char* name;
+    const TensorView& tensor;
+  } read[] = {{"q", in.q}, {"k", in.k}, {"v", in.v}, {"d_out", call.d_out}};
+  for (const auto& [name, tensor] : read) {
+    const char* why = cuda::row_boxes(tensor, 64).why;
+    if (*why) return std::string(name) + " " + why;
+  }
+  return "";
+}
+
+Status run_hopper(const Call& args) {
+  const BackwardCall call(args);
+  const BackwardJob job = job_of(args, call);
+  const auto facts = [&](uint32_t* largest) { return start_facts(args, call, job, largest); };
+  PESTLE_TRY(call.in.q.dtype == DType::kBF16 ? start_hopper_bf16(args, call, job, facts)
+                                             : start_hopper_f16(args, call, job, facts));
+  PESTLE_TRY(start_any(args, job, true));
+  return start_mask_and_sinks(args, call, job);
+}
+
+constexpr const char* kTilesWorkspace = "8*B*Hq*Sq + 4*B*(2*Hk*cdiv(Sk,64) + Hq*cdiv(Sq,64))";
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/attention_backward_tiles",
@@ -196,13 +282,27 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 80,
      .refuses = refuses_tiles,
      .run = run_tiles,
-     .workspace = "8*B*Hq*Sq + 4*B*(2*Hk*cdiv(Sk,64) + Hq*cdiv(Sq,64))"},
+     .workspace = kTilesWorkspace},
     {.id = "cuda/attention_backward_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
      .refuses = refuses_any,
      .run = run_any,
      .workspace = "8*B*Hq*Sq"},
+    // Behind what takes every call, so that they run only where they are asked for by name: they have
+    // not run on a GPU yet.
+    {.id = "cuda/attention_backward_tiles_f32",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_f32_tiles,
+     .run = run_tiles,
+     .workspace = kTilesWorkspace},
+    {.id = "cuda/attention_backward_hopper",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_hopper,
+     .run = run_hopper,
+     .workspace = PESTLE_BACKWARD_HOPPER_BYTES},
 };
 
 }  // namespace

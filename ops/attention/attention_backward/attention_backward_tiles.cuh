@@ -1,14 +1,16 @@
-// Gradients of attention of bf16 and f16 by mma.sync and cp.async, for every GPU from sm_80 on.
+// Gradients of attention of bf16, f16 and f32 by mma.sync and cp.async, for every GPU from sm_80 on.
 //
 // Map      A block of 4 warps holds 64 outer rows, keys for d_k and d_v or queries for d_q, and goes
-//          over tiles of 64 (32 where heads are wider than 128 columns) inner rows, of all heads
-//          that share the keys, in a fixed order. A warp has 16 outer rows: logits and their
+//          over tiles of 64 (32 where heads are wider than 128 columns, or f32) inner rows, of all
+//          heads that share the keys, in a fixed order. A warp has 16 outer rows: logits and their
 //          gradients are sums of one product in registers and the operand of the next, so warps
 //          exchange nothing. Inner tiles come by cp.async into two stages (one where wider than
-//          128). Beyond 128 columns d_k and d_v have a kernel each: sums fill the registers.
+//          128, or 64 of f32). Beyond 128 columns d_k and d_v have a kernel each: sums fill the registers.
 // Numerics f32 sums; exponentials and gradients of logits are rounded to q's dtype before they are
 //          multiplied. Of f16, exponentials are taken 2^4 times, gradients by a power of two that
-//          a warp chooses by the largest.
+//          a warp chooses by the largest. f32: products of tf32 parts as in attention_tiles.cuh, all
+//          sums of a tile begun anew; weights by powers of two as of f16 and what they meet 2^40 times,
+//          so that no part is subnormal. precision=tf32: products of high parts alone.
 // Numbers  0 times an infinity or NaN is NaN in a tensor core, and f16 overflows: a tile whose sums
 //          are not finite is left, with a word that says so, to the slow kernel.
 #pragma once
@@ -28,19 +30,24 @@ constexpr int kFastThreads = 128;
 // Which gradients a kernel makes.
 enum class Gives { kKeys, kOnlyK, kOnlyV, kQueries };
 
-// kColumns: of q, k, v at most; kGeneral: there is a mask or a soft cap.
-template <Kind kKindOf, int kColumnsOf, Gives kGivesOf, bool kGeneralOf>
+// kColumns: of q, k, v at most; kGeneral: there is a mask or a soft cap; kSplit: of f32, with the
+// products of low parts.
+template <Kind kKindOf, int kColumnsOf, Gives kGivesOf, bool kGeneralOf, bool kSplitOf>
 struct Config {
   static constexpr Kind kKind = kKindOf;
   static constexpr int kColumns = kColumnsOf;
   static constexpr Gives kGives = kGivesOf;
   static constexpr bool kGeneral = kGeneralOf;
+  static constexpr bool kSplit = kSplitOf;
+  static constexpr bool kF32 = kKind == Kind::kTf32;
+  static constexpr int kBytes = kF32 ? 4 : 2;   // of an element
+  static constexpr int kOfChunk = 16 / kBytes;  // elements
   static constexpr bool kKeysAreOuter = kGives != Gives::kQueries;
   static constexpr bool kWeights = kGives == Gives::kKeys || kGives == Gives::kOnlyV;  // d_v
   static constexpr bool kLogits = kGives != Gives::kOnlyV;                             // d_k, d_q
-  static constexpr int kInner = kColumns > 128 ? 32 : 64;
-  static constexpr int kStages = kColumns > 128 ? 1 : 2;
-  static constexpr int kRowBytes = kColumns * 2;
+  static constexpr int kRowBytes = kColumns * kBytes;
+  static constexpr int kInner = kRowBytes > 256 || kF32 ? 32 : 64;
+  static constexpr int kStages = kRowBytes > 256 ? 1 : 2;
   static constexpr int kOuterBytes = kTile * kRowBytes;
   static constexpr int kInnerBytes = kInner * kRowBytes;
   static constexpr int kStageBytes = 2 * kInnerBytes;
@@ -79,7 +86,9 @@ struct Fast {
   static constexpr int kEights = C::kInner / 8;
   static constexpr int kOutEights = C::kColumns / 8;
   static constexpr bool kF16 = C::kKind == Kind::kF16;
-  static constexpr float kWeightScale = kF16 ? 16 : 1;
+  static constexpr bool kScaled = kF16 || C::kF32;  // gradients of logits, by choose_scale
+  static constexpr float kWeightScale = kF16 ? 16 : C::kF32 ? 0x1p24f : 1;
+  static constexpr float kOfValues = C::kF32 ? 0x1p40f : 1;  // of what weights are multiplied by
   static constexpr int kNoExponent = INT_MIN;
 
   const BackwardJob& job;
@@ -128,8 +137,8 @@ struct Fast {
   __device__ void copy_rows(uint32_t to, const AttentionRows& t, int h, int first, SeenKeys within,
                             int columns) const {
     const int chunk = threadIdx.x % kChunks, line = threadIdx.x / kChunks;
-    if (chunk * 8 >= (columns + 15) / 16 * 16) return;
-    const int bytes = chunk * 8 < columns ? 16 : 0;
+    if (chunk * C::kOfChunk >= (columns + 15) / 16 * 16) return;
+    const int bytes = chunk * C::kOfChunk < columns ? 16 : 0;
     const char* from = t.at(b, h, first + line) + chunk * 16;
     const int64_t step = kLines * t.row;
 #pragma unroll
@@ -182,14 +191,64 @@ struct Fast {
 
   // ---- products ----
 
-  // sums[16 outer rows of the warp, inner rows] += outer . inner over `columns`.
+  struct Parts {
+    uint32_t high[4], low[4];
+    __device__ explicit Parts(const uint32_t (&words)[4]) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const cuda::warp::Tf32Parts p = cuda::warp::tf32_parts(words[e]);
+        high[e] = p.high;
+        low[e] = p.low;
+      }
+    }
+  };
+  __device__ static void multiply_f32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                      uint32_t b1) {
+    cuda::warp::multiply<Kind::kTf32>(d, a[0], a[1], a[2], a[3], b0, b1);
+  }
+  // d += a.b without the product of low parts; those of one low part go to `small`.
+  __device__ static void multiply_parts(float (&d)[4], float (&small)[4], const Parts& a,
+                                        cuda::warp::Tf32Parts b0, cuda::warp::Tf32Parts b1) {
+    if constexpr (C::kSplit) {
+      multiply_f32(small, a.low, b0.high, b1.high);
+      multiply_f32(small, a.high, b0.low, b1.low);
+    }
+    multiply_f32(d, a.high, b0.high, b1.high);
+  }
+  // sums[16 outer rows of the warp, inner rows] += outer . inner over `columns`. What is small has sums
+  // of its own: tensor cores cut off what lies below a sum's last bit.
   __device__ void multiply_rows(uint32_t outer, uint32_t inner, int columns,
                                 float (&sums)[kEights][4]) const {
+    if constexpr (C::kF32) {
+      float small[kEights][4] = {}, large[kEights][4] = {};
+      multiply_words(outer, inner, columns, [&](int n, const auto& a, const auto& b) {
+        const Parts in_a(a), in_b(b);
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          multiply_parts(large[2 * n + j], small[2 * n + j], in_a,
+                         {in_b.high[2 * j], in_b.low[2 * j]},
+                         {in_b.high[2 * j + 1], in_b.low[2 * j + 1]});
+      });
+#pragma unroll
+      for (int n = 0; n < kEights; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sums[n][e] += large[n][e] + small[n][e];
+    } else {
+      multiply_words(outer, inner, columns, [&](int n, const auto& a, const auto& b) {
+        cuda::warp::multiply<C::kKind>(sums[2 * n], a[0], a[1], a[2], a[3], b[0], b[1]);
+        cuda::warp::multiply<C::kKind>(sums[2 * n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+      });
+    }
+  }
+  // f(pair of eights of inner rows, fragments of the outer rows, of both eights) for each 32 bytes of
+  // the rows.
+  template <class F>
+  __device__ void multiply_words(uint32_t outer, uint32_t inner, int columns, F f) const {
     const uint32_t from_a = outer + (warp * 16 + lane % 16) * C::kRowBytes;
     const uint32_t from_b = inner + (lane % 8 + lane / 16 * 8) * C::kRowBytes;
     const uint32_t flip_a = ((lane / 16) ^ (lane % 8)) * 16;
     const uint32_t flip_b = ((lane / 8 % 2) ^ (lane % 8)) * 16;
-    const int units = (columns + 15) / 16;
+    const int units = (columns * C::kBytes + 31) / 32;
 #pragma unroll 2
     for (int unit = 0; unit < units; ++unit) {
       uint32_t a[4];
@@ -197,12 +256,39 @@ struct Fast {
       const uint32_t at = from_b + ((unit * 32) ^ flip_b);
 #pragma unroll
       for (int j = 0; j < kEights / 2; ++j) {
-        uint32_t low[2], high[2];
-        cuda::warp::load_fragments<false>(at + j * 16 * C::kRowBytes, low[0], low[1], high[0],
-                                          high[1]);
-        cuda::warp::multiply<C::kKind>(sums[2 * j], a[0], a[1], a[2], a[3], low[0], low[1]);
-        cuda::warp::multiply<C::kKind>(sums[2 * j + 1], a[0], a[1], a[2], a[3], high[0], high[1]);
+        uint32_t b[4];
+        cuda::warp::load_fragments<false>(at + j * 16 * C::kRowBytes, b[0], b[1], b[2], b[3]);
+        f(j, a, b);
       }
+    }
+  }
+  // Of f32. An instruction takes first the even ones of eight inner rows, then the odd ones, as the
+  // weights lie in registers.
+  template <int kOut>
+  __device__ void add_rows(const float (&weights)[kEights][4], uint32_t inner, int columns,
+                           float (&out)[kOut][4]) const {
+    const uint32_t in_chunk = inner + lane / 4 % 4 * 4;
+    const int even = lane % 4 * 2, chunk = lane / 16;
+    const uint32_t at[2] = {in_chunk + place_of(even, chunk), in_chunk + place_of(even + 1, chunk)};
+#pragma unroll
+    for (int n = 0; n < kOut; ++n) {
+      if (n * 8 >= columns) break;
+      float added[4] = {};
+#pragma unroll
+      for (int unit = 0; unit < kEights; ++unit) {
+        cuda::warp::Tf32Parts b[2];
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const uint32_t word = cuda::warp::load_word((at[j] ^ (n * 32)) + unit * 8 * C::kRowBytes);
+          b[j] = cuda::warp::tf32_parts(__float_as_uint(kOfValues * __uint_as_float(word)));
+        }
+        const auto& w = weights[unit];
+        const uint32_t words[4] = {__float_as_uint(w[0]), __float_as_uint(w[2]),
+                                   __float_as_uint(w[1]), __float_as_uint(w[3])};
+        multiply_parts(added, added, Parts(words), b[0], b[1]);
+      }
+#pragma unroll
+      for (int e = 0; e < 4; ++e) out[n][e] += added[e];
     }
   }
   // out[16 outer rows, columns] += weights[outer, inner] * inner rows.
@@ -230,6 +316,19 @@ struct Fast {
   }
 
   // ---- weights ----
+
+  // As the operand of the next product: pairs of 16 bits, or f32.
+  using Weights = std::conditional_t<C::kF32, float[kEights][4], uint32_t[kEights][2]>;
+  template <class W>
+  __device__ static void set_weights(W& weights, int n, const float (&p)[4], float by) {
+    if constexpr (C::kF32) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) weights[n][e] = p[e] * by;
+    } else {
+      weights[n][0] = pack<C::kKind>(p[0] * by, p[1] * by);
+      weights[n][1] = pack<C::kKind>(p[2] * by, p[3] * by);
+    }
+  }
 
   // Of element e of a lane's four of eight inner rows: the outer row (of the warp's lane: 0 or 1),
   // the inner row.
@@ -261,7 +360,7 @@ struct Fast {
   // From products to exponentials, packed, and to those times the soft cap's slope.
   template <bool kHidden>
   __device__ void make_weights(int stage, int h, int inner0, float (&s)[kEights][4],
-                               uint32_t (&weights)[kEights][2]) const {
+                               Weights& weights) const {
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
       float p[4];
@@ -284,14 +383,11 @@ struct Fast {
         }
         s[n][e] = C::kGeneral ? p[e] * slope : p[e];
       }
-      if constexpr (C::kWeights) {
-        weights[n][0] = pack<C::kKind>(p[0] * kWeightScale, p[1] * kWeightScale);
-        weights[n][1] = pack<C::kKind>(p[2] * kWeightScale, p[3] * kWeightScale);
-      }
+      if constexpr (C::kWeights) set_weights(weights, n, p, kWeightScale);
     }
   }
 
-  // Of f16: a power of two that takes the gradients into the middle of its range. It follows the
+  // Of f16 and f32: a power of two that takes the gradients into the middle of its range. It follows the
   // largest; sums so far are those of the last one.
   __device__ float choose_scale(const float (&s)[kEights][4]) {
     unsigned largest = 0;
@@ -321,7 +417,7 @@ struct Fast {
   __device__ void do_tile(int stage, int h, int inner0) {
     const uint32_t first = stage_at(stage), second = first + C::kInnerBytes;
     float s[kEights][4] = {};
-    uint32_t weights[kEights][2];
+    Weights weights;
     multiply_rows(memory, first, c.depth, s);
     make_weights<kHidden>(stage, h, inner0, s, weights);
     if constexpr (C::kWeights) add_rows(weights, second, c.value_depth, d_second);
@@ -338,12 +434,9 @@ struct Fast {
 #pragma unroll
         for (int e = 0; e < 4; ++e)
           s[n][e] = (kHidden || C::kGeneral) && s[n][e] == 0 ? 0 : s[n][e] * d[n][e];
-      const float by = kF16 ? choose_scale(s) : 1;
+      const float by = kScaled ? choose_scale(s) : 1;
 #pragma unroll
-      for (int n = 0; n < kEights; ++n) {
-        weights[n][0] = pack<C::kKind>(s[n][0] * by, s[n][1] * by);
-        weights[n][1] = pack<C::kKind>(s[n][2] * by, s[n][3] * by);
-      }
+      for (int n = 0; n < kEights; ++n) set_weights(weights, n, s[n], by);
       add_rows(weights, first, c.depth, d_first);
     }
   }
@@ -359,6 +452,18 @@ struct Fast {
       for (int e = 0; e < 4; ++e) zero = __fmaf_rn(sums[n][e], 0.0f, zero);
     return zero == 0;
   }
+  // Of eight columns a lane's two.
+  __device__ void store_two(uint32_t room, int row, int eight, float a, float b) const {
+    if constexpr (C::kF32)
+      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(
+                       room + place_of(row, 2 * eight + lane % 4 / 2) + lane % 2 * 8),
+                   "f"(a), "f"(b)
+                   : "memory");
+    else
+      asm volatile("st.shared.b32 [%0], %1;" ::"r"(room + place_of(row, eight) + lane % 4 * 4),
+                   "r"(pack<C::kKind>(a, b))
+                   : "memory");
+  }
   // A warp's 16 rows through the shared memory of its outer rows, so that they are stored in lines.
   // All of the block take part.
   template <int kOut>
@@ -370,18 +475,15 @@ struct Fast {
 #pragma unroll
     for (int n = 0; n < kOut; ++n)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint32_t at = room + place_of(outer_of(2 * half), n) + lane % 4 * 4;
-        const uint32_t two = pack<C::kKind>(sums[n][2 * half] * by, sums[n][2 * half + 1] * by);
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(two) : "memory");
-      }
+      for (int half = 0; half < 2; ++half)
+        store_two(room, outer_of(2 * half), n, sums[n][2 * half] * by, sums[n][2 * half + 1] * by);
     __syncwarp();
     const int chunk = lane % (kChunks < 32 ? kChunks : 32);
     constexpr int kRowsAtOnce = 32 / kChunks;
 #pragma unroll 4
     for (int i = 0; i < 16; i += kRowsAtOnce) {
       const int r = warp * 16 + i + lane / kChunks;
-      if (outer0 + r >= rows || chunk * 8 >= columns) continue;
+      if (outer0 + r >= rows || chunk * C::kOfChunk >= columns) continue;
       uint4 v;
       asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                    : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
@@ -477,7 +579,7 @@ struct Fast {
       find_outer_queries();
       run_tiles(head, 1, any);
     }
-    const float of_first = C::kLogits ? c.scale / power() : 1;
+    const float of_first = C::kLogits ? c.scale / power() / kOfValues : 1;
     if constexpr (C::kGives == Gives::kQueries) {
       store(d_first, memory, job.d_q, head, c.queries, c.depth, of_first, job.redo_q);
       return;
@@ -486,7 +588,7 @@ struct Fast {
       store(d_first, memory, job.d_k, key_head, c.keys, c.depth, of_first, job.redo_k);
     if constexpr (C::kWeights)
       store(d_second, memory + C::kOuterBytes, job.d_v, key_head, c.keys, c.value_depth,
-            1 / kWeightScale, job.redo_v);
+            1 / kWeightScale / kOfValues, job.redo_v);
   }
 };
 

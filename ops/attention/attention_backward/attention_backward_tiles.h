@@ -9,5 +9,8 @@ struct BackwardJob;
 
 Status start_tiles_bf16(const Call& call, const BackwardJob& job);
 Status start_tiles_f16(const Call& call, const BackwardJob& job);
+// f32 of up to 128 columns, as exact as f32; with precision=tf32.
+Status start_tiles_f32(const Call& call, const BackwardJob& job);
+Status start_tiles_tf32(const Call& call, const BackwardJob& job);
 
 }  // namespace pestle::ops::attention_backward

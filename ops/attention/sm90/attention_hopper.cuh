@@ -24,6 +24,7 @@
 
 #include "backends/cuda/device/ptx/wgmma_registers.cuh"
 #include "ops/attention/sm80/attention_row.cuh"
+#include "ops/attention/sm90/attention_hopper.h"
 
 namespace pestle::cuda::attention_hopper {
 
@@ -54,12 +55,6 @@ struct Memory {
   uint64_t k_full[C::kStages], k_empty[C::kStages];
   uint64_t v_full[C::kStages], v_empty[C::kStages];
   uint64_t cut;  // values are there whose last rows become 0
-};
-
-// q, k or v in three dimensions: a batch begins so many heads behind the one before (row_boxes).
-struct BoxedRows {
-  CUtensorMap map;
-  int batch_heads = 0;
 };
 
 struct Job {

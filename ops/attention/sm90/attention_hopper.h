@@ -1,5 +1,5 @@
-// Starting ops/attention/sm90/attention_hopper.cuh, one file of instances a dtype; which tensors it
-// takes.
+// Starting ops/attention/sm90/attention_hopper.cuh, one file of instances a dtype; which tensors the
+// copy engine takes, for it and for the backward's kernel.
 #pragma once
 
 #include <climits>
@@ -52,6 +52,18 @@ inline RowBoxes row_boxes(const TensorView& t, int rows_of_box) {
   b.box[1] = rows_of_box;
   r.why = refuse_boxes(b);
   return r;
+}
+
+// The same for kernels: a batch begins so many heads behind the one before.
+struct BoxedRows {
+  CUtensorMap map;
+  int batch_heads = 0;
+};
+
+inline Status box_rows(const TensorView& t, int rows_of_box, BoxedRows* to) {
+  const RowBoxes r = row_boxes(t, rows_of_box);
+  to->batch_heads = r.batch_heads;
+  return make_tensor_map(r.boxes, &to->map);
 }
 
 Status start_attention_hopper_bf16(const Call& call, const ops::AttentionInputs& in,

@@ -3,15 +3,8 @@
 
 #include "backends/cuda/host/launch.h"
 #include "ops/attention/sm90/attention_hopper.cuh"
-#include "ops/attention/sm90/attention_hopper.h"
 
 namespace pestle::cuda::attention_hopper {
-
-inline Status box(const TensorView& t, int rows, BoxedRows* to) {
-  const RowBoxes r = row_boxes(t, rows);
-  to->batch_heads = r.batch_heads;
-  return make_tensor_map(r.boxes, &to->map);
-}
 
 // Heads of q whose k and v lie in half of the L2 together.
 inline int64_t heads_at_once(const AttentionCall& c) {
@@ -40,9 +33,9 @@ Status start(const Call& call, const ops::AttentionInputs& in, const AttentionJo
   static_assert(sizeof(Memory<C>) <= 227 * 1024);
   Job job;
   job.base = base;
-  PESTLE_TRY(box(in.q, C::kRows, &job.q));
-  PESTLE_TRY(box(in.k, C::kKeys, &job.k));
-  PESTLE_TRY(box(in.v, C::kKeys, &job.v));
+  PESTLE_TRY(box_rows(in.q, C::kRows, &job.q));
+  PESTLE_TRY(box_rows(in.k, C::kKeys, &job.k));
+  PESTLE_TRY(box_rows(in.v, C::kKeys, &job.v));
   const Grid grid = deal_out<C>(multiprocessors(device_index(call)), &job);
   return launch(call, "attention_hopper", grid, attention_hopper_kernel<C>, job);
 }

@@ -1,0 +1,12 @@
+// Gradients of attention of f16 by Hopper's kernel: the instances.
+#include "ops/attention/attention_backward/attention_backward_hopper_start.cuh"
+
+namespace pestle::ops::attention_backward {
+
+Status start_hopper_f16(const Call& args, const BackwardCall& call, const BackwardJob& job,
+                        const StartFacts& start_facts) {
+  return backward_hopper::start_columns<cuda::hopper::WgmmaType::kF16>(args, call, job,
+                                                                       start_facts);
+}
+
+}  // namespace pestle::ops::attention_backward
