@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,14 @@ def _strides(shape: tuple, transposed: bool) -> tuple:
     if transposed:
         strides[-1], strides[-2] = strides[-2], strides[-1]
     return tuple(strides)
+
+
+def _taken(layout: type[QuantizedLayout], options: dict) -> dict:
+    """Those that its quantize takes: a subclass, of ComfyUI say, may take fewer than its base."""
+    taken = inspect.signature(layout.quantize).parameters
+    if any(one.kind is one.VAR_KEYWORD for one in taken.values()):
+        return options
+    return {name: value for name, value in options.items() if name in taken}
 
 
 class QuantizedTensor(torch.Tensor):
@@ -155,7 +164,7 @@ class QuantizedTensor(torch.Tensor):
 
     def requantize_from_float(self, tensor: torch.Tensor, **options) -> QuantizedTensor:
         """Other values in this tensor's layout, with its options unless others are given."""
-        options = {**self._layout.requantize_kwargs(self), **options}
+        options = {**_taken(self._layout, self._layout.requantize_kwargs(self)), **options}
         qdata, params = self._layout.quantize(tensor.detach(), **options)
         return type(self)(qdata, self._layout_cls, params)
 

@@ -76,6 +76,21 @@ def test_tensors_are_stored_alike_and_decode_to_the_same(case):
     assert mine.requantize_from_float(w, scale="recalculate", inplace_ops=True).equal(mine)
 
 
+def test_a_subclass_that_quantises_by_fewer_options_requantises():
+    """ComfyUI's FP8 takes no dtype; it requantises a weight behind each LoRA."""
+
+    class Fewer(ours.TensorCoreFP8Layout):
+        @classmethod
+        def quantize(cls, tensor, scale=None, stochastic_rounding=0, inplace_ops=False):
+            return super().quantize(tensor, scale=scale, stochastic_rounding=stochastic_rounding)
+
+    ours.register_layout_class("TestFewerOptions", Fewer)
+    w = weight(64, dtype=torch.float32)
+    made = ours.QuantizedTensor.from_float(w, "TestFewerOptions")
+    again = made.requantize_from_float(w, scale="recalculate", inplace_ops=True)
+    assert again._layout_cls == "TestFewerOptions" and again.equal(made)
+
+
 @pytest.mark.parametrize("case", [c for c in MADE if c != "int8 activations"])
 def test_linears_agree(case):
     name, options = MADE[case]
