@@ -14,7 +14,9 @@ Weights are random and the sizes the published ones, but of the blocks there are
 whole model compiles longer with each; what all take is reckoned beside it, the whole model's
 first step by a straight line through two numbers of blocks. --blocks all makes them all. Each way
 compiles with empty caches, after the compiler itself has started. Steps are timed in turns. What no
-time is left for is named and left out. A line of JSON for each way goes to $OUT or --json.
+time is left for is named and left out. A line of JSON with every figure and bar, and the commit
+($PESTLE_COMMIT where there is no git), goes to the end of bench/results/comfy_compile.jsonl; of
+$OUT/comfy_compile.jsonl where $OUT is set; on a CPU, of --json's file.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import json
 import os
 import shutil
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -50,6 +53,7 @@ from pestle.comfy import CompiledModel, CompileSettings, relative_error
 from torch import nn
 from torch._dynamo.pgo import reset_code_state
 
+ROOT = Path(__file__).resolve().parent.parent
 # Blocks that are made of each kind, and the tokens of three resolutions.
 BLOCKS = {
     "flux": {"double": 3, "single": 6}, "wan": {"wan": 5},
@@ -389,35 +393,89 @@ def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def bars(rows: list[Row]) -> None:
-    """What the nodes promise, of what was measured."""
-    by = {row.way: row for row in rows}
-    ours, whole = by.get("pestle"), by.get("whole model")
-    if ours and whole and ours.step_ms:
-        print(f"  first step sooner than the whole model's, these blocks: "
-              f"{whole.first_step_s / ours.first_step_s:.2f} x")  # fmt: skip
-        _bar("speed of the whole model's step", whole.step_ms / ours.step_ms, 1.0)
-        if whole.all_first_step_s:
-            sooner = whole.all_first_step_s / ours.all_first_step_s
-            _bar("first step sooner than the whole model's, all blocks", sooner, 5)
-    if ours and len(ours.recompiles) == 2:
-        print(f"  recompiles of two new resolutions: {sum(ours.recompiles)} (bar 0)")
-    best = min((r.step_ms for r in (ours, whole) if r and r.step_ms), default=None)
+@dataclass
+class Bar:
+    """What the nodes promise. `value`: None where no time was left to measure it."""
+
+    shape: str
+    what: str
+    value: float | None
+    bar: float
+    at_most: bool = False
+
+    @property
+    def held(self) -> bool | None:
+        if self.value is None:
+            return None
+        return self.value <= self.bar if self.at_most else self.value >= self.bar
+
+    def __str__(self) -> str:
+        word = {True: "held", False: "MISSED", None: "not measured"}[self.held]
+        value = "-" if self.value is None else f"{self.value:.3f}"
+        side = "most" if self.at_most else "least"
+        return f"  {self.what}: {value} (bar: at {side} {self.bar:g}, {word})"
+
+
+def ratio(a: float | None, b: float | None) -> float | None:
+    return a / b if a and b else None
+
+
+def bars(rows: list[Row]) -> list[Bar]:
+    shape = rows[0].shape
+    by, missing = {row.way: row for row in rows}, Row(shape, "", {}, 0)
+    ours, whole = by.get("pestle", missing), by.get("whole model", missing)
+    again = sum(ours.recompiles) if len(ours.recompiles) == 2 else None
+    sooner = ratio(whole.all_first_step_s, ours.all_first_step_s)
+    made = [
+        Bar(shape, "first step sooner than the whole model's, all blocks, times", sooner, 5),
+        Bar(shape, "speed of ComfyUI's TorchCompileModel", ratio(whole.step_ms, ours.step_ms), 1),
+        Bar(shape, "recompiles of two new resolutions", again, 0, at_most=True),
+    ]
+    best = min((r.step_ms for r in (ours, whole) if r.step_ms), default=None)
     for format in FORMATS:
-        row = by.get(f"pestle {format}")
-        if best and row and row.step_ms:
-            bar = 1.4 if "flux" in row.shape else 1.2
-            _bar(f"{format} against compiled bf16, the faster one", best / row.step_ms, bar)
+        speed = ratio(best, by.get(f"pestle {format}", missing).step_ms)
+        least = 1.4 if "flux" in shape else 1.2
+        made.append(Bar(shape, f"speed of {format} weights, of compiled bf16's best", speed, least))
+    return made
 
 
-def _bar(what: str, value: float, bar: float) -> None:
-    print(f"  {what}: {value:.3f} x (bar {bar:g}: {'held' if value >= bar else 'MISSED'})")
+class Line:
+    """One line at the end of a file, written anew with each shape, so that a machine that is taken
+    away leaves what was measured."""
+
+    def __init__(self, path: Path, args: argparse.Namespace):
+        self.path = path
+        self.before = path.read_text() if path.exists() else ""
+        gpu = {"gpu": {"name": torch.cuda.get_device_name()}} if args.device == "cuda" else {}
+        versions = {"torch": torch.__version__, "pestle": pestle.__version__}
+        versions |= {"triton": triton} if (triton := _triton()) else {}
+        self.head = {
+            "date": time.strftime("%Y-%m-%d"), "machine": {"commit": commit()}, **gpu,
+            "device": args.device, "backend": args.backend, "versions": versions,
+        }  # fmt: skip
+
+    def write(self, rows: list[Row], made: list[Bar]) -> None:
+        told = [asdict(bar) | {"held": bar.held} for bar in made]
+        line = self.head | {"rows": [asdict(row) for row in rows], "bars": told}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(f"{self.before}{json.dumps(line)}\n")
 
 
-def write(rows: list[Row], path: Path, device: str) -> None:
-    name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-    head = {"torch": torch.__version__, "pestle": pestle.__version__, "device": name}
-    path.write_text("".join(json.dumps(head | asdict(row)) + "\n" for row in rows))
+def _triton() -> str:
+    try:
+        import triton
+    except ImportError:
+        return ""
+    return triton.__version__
+
+
+def commit() -> str:
+    """What is measured: $PESTLE_COMMIT, or HEAD, "-dirty" where the tree is not HEAD's."""
+    if told := os.environ.get("PESTLE_COMMIT"):
+        return told
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    done = subprocess.run(git, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
 def check_compiler(device: str) -> None:
@@ -450,11 +508,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--backend", default="inductor", help="of torch.compile; eager is quick")
     parser.add_argument("--rounds", type=int, default=9, help="in which steps are timed")
     parser.add_argument("--seconds", type=float, default=225, help="that all of it may take")
-    parser.add_argument("--json", type=Path, help="default: comfy_compile.jsonl in $OUT, or none")
+    parser.add_argument("--json", type=Path, help="the file that gets a line more")
     args = parser.parse_args()
     args.shape = args.shape or (["flux", "wan"] if gpu else ["tiny-flux", "tiny-wan"])
-    if args.json is None and os.environ.get("OUT"):
-        args.json = Path(os.environ["OUT"]) / "comfy_compile.jsonl"
+    folder = os.environ.get("OUT") or (ROOT / "bench/results" if args.device == "cuda" else None)
+    if args.json is None and folder:
+        args.json = Path(folder) / "comfy_compile.jsonl"
     if args.device == "cuda" and not gpu:
         parser.error("--device cuda: there is no GPU here; the tiny shapes run with --device cpu")
     return args
@@ -468,6 +527,8 @@ def main() -> None:
     if args.backend == "inductor":
         check_compiler(args.device)
     rows: list[Row] = []
+    judged: list[Bar] = []
+    line = Line(args.json, args) if args.json else None
     for number, name in enumerate(args.shape):
         torch._dynamo.reset()
         reset_code_state()  # which sizes changed; the ways have frames of their own
@@ -478,10 +539,11 @@ def main() -> None:
         bench.run()
         made = list(bench.rows.values())
         rows += made
+        judged += (found := bars(made))
         table(made)
-        bars(made)
-        if args.json:
-            write(rows, args.json, args.device)
+        print(*found, sep="\n", flush=True)
+        if line:
+            line.write(rows, judged)
         del bench
     print(f"\n{args.seconds - whole.left():.0f} s")
 

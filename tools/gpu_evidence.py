@@ -185,10 +185,15 @@ def run_step(folder: Path, seconds: float) -> tuple[list[dict], int]:
     return [step_line(file, status)], took
 
 
+def measured() -> str:
+    """The commit that was packed."""
+    return (ROOT / "build/gpu/commit.txt").read_text().split()[-1]
+
+
 def run_comfy(folder: Path, seconds: float) -> tuple[list[dict], int]:
     command = ["tools/gpu_torch.sh", "python", "examples/comfy_compile_bench.py"]
     command += ["--seconds", str(int(seconds - 20))]
-    status, took = timed(command, folder, TORCH, seconds)
+    status, took = timed(command, folder, TORCH, seconds, PESTLE_COMMIT=measured())
     return [figures_line("comfy", folder / "comfy_compile.jsonl", status)], took
 
 
@@ -211,8 +216,7 @@ def run(minutes: float | None, parts: Sequence[str]) -> int:
     left = sum(WAYS[part][1] for part in parts)
     end = time.monotonic() + (minutes or left) * 60 - MARGIN
     out = Path(os.environ.get("OUT") or ROOT / "build/gpu-results").resolve()
-    commit = (ROOT / "build/gpu/commit.txt").read_text().split()[-1]
-    about = {"date": time.strftime("%Y-%m-%d"), "machine": {"commit": commit}, "gpu": gpu()}
+    about = {"date": time.strftime("%Y-%m-%d"), "machine": {"commit": measured()}, "gpu": gpu()}
     good = True
     for part in parts:
         way, own = WAYS[part]

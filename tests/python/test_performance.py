@@ -169,6 +169,13 @@ def test_builds_have_a_table():
     assert "| cuda-release | 80;90a | 62 | 61.5 | 39.0 MiB |" in performance.render([build, BENCH])
 
 
+def test_examples_with_tables_of_their_own_are_no_machine():
+    example = {"date": "2026-01-01", "machine": {"commit": "c0ffee"}, "device": "NVIDIA H100",
+               "versions": {"torch": "2.11.0"}, "rows": [{"way": "eager"}]}  # fmt: skip
+    assert faults_of(example) == []
+    assert performance.render([example, BENCH]) == performance.render([BENCH])
+
+
 # ---- bars
 
 ROW = changed(

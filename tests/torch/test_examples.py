@@ -87,10 +87,16 @@ def test_a_step_names_what_it_leaves_out(tmp_path):
 def test_ways_of_compiling_are_compared(tmp_path):
     """Without kernels: what is compiled when, and that nothing is left out."""
     made = tmp_path / "lines.jsonl"
-    options = ["--shape", "tiny-flux", "--backend", "eager", "--rounds", "1"]
+    options = ["--shape", "tiny-flux", "--backend", "eager", "--rounds", "1", "--seconds", "2000"]
+    made.write_text('{"an": "earlier line"}\n')
     told = run("comfy_compile_bench.py", *options, "--json", str(made)).stdout
-    rows = {json.loads(line)["way"]: json.loads(line) for line in made.read_text().splitlines()}
+    earlier, line = map(json.loads, made.read_text().splitlines())
+    assert earlier == {"an": "earlier line"}
+    rows = {row["way"]: row for row in line["rows"]}
     assert len(rows) == 6 and "left out" not in told
+    bars = {bar["what"]: bar for bar in line["bars"]}
+    assert len(bars) == 5 and all(bar["held"] is not None for bar in bars.values())
+    assert bars["recompiles of two new resolutions"]["held"] and line["machine"]["commit"]
     first, new = {}, {}
     for way, row in rows.items():
         first[way], new[way] = row["graphs"], row["recompiles"]
