@@ -4,7 +4,7 @@ import copy
 
 from comfy.patcher_extension import WrappersMP
 from comfy_api.latest import io
-from pestle.comfy import DEFAULT_ERROR_BOUND, INPUTS, CompiledModel, CompileSettings
+from pestle.comfy import DEFAULT_ERROR_BOUND, INPUTS, STANCES, CompiledModel, CompileSettings
 
 CATEGORY = "Pestle/compile"
 # ComfyUI's own node wraps by this name too: the later node stands in place of the earlier.
@@ -61,28 +61,38 @@ class ApplyTorchCompile(io.ComfyNode):
                     "error is larger than this, the model runs eagerly from then on. 0: not "
                     "compared.",
                 ),
+                io.Combo.Input(
+                    "stance", options=list(STANCES), default=STANCES[0],
+                    optional=True, advanced=True,
+                    tooltip="What a step does that would compile again, as for a resolution that "
+                    "`dynamic` does not cover: compile, run that part eagerly, or stop the run.",
+                ),
             ],
             outputs=[io.Custom("MODEL,WANVIDEOMODEL").Output("compiled", display_name="MODEL")],
         )  # fmt: skip
 
     @classmethod
-    def execute(cls, model, compile_args, error_bound=DEFAULT_ERROR_BOUND) -> io.NodeOutput:
+    def execute(
+        cls, model, compile_args, error_bound=DEFAULT_ERROR_BOUND, stance=STANCES[0]
+    ) -> io.NodeOutput:
         settings = CompileSettings.of(compile_args)
         if isinstance(getattr(model.model, "pipeline", None), dict):
             return io.NodeOutput(_told_to_wrapper(model, settings))
-        return io.NodeOutput(compiled_clone(model, settings, error_bound or None))
+        return io.NodeOutput(compiled_clone(model, settings, error_bound or None, stance))
 
 
-def compiled_clone(model, settings: CompileSettings, error_bound: float | None):
+def compiled_clone(model, settings: CompileSettings, error_bound: float | None, stance: str):
     """A clone whose sampler's calls go through CompiledModel; its model is the same object, and
     ComfyUI's own wrappers are the only way in."""
     clone = model.clone(disable_dynamic=True)
-    compiled = CompiledModel(clone.get_model_object("diffusion_model"), settings, error_bound)
-    if clone.patches:
-        compiled.report.note(f"{len(clone.patches)} weights have patches (LoRA)")
+    root = clone.get_model_object("diffusion_model")
+    compiled = CompiledModel(root, settings, error_bound, stance)
 
     def run(executor, x, *args, **kwargs):
-        root = executor.class_obj.diffusion_model
+        model = executor.class_obj
+        root, patches = model.diffusion_model, getattr(model.current_patcher, "patches", None)
+        if patches:  # of LoRA nodes before or behind this one
+            compiled.report.note(f"{len(patches)} weights have patches (LoRA)")
         comparable = not _wrapped_by_others((*args, *kwargs.values()))
         return compiled.run(root, lambda: executor(x, *args, **kwargs), x.shape, comparable)
 

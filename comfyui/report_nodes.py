@@ -88,7 +88,7 @@ class PestleKernels(io.ComfyNode):
         clone, served = model.clone(), Served(mode)
 
         def run(executor, *args, **kwargs):
-            with serving(served):
+            with serving(served, executor.class_obj.diffusion_model):
                 return executor(*args, **kwargs)
 
         clone.remove_wrappers_with_key(WrappersMP.APPLY_MODEL, KERNELS)

@@ -13,7 +13,7 @@ from .loading import comfy_state_dict, is_comfys
 from .model import DEFAULT_ERROR_BOUND, CompiledModel, relative_error
 from .quantising import FORMATS, patterns_of, quantised_state_dict
 from .report import Call, CompileReport, Graph
-from .scope import scoped
+from .scope import STANCES, scoped
 from .settings import INPUTS, CompileSettings, Input
 from .weights import summary, weight_report
 
@@ -22,6 +22,7 @@ __all__ = [
     "FORMATS",
     "INPUTS",
     "MODES",
+    "STANCES",
     "Call",
     "CompileReport",
     "CompileSettings",

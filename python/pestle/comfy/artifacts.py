@@ -22,9 +22,14 @@ def artifact_path(folder: str | os.PathLike, key: object, device: torch.device) 
     return Path(folder).expanduser() / f"pestle-{where}-{digest}.artifacts"
 
 
+def can_keep() -> bool:
+    """PyTorch 2.7 and later."""
+    return hasattr(torch.compiler, "save_cache_artifacts")
+
+
 def save_artifacts(path: Path) -> int:
     """Writes what this process has compiled so far; returns the bytes, 0 if there is nothing."""
-    found = torch.compiler.save_cache_artifacts()
+    found = torch.compiler.save_cache_artifacts() if can_keep() else None
     if found is None:
         return 0
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,6 +42,6 @@ def save_artifacts(path: Path) -> int:
 def load_artifacts(path: Path) -> bool:
     """Puts a file's kernels where torch.compile looks for them. The file is code: read only files
     that this machine or somebody trusted wrote."""
-    if not path.exists():
+    if not path.exists() or not can_keep():
         return False
     return torch.compiler.load_cache_artifacts(path.read_bytes()) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 import weakref
 from collections.abc import Callable
@@ -29,6 +30,14 @@ def guard_filter(entries: list) -> list[bool]:
     return [_OPTIONS not in e.name or e.guard_type == "DICT_CONTAINS" for e in entries]
 
 
+def has_guard_filter() -> bool:
+    """Where dynamo lacks it (before PyTorch 2.8), the option would be an error."""
+    from torch._dynamo import eval_frame
+
+    optimize = getattr(eval_frame, "_optimize", None) or eval_frame.optimize
+    return "guard_filter_fn" in inspect.signature(optimize).parameters
+
+
 class CompiledFunction:
     """forward of a class of modules, compiled; called with the module first."""
 
@@ -36,7 +45,8 @@ class CompiledFunction:
         self.name = getattr(function, "__qualname__", repr(function))
         self.function = _own(function)
         options, _ = settings.options()
-        options["guard_filter_fn"] = guard_filter
+        if has_guard_filter():
+            options["guard_filter_fn"] = guard_filter
         self.marks = bool(settings.dynamic)
         # Marked dimensions are open; dynamic=True would open every one, heads and channels too.
         self.compiled = torch.compile(

@@ -10,15 +10,28 @@ from functools import partial
 import torch
 from torch import nn
 
-from .artifacts import artifact_path, load_artifacts, save_artifacts
+from ..errors import InvalidArgumentError
+from .artifacts import artifact_path, can_keep, load_artifacts, save_artifacts
 from .blocks import repeated_blocks
-from .compiling import CompiledFunction, compiled_function
-from .report import CompileReport, Stopwatch, Watch
-from .scope import scoped
+from .compiling import CompiledFunction, compiled_function, has_guard_filter
+from .report import CompileReport, Peak, Stopwatch, Watch
+from .scope import STANCES, dynamo_settings, scoped, stance
 from .settings import CompileSettings
 
 LOG = logging.getLogger("pestle.comfy")
 DEFAULT_ERROR_BOUND = 0.05
+
+
+def ignored_by_torch(settings: CompileSettings) -> list[str]:
+    """A sentence for each thing that was asked for and that this PyTorch can't do."""
+    told = [*settings.options()[1], *dynamo_settings(settings)[1]]
+    version = f"PyTorch {torch.__version__}"
+    if not has_guard_filter():
+        told.append(f"{version} can't leave guards out: what a step hands down may compile again")
+    if settings.ptx_cache_dir and not can_keep():
+        told.append(f"{version} keeps no compiled kernels in a file: another process finds only "
+                    "inductor's and Triton's own")  # fmt: skip
+    return told
 
 
 class CompiledModel:
@@ -28,20 +41,25 @@ class CompiledModel:
     A step in which something was compiled is compared with an eager one: where the relative error
     is above `error_bound`, or compiling fails, the model runs eagerly from then on; the report and
     the log say why. `error_bound=None` compares nothing.
+
+    `stance`: what a step does that would compile after another one has: "default" compiles,
+    "eager_on_recompile" runs that part eagerly, "fail_on_recompile" raises.
     """
 
     def __init__(
         self, root: nn.Module, settings: CompileSettings,
-        error_bound: float | None = DEFAULT_ERROR_BOUND,
+        error_bound: float | None = DEFAULT_ERROR_BOUND, stance: str = "default",
     ):  # fmt: skip
-        self.settings, self.error_bound = settings, error_bound
+        if stance not in STANCES:
+            raise InvalidArgumentError(f'stance is "{stance}"; the stances: {", ".join(STANCES)}')
+        self.settings, self.error_bound, self.stance = settings, error_bound, stance
         self.report = CompileReport(
             model=type(root).__name__, settings=settings.to_dict(), error_bound=error_bound
         )
         self.functions = self._functions(root)
-        for sentence in settings.options()[1]:
+        for sentence in ignored_by_torch(settings):
             self._say(sentence)
-        self._started, self._uncompared = False, False
+        self._started, self._uncompared, self._compiled = False, False, False
 
     def _functions(self, root: nn.Module) -> dict[type, CompiledFunction]:
         """Of each class that is compiled."""
@@ -125,13 +143,14 @@ class CompiledModel:
         LOG.info("%s", sentence)
 
     def _measured(self, root, call, shape, device) -> torch.Tensor:
-        watch, stopwatch = Watch(self.report), Stopwatch(device)
-        with self.swapped(root):
+        watch, stopwatch, peak = Watch(self.report), Stopwatch(device), Peak(device)
+        # Before there is anything compiled, torch's other stances would leave it at that.
+        with self.swapped(root), stance(self.stance if self._compiled else "default"):
             out = call()
+        self._compiled = True
         compiled = watch.compiled()
         self.report.add_call(stopwatch.stop(tuple(shape), compiled))
-        if device.type == "cuda":
-            self.report.peak_bytes = torch.cuda.max_memory_allocated(device)
+        peak.add_to(self.report)
         self._uncompared |= compiled > 0
         self._note_limit()
         return out

@@ -97,7 +97,7 @@ class CompileReport:
             bound = "" if self.error_bound is None else f" (bound {self.error_bound:g})"
             lines.append(f"error against eager: {self.error:.2e}{bound}")
         if self.peak_bytes is not None:
-            lines.append(f"peak memory: {self.peak_bytes / 2**20:,.0f} MiB")
+            lines.append(f"peak memory of a step: {self.peak_bytes / 2**20:,.0f} MiB")
         if self.cache:
             parts = (f"{name} {count}" for name, count in sorted(self.cache.items()))
             lines.append(f"caches: {', '.join(parts)}")
@@ -176,6 +176,20 @@ def _sentence(text: str) -> str:
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     head, colon, rest = line.partition(": ")
     return rest if colon and head.replace("/", "").isdigit() else line
+
+
+class Peak:
+    """Bytes that tensors take at most in a run, weights included; None on a CPU."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+
+    def add_to(self, report: CompileReport) -> None:
+        if self.device.type == "cuda":
+            bytes_now = torch.cuda.max_memory_allocated(self.device)
+            report.peak_bytes = max(bytes_now, report.peak_bytes or 0)
 
 
 class Stopwatch:

@@ -8,7 +8,16 @@ import weakref
 
 import pytest
 import torch
-from pestle.comfy import CompiledModel, CompileSettings, relative_error, repeated_blocks
+from pestle.comfy import (
+    CompiledModel,
+    CompileReport,
+    CompileSettings,
+    relative_error,
+    repeated_blocks,
+)
+from pestle.comfy.compiling import compiled_function
+from pestle.comfy.report import Peak
+from pestle.errors import InvalidArgumentError
 from torch import nn
 
 DYNAMIC = {"backend": "eager", "mode": "default", "dynamic": True}
@@ -87,6 +96,28 @@ def test_without_dynamic_each_length_compiles(model):
     assert "size mismatch at index 1" in again.again_because
 
 
+def test_a_stance_says_what_would_compile_again_does(model):
+    kinds = ("eager_on_recompile", "fail_on_recompile")
+    own = settings(dynamic=False, reuse_if_similar=False)
+    eagerly, failing = (CompiledModel(model, own, stance=kind) for kind in kinds)
+    for compiled in (eagerly, failing):
+        run(compiled, model, 6)
+    out, eager = run(eagerly, model, 9)
+    torch.testing.assert_close(out, eager)
+    with pytest.raises(RuntimeError, match="recompil"):
+        run(failing, model, 9)
+    for compiled in (eagerly, failing):
+        run(compiled, model, 6)
+        assert len(compiled.report.graphs) == 1 and not compiled.report.fallback
+    with pytest.raises(InvalidArgumentError, match='stance is "never"; the stances: default, '):
+        CompiledModel(model, own, stance="never")
+    # Nothing of it stays.
+    other = CompiledModel(model, own)
+    for tokens in (6, 9):
+        run(other, model, tokens)
+    assert len(other.report.graphs) == 2
+
+
 def test_the_whole_model_is_one_graph(model):
     compiled = CompiledModel(model, settings(compile_transformer_blocks_only=False))
     out, eager = run(compiled, model)
@@ -125,6 +156,47 @@ def test_nothing_keeps_what_is_no_longer_used(model):
     del compiled, function, model
     gc.collect()
     assert gone[1]() is None
+
+
+def test_a_model_goes_while_another_uses_what_it_compiled(model, make_model):
+    first = make_model()
+    run(CompiledModel(first, settings()), first)
+    second = CompiledModel(model, settings())
+    gone = weakref.ref(first), weakref.ref(first.blocks[0].attn.qkv.weight)
+    del first
+    gc.collect()
+    assert gone[0]() is None and gone[1]() is None
+    out, eager = run(second, model)
+    torch.testing.assert_close(out, eager)
+
+
+def test_what_differs_in_any_setting_is_not_shared(model):
+    def function(**values):
+        return compiled_function(model.blocks[0], settings(**values))[0]
+
+    base = function()
+    assert function() is base
+    others = [
+        {"backend": "aot_eager"}, {"fullgraph": True}, {"dynamic": False}, {"dynamic": None},
+        {"dynamo_recompile_limit": 9}, {"force_parameter_static_shapes": True},
+        {"ptx_cache_dir": "a"}, {"backend": "inductor"},
+        {"backend": "inductor", "mode": "max-autotune"},
+        {"backend": "inductor", "experimental_ptx": True},
+        {"backend": "inductor", "experimental_ptx": True, "ptx_fast_math": False},
+    ]  # fmt: skip
+    made = [base, *(function(**values) for values in others)]
+    assert len({id(one) for one in made}) == len(made)
+
+
+def test_weights_that_a_patch_replaces_compile_nothing(model):
+    """As LoRA nodes do between two runs: the parameter is another one."""
+    compiled = CompiledModel(model, settings())
+    run(compiled, model)
+    linear = model.blocks[1].attn.qkv
+    linear.weight = nn.Parameter(linear.weight + 0.5 * torch.randn_like(linear.weight))
+    out, eager = run(compiled, model)
+    torch.testing.assert_close(out, eager)
+    assert len(compiled.report.graphs) == 1
 
 
 # ---- what is left behind
@@ -269,6 +341,50 @@ def test_warm_ups_are_told_and_what_they_compiled_is_compared(model):
     assert compiled.report.error is not None
     run(compiled, model)
     assert len(compiled.report.warmups) == 4
+
+
+def test_the_peak_is_that_of_the_models_steps(monkeypatch):
+    """What ran before, a text encoder say, does not count."""
+    now = {"peak": 900}
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: now.update(peak=0))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: now["peak"])
+    report = CompileReport()
+    for bytes_of_step in (300, 200):
+        peak = Peak(torch.device("cuda"))
+        now["peak"] = bytes_of_step << 20
+        peak.add_to(report)
+    assert "peak memory of a step: 300 MiB" in str(report)
+
+
+# ---- older PyTorch
+
+
+def test_what_an_older_torch_lacks_is_said_and_left_out(model, tmp_path, monkeypatch):
+    from pestle.comfy import artifacts, compiling, scope
+    from pestle.comfy import model as running
+
+    asked = settings(ptx_cache_dir=str(tmp_path), force_parameter_static_shapes=True)
+    assert running.ignored_by_torch(asked) == []
+    lacking = [
+        (scope, "known_to_dynamo", lambda: {"cache_size_limit", "accumulated_cache_size_limit"}),
+        (compiling, "has_guard_filter", lambda: False),
+        (running, "has_guard_filter", lambda: False),
+        (artifacts, "can_keep", lambda: False),
+        (running, "can_keep", lambda: False),
+    ]
+    for module, name, function in lacking:
+        monkeypatch.setattr(module, name, function)
+    compiled = CompiledModel(model, asked)
+    version = f"PyTorch {torch.__version__}"
+    assert compiled.report.notes == [
+        f"{version} has no dynamo setting force_parameter_static_shapes: it is left out",
+        f"{version} can't leave guards out: what a step hands down may compile again",
+        f"{version} keeps no compiled kernels in a file: another process finds only inductor's "
+        "and Triton's own",
+    ]
+    out, eager = run(compiled, model)
+    torch.testing.assert_close(out, eager)
+    assert not compiled.report.fallback and not list(tmp_path.glob("*.artifacts"))
 
 
 # ---- inductor, and another process

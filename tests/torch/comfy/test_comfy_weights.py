@@ -2,6 +2,7 @@
 
 import gguf
 import pestle
+import pestle.compat.comfy_kitchen
 import pytest
 import torch
 from pestle.comfy import (
@@ -15,6 +16,7 @@ from pestle.comfy import (
     summary,
     weight_report,
 )
+from pestle.comfy.kernels import NO_LAYER
 from pestle.errors import InvalidArgumentError
 from safetensors.torch import load_file, save_file
 
@@ -164,6 +166,29 @@ def test_kernels_are_chosen_for_the_block_only():
     with pytest.raises(InvalidArgumentError, match='mode is "fast"'), serving(Served("fast")):
         pass
     assert registry._priority == before
+
+
+def test_calls_are_told_by_layer_and_kernel(wide):
+    kitchen = pytest.importorskip("comfy_kitchen")
+    tensor = pytest.importorskip("comfy_kitchen.tensor")
+    for block in wide.blocks:
+        linear = block.mlp[0]
+        theirs = tensor.QuantizedTensor.from_float(linear.weight.data, "TensorWiseINT8Layout")
+        linear.weight = torch.nn.Parameter(theirs, requires_grad=False)
+    served = Served("on")
+    x = torch.randn(4, 32)
+    with torch.inference_mode(), serving(served, wide):
+        kitchen.quantize_per_tensor_fp8(x, torch.ones(()))
+        for block in wide.blocks:
+            block.mlp[0](torch.randn(3, 256, dtype=torch.bfloat16))
+    for index in range(2):
+        name = f"blocks.{index}.mlp.0"
+        assert served.layers[name] == {("int8_linear", "pestle"): 1}
+        kernels = list(served.kernels[name])
+        assert kernels and all(kernel.startswith("cpu/") for kernel in kernels)
+        assert f"  {name}: 1 x int8_linear by pestle ({', '.join(kernels)})" in str(served)
+    assert served.layers[NO_LAYER] == {("quantize_per_tensor_fp8", "pestle"): 1}
+    assert "function" not in vars(pestle.compat.comfy_kitchen.registry)
 
 
 def test_strict_stops_at_a_refusal_with_reasons():
