@@ -30,12 +30,14 @@ class Run:
 
 
 class Server:
-    def __init__(self, comfyui: Path, base: Path):
+    def __init__(self, comfyui: Path, base: Path, more_packs: tuple[str, ...] = ()):
+        """`more_packs`: folders beside this file that go into custom_nodes too."""
         self.base, self.log = base, base / "log.txt"
         for folder in ("custom_nodes", "models/diffusion_models", "models/loras", "output"):
             (base / folder).mkdir(parents=True)
         (base / "custom_nodes/pestle").symlink_to(ROOT / "comfyui")
-        (base / "custom_nodes/for_tests").symlink_to(Path(__file__).parent / "pack")
+        for pack in ("pack", *more_packs):
+            (base / "custom_nodes" / f"tests_{pack}").symlink_to(Path(__file__).parent / pack)
         with socket.socket() as one:
             one.bind(("127.0.0.1", 0))
             self.port = one.getsockname()[1]

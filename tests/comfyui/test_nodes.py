@@ -1,5 +1,6 @@
 """The node pack in a ComfyUI that runs: loaded, listed, and a workflow of each node."""
 
+import importlib
 import json
 import os
 import re
@@ -8,8 +9,9 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from server import ROOT, Server
+from safetensors.torch import save_file
+from server import ROOT
+from workflows import compiled, latent, link, loaded, node, sampled, succeed
 
 NODES = {
     "TorchCompileSpeedSettings": "Torch Compile Speed Settings",
@@ -20,58 +22,6 @@ NODES = {
     "PestleQuantiseModel": "Quantise model (Pestle)",
     "PestleLoadDiffusionModel": "Load diffusion model (Pestle)",
 }
-
-
-def link(node: str, slot: int = 0) -> list:
-    return [node, slot]
-
-
-def node(kind: str, **inputs) -> dict:
-    return {"class_type": kind, "inputs": inputs}
-
-
-def sampled(model: list, prefix: str, width: int = 96, steps: int = 2, salt: int = 0) -> dict:
-    """From a model to a file with the latent."""
-    return {
-        "text": node("TestRandomConditioning", width=512, pooled=256, salt=salt),
-        "empty": node("EmptySD3LatentImage", width=width, height=64, batch_size=1),
-        "sampler": node(
-            "KSampler", model=model, seed=5, steps=steps, cfg=1.0, sampler_name="euler",
-            scheduler="simple", positive=link("text"), negative=link("text"),
-            latent_image=link("empty"), denoise=1.0,
-        ),
-        "save": node("SaveLatent", samples=link("sampler"), filename_prefix=prefix),
-    }  # fmt: skip
-
-
-def loaded(name: str = "flux.safetensors") -> dict:
-    return {"model": node("UNETLoader", unet_name=name, weight_dtype="default")}
-
-
-def compiled(**settings) -> dict:
-    asked = {
-        "backend": "inductor", "fullgraph": False, "mode": "default", "dynamic": True,
-        "dynamo_cache_size_limit": 64, "compile_transformer_blocks_only": True,
-        "reuse_if_similar": True, "experimental_ptx": False, "ptx_fast_math": True,
-        "warmup_runs": 1,
-    }  # fmt: skip
-    return {
-        "settings": node("TorchCompileSpeedSettings", **asked | settings),
-        "apply": node("ApplyTorchCompile", model=link("model"), compile_args=link("settings")),
-        "report": node("PestleCompileReport", model=link("apply"), after=link("sampler")),
-    }
-
-
-def latent(server: Server, prefix: str) -> torch.Tensor:
-    """The last file that SaveLatent wrote."""
-    files = sorted((server.base / "output").glob(f"{prefix}_*.latent"))
-    return load_file(files[-1])["latent_tensor"].float()
-
-
-def succeed(server: Server, workflow: dict):
-    run = server.run(workflow)
-    assert run.status == "execution_success", run.error
-    return run
 
 
 def test_the_pack_loads_without_a_warning(server):
@@ -289,6 +239,27 @@ def test_wanvideo_is_told_on_a_clone():
     assert model.model.pipeline["compile_args"] is None
 
 
+def test_elsewhere_than_on_linux_the_pack_says_that_it_is_untested(monkeypatch, caplog):
+    monkeypatch.syspath_prepend(str(ROOT))
+    caplog.set_level("INFO")
+    pack = importlib.import_module("comfyui")
+    importlib.reload(pack)
+    assert "proven on Linux only" not in caplog.text
+    monkeypatch.setattr(sys, "platform", "win32")
+    importlib.reload(pack)
+    assert "Pestle is proven on Linux only; on win32 its nodes are untested" in caplog.text
+
+
+def test_without_the_python_package_the_pack_says_what_is_missing(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    pack = importlib.import_module("comfyui")
+    monkeypatch.setitem(sys.modules, "pestle.comfy", None)
+    with pytest.raises(
+        ImportError, match="need the Python package pestle in ComfyUI's environment"
+    ):
+        importlib.reload(pack)
+
+
 def test_bars_are_as_long_as_their_values():
     picture = imported_pack("picture")
     rows = [("a", 4.0, False), ("b", 1.0, True), ("c", 0.0, False)]
@@ -304,8 +275,6 @@ def test_bars_are_as_long_as_their_values():
 
 
 def imported_pack(name: str = "compile_nodes"):
-    import importlib
-
     sys.path.insert(0, str(ROOT))
     try:
         return importlib.import_module(f"comfyui.{name}")
