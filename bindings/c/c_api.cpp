@@ -103,6 +103,14 @@ Status call_unplanned(const Op& op, std::span<const pestle_arg> args,
   return {};
 }
 
+Result<Choice> choose_unplanned(const Op& op, std::span<const pestle_arg> args,
+                                const pestle_call_options* options) {
+  CallValues values(op);
+  PESTLE_TRY(values.read(args.data(), args.size()));
+  PESTLE_TRY(values.read_options(options));
+  return choose(op, values.call(), values.forced());
+}
+
 int32_t kind_number(Kind kind) {
   switch (kind) {
     case Kind::kTensor: return PESTLE_TENSOR;
@@ -171,10 +179,11 @@ pestle_status pestle_choose(const pestle_op* op, const pestle_arg* args, size_t 
                             int64_t* workspace_bytes) {
   return guarded([&]() -> Status {
     PESTLE_TRY(require(op != nullptr, "pestle_choose: op is NULL; look at pestle_find_op"));
-    CallValues values(*unwrap(op));
-    PESTLE_TRY(values.read(args, count));
-    PESTLE_TRY(values.read_options(options));
-    auto choice = choose(*unwrap(op), values.call(), values.forced());
+    const CallKey key(*unwrap(op), args, count, options);
+    CallPlan* plan = key.ok() ? &plan_place(key) : nullptr;
+    const auto choice = plan != nullptr && plan->is_of(key)
+                            ? plan->choose(args)
+                            : choose_unplanned(*unwrap(op), {args, count}, options);
     PESTLE_TRY(choice.status());
     if (impl != nullptr) *impl = choice.value().impl->id;
     if (workspace_bytes != nullptr) *workspace_bytes = choice.value().workspace_bytes;

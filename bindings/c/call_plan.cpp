@@ -126,7 +126,7 @@ Status CallPlan::check_overlaps(const Call& call) const {
   return {};
 }
 
-Status CallPlan::run(const pestle_arg* args, const pestle_call_options* options) {
+Call CallPlan::call_with(const pestle_arg* args) {
   for (Tensor& tensor : tensors_) {
     const pestle_tensor& given = *args[tensor.arg].value.tensor;
     char* data = static_cast<char*>(given.data) + given.byte_offset;
@@ -138,6 +138,16 @@ Status CallPlan::run(const pestle_arg* args, const pestle_call_options* options)
   Call call;
   call.spec = op_->spec;
   call.args = values_;
+  return call;
+}
+
+Result<Choice> CallPlan::choose(const pestle_arg* args) {
+  PESTLE_TRY(check_overlaps(call_with(args)));
+  return choice_;
+}
+
+Status CallPlan::run(const pestle_arg* args, const pestle_call_options* options) {
+  Call call = call_with(args);
   if (options != nullptr) {
     call.stream = options->stream;
     call.workspace = options->workspace;

@@ -41,6 +41,8 @@ class CallPlan {
                 std::span<const pestle_arg> args);
   // The same call with this data, these floats, stream and workspace.
   Status run(const pestle_arg* args, const pestle_call_options* options);
+  // What that would run, if the contract allows this data.
+  Result<Choice> choose(const pestle_arg* args);
 
  private:
   struct Tensor {
@@ -49,6 +51,7 @@ class CallPlan {
     ByteRange reach;  // what it covers, from its data
     ByteRange range;  // in this call
   };
+  Call call_with(const pestle_arg* args);
   Status check_overlaps(const Call& call) const;
 
   const Op* op_ = nullptr;

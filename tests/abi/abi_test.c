@@ -85,6 +85,8 @@ static void repeated_calls(void) {
   pestle_tensor to = tensor(out, PESTLE_F32, 2, shape);
   pestle_arg args[5];
   pestle_call_options options;
+  const char* impl = NULL;
+  int64_t workspace = -1;
   int i;
   const pestle_op* op = pestle_find_op("softmax");
   args[0] = pestle_tensor_arg(&tx);
@@ -112,8 +114,12 @@ static void repeated_calls(void) {
   to.strides = NULL;
   to.data = y; /* in place, and overlapping */
   EXPECT(pestle_call(op, args, 5, NULL) == PESTLE_OK && y[1] > 0.36f);
+  EXPECT(pestle_choose(op, args, 5, NULL, &impl, &workspace) == PESTLE_OK); /* from memory, too */
+  EXPECT(impl != NULL && strcmp(impl, "cpu/softmax_simd") == 0 && workspace >= 0);
   to.data = y + 1;
   EXPECT(pestle_call(op, args, 5, NULL) == PESTLE_INVALID_ARGUMENT);
+  EXPECT(strstr(pestle_last_error(), "out overlaps x") != NULL);
+  EXPECT(pestle_choose(op, args, 5, NULL, &impl, &workspace) == PESTLE_INVALID_ARGUMENT);
   EXPECT(strstr(pestle_last_error(), "out overlaps x") != NULL);
   to.data = NULL;
   EXPECT(pestle_call(op, args, 5, NULL) == PESTLE_INVALID_ARGUMENT);
@@ -125,6 +131,9 @@ static void repeated_calls(void) {
   options.size = sizeof(options);
   options.impl = "cpu/no_such";
   EXPECT(pestle_call(op, args, 5, &options) == PESTLE_INVALID_ARGUMENT);
+  options.impl = "reference";
+  EXPECT(pestle_choose(op, args, 5, &options, &impl, NULL) == PESTLE_OK);
+  EXPECT(strcmp(impl, "reference") == 0); /* a forced one is not in memory */
 
   op = pestle_find_op("activation_backward"); /* a label in memory that changes */
   for (i = 0; i < 2; ++i) {
