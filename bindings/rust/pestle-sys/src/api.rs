@@ -84,14 +84,32 @@ functions! {
     fn pestle_load_tensors(path: *const c_char, tensors: *const c::pestle_file_tensor, count: usize, progress: c::pestle_progress, user: *mut c_void) -> c::pestle_status;
 }
 
+static API: OnceLock<Result<Api, LoadError>> = OnceLock::new();
+
 /// The library's functions; found, or linked in, once for the process.
 pub fn api() -> Result<&'static Api, LoadError> {
-    static API: OnceLock<Result<Api, LoadError>> = OnceLock::new();
-    API.get_or_init(load).as_ref().map_err(Clone::clone)
+    API.get_or_init(|| first().and_then(new_enough)).as_ref().map_err(Clone::clone)
 }
 
-fn load() -> Result<Api, LoadError> {
-    let api = first()?;
+/// The functions of the library at `path`, from now on for the whole process. An error if the process
+/// has looked for a library before.
+#[cfg(all(feature = "dlopen", not(feature = "bundled")))]
+pub fn load(path: &std::path::Path) -> Result<&'static Api, LoadError> {
+    let mut is_first = false;
+    let found = API.get_or_init(|| {
+        is_first = true;
+        crate::find::open_at(path, Api::from_library).and_then(new_enough)
+    });
+    if !is_first {
+        let path = path.display();
+        return Err(LoadError(format!(
+            "{path} was not loaded: this process has a library already"
+        )));
+    }
+    found.as_ref().map_err(Clone::clone)
+}
+
+fn new_enough(api: Api) -> Result<Api, LoadError> {
     // SAFETY: takes nothing and returns a number.
     let version = unsafe { (api.pestle_abi_version)() };
     if version >= c::PESTLE_ABI_VERSION {

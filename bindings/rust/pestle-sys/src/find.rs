@@ -42,8 +42,22 @@ mod dlopen {
     ) -> Result<Api, LoadError> {
         let named = std::env::var_os("PESTLE_LIBRARY").map(PathBuf::from);
         let executable = std::env::current_exe().ok();
+        first_of(places(named, executable.as_deref()), functions)
+    }
+
+    pub(crate) fn open_at(
+        path: &Path,
+        functions: impl Fn(&Library) -> Result<Api, libloading::Error>,
+    ) -> Result<Api, LoadError> {
+        first_of(vec![path.to_path_buf()], functions)
+    }
+
+    fn first_of(
+        places: Vec<PathBuf>,
+        functions: impl Fn(&Library) -> Result<Api, libloading::Error>,
+    ) -> Result<Api, LoadError> {
         let mut tried = String::from("no libpestle: set PESTLE_LIBRARY to its path; tried");
-        for path in places(named, executable.as_deref()) {
+        for path in places {
             if path.components().count() > 1 && !path.exists() {
                 tried += &format!("\n  {}: no such file", path.display());
                 continue;
@@ -84,3 +98,5 @@ mod dlopen {
 
 #[cfg(feature = "dlopen")]
 pub(crate) use dlopen::open;
+#[cfg(all(feature = "dlopen", not(feature = "bundled")))]
+pub(crate) use dlopen::open_at;

@@ -113,27 +113,39 @@ impl<const N: usize> Arguments<'_, N> {
     pub(crate) fn run(&self, how: Run<'_>) -> Result<()> {
         let api = sys::api()?;
         let op = self.op.get(api)?;
-        let mut options = options_of(&how);
+        let options = options_of(&how);
+        let given = how.workspace;
         self.with_args(|args| {
+            let call = |workspace: &Workspace| {
+                let options = sys::pestle_call_options {
+                    workspace: workspace.pointer(),
+                    workspace_bytes: workspace.bytes() as i64,
+                    ..options
+                };
+                // SAFETY: an op of the table; arguments that live through the call. Views promise
+                // that memory is there and not shared.
+                check(api, unsafe { (api.pestle_call)(op, args.as_ptr(), N, &options) })
+            };
+            // Memory that does not grow is enough or not: the call itself says so.
+            if let Some(workspace) = given.as_deref().filter(|workspace| !workspace.grows()) {
+                return call(workspace);
+            }
             let mut bytes = 0;
-            // SAFETY: an op of the table; arguments that live through the call.
+            // SAFETY: as above.
             check(api, unsafe {
                 (api.pestle_choose)(op, args.as_ptr(), N, &options, null_mut(), &mut bytes)
             })?;
             let bytes = usize::try_from(bytes).unwrap_or(0);
-            let mut call = |workspace: &mut Workspace| {
+            let call_in = |workspace: &mut Workspace| {
                 workspace.grow(bytes);
-                options.workspace = workspace.pointer();
-                options.workspace_bytes = workspace.bytes() as i64;
-                // SAFETY: as above; views promise that memory is there and not shared.
-                check(api, unsafe { (api.pestle_call)(op, args.as_ptr(), N, &options) })
+                call(workspace)
             };
-            match how.workspace {
-                Some(workspace) => call(workspace),
-                None if bytes == 0 => call(&mut Workspace::new()),
-                None => WORKSPACE.with(|mine| match mine.try_borrow_mut() {
-                    Ok(mut workspace) => call(&mut workspace),
-                    Err(_) => call(&mut Workspace::new()),
+            match given {
+                Some(workspace) => call_in(workspace),
+                None if bytes == 0 => call(&Workspace::new()),
+                None => WORKSPACE.with(|own| match own.try_borrow_mut() {
+                    Ok(mut workspace) => call_in(&mut workspace),
+                    Err(_) => call_in(&mut Workspace::new()),
                 }),
             }
         })

@@ -42,6 +42,6 @@ pub use half;
 
 pub use call::{Prepared, Run};
 pub use error::{Error, Result, Status};
-pub use library::{load_tuned, set_cpu_isa, set_threads, table, version, Argument, Op};
+pub use library::{contract, load_tuned, set_cpu_isa, set_threads, table, version, Argument, Op};
 pub use view::{DType, Device, Element, View, ViewMut};
 pub use workspace::{Stream, Workspace};

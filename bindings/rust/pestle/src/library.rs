@@ -124,6 +124,23 @@ pub fn table() -> Result<Vec<Op>> {
     (0..count).map(|index| op(api, index)).collect()
 }
 
+/// All that the library says of an op - its contract, whether it has a gradient and by what, its
+/// implementations, its cases - as `pestle ops NAME --json` prints it.
+pub fn contract(name: &str) -> Result<serde_json::Value> {
+    let (api, c_name) = (sys::api()?, c_text(name)?);
+    let mut json = std::ptr::null_mut();
+    // SAFETY: a string with its end; the op lives as long as the library.
+    unsafe {
+        let op = (api.pestle_find_op)(c_name.as_ptr());
+        if op.is_null() {
+            return Err(Error::Text(format!("there is no op '{name}'")));
+        }
+        check(api, (api.pestle_op_json)(op, &mut json))?;
+    }
+    let text = owned(api, json);
+    serde_json::from_str(&text).map_err(|error| Error::Text(format!("{error} in {text}")))
+}
+
 fn op(api: &sys::Api, index: usize) -> Result<Op> {
     // SAFETY: an index within the table; the op lives as long as the library.
     let (op, arguments, implementations) = unsafe {

@@ -54,6 +54,11 @@ mod sealed {
 }
 
 /// Rust types that a tensor's elements may be.
+#[diagnostic::on_unimplemented(
+    message = "a tensor has no elements of type `{Self}`",
+    label = "not f16, bf16, f32, f64 or an integer of 8 to 64 bits",
+    note = "FP8, E8M0, INT8 and Bool codes lie in bytes: `coded` takes a slice of u8 and their dtype"
+)]
 pub trait Element: Copy + 'static + sealed::Sealed {
     const DTYPE: DType;
 }

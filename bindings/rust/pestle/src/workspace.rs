@@ -62,6 +62,10 @@ impl Workspace {
         self.bytes
     }
 
+    pub(crate) fn grows(&self) -> bool {
+        self.is_owned
+    }
+
     pub(crate) fn pointer(&self) -> *mut c_void {
         self.memory.map_or(null_mut(), |memory| memory.as_ptr().cast())
     }

@@ -173,6 +173,42 @@ fn an_implementation_and_a_workspace_may_be_given() {
     assert!(error.to_string().contains("cpu/nothing"), "{error}");
 }
 
+/// Memory of a fixed size is not chosen for: the call itself finds it enough, or says what lacks.
+#[test]
+fn a_workspace_of_a_fixed_size() {
+    let (m, n, k) = (33, 40, 64);
+    let (a, b) = (wave(m * k, 0.3), wave(k * n, 0.7));
+    let (a_view, b_view) = (View::new(&a, &[m, k]).unwrap(), View::new(&b, &[k, n]).unwrap());
+    let mut out = vec![0f32; m * n];
+    let mut out_view = ViewMut::new(&mut out, &[m, n]).unwrap();
+    let call = ops::matmul(&a_view, &b_view).out(&mut out_view);
+    let (_, bytes) = call.choose(Run::default()).unwrap();
+    assert!(bytes > 0);
+    let mut memory = vec![0u8; bytes + 256];
+    let start = memory.as_ptr().align_offset(256);
+    for (size, is_enough) in [(bytes - 1, false), (bytes, true)] {
+        // SAFETY: within the vector, which outlives the calls.
+        let mut workspace =
+            unsafe { Workspace::from_raw(memory[start..].as_mut_ptr().cast(), size) };
+        let mut view = ViewMut::new(&mut out, &[m, n]).unwrap();
+        let how = Run { workspace: Some(&mut workspace), ..Run::default() };
+        let result = ops::matmul(&a_view, &b_view).out(&mut view).run_with(how);
+        assert_eq!(result.is_ok(), is_enough);
+        if let Err(error) = result {
+            assert!(error.to_string().contains("workspace has"), "{error}");
+        }
+    }
+    assert_near(&out, &product(&a, &b, m, n, k), 1e-5);
+}
+
+#[test]
+fn an_ops_contract_is_json() {
+    let contract = pestle::contract("softmax").unwrap();
+    assert_eq!(contract["backward"]["op"], "softmax_backward");
+    let error = pestle::contract("softmaxx").unwrap_err().to_string();
+    assert!(error.contains("softmaxx"), "{error}");
+}
+
 #[test]
 fn lists_of_tensors() {
     let (a, b) = (wave(2 * 16, 0.1), wave(3 * 8, 0.2));

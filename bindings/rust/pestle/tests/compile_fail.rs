@@ -1,0 +1,7 @@
+//! What the compiler says of calls that cannot be right.
+//! `TRYBUILD=overwrite cargo test -p pestle --test compile_fail` writes the expected texts anew.
+
+#[test]
+fn calls_that_cannot_be_right_do_not_compile() {
+    trybuild::TestCases::new().compile_fail("tests/compile_fail/*.rs");
+}

@@ -1,0 +1,5 @@
+use pestle::View;
+
+fn main() {
+    let _ = View::new(&[true, false], &[2]);
+}
