@@ -9,7 +9,7 @@
 #   docs   MkDocs
 #   lab    what the workbench needs beside the package; in CI an SSH server for its tests, which
 #          nobody wants started on a machine of their own, and Chromium
-#   rust   makes sure of cargo, clippy and rustfmt of Rust 1.88 or later; installs none of them
+#   rust   makes sure of cargo, clippy and rustfmt of Rust 1.90 or later; installs none of them
 #   torch25  torch 2.5 into .venv/torch25, the oldest that the pure-Python wheel takes
 #   comfyui  what ComfyUI 0.33.0 imports beside torch (0.9 GB), into .venv/comfyui; in CI Chromium
 #   cuda   nvcc 13.0 from PyPI, into .venv/cuda; no GPU and no driver needed
@@ -46,13 +46,14 @@ apt_install() {
     die "apt-get failed; run by hand: apt-get install ${missing[*]}"
 }
 
-# Rust comes from rustup, which asks where and how; Debian's is too old.
+# Rust comes from rustup, which asks where and how; Debian's is too old. The crates compile from 1.80 and
+# 1.88 on (rust-version); packing one that needs another takes cargo of 1.90.
 check_rust() {
   local found
   found=$(cargo --version 2>/dev/null | cut -d' ' -f2) ||
-    die "no cargo in PATH: install Rust 1.88 or later with clippy and rustfmt from https://rustup.rs"
-  [ "$(printf '%s\n' 1.88 "$found" | sort -V | head -n 1)" = 1.88 ] ||
-    die "cargo is $found; Rust 1.88 or later is needed: rustup update stable"
+    die "no cargo in PATH: install Rust 1.90 or later with clippy and rustfmt from https://rustup.rs"
+  [ "$(printf '%s\n' 1.90 "$found" | sort -V | head -n 1)" = 1.90 ] ||
+    die "cargo is $found; Rust 1.90 or later is needed: rustup update stable"
   cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1 ||
     die "no clippy or rustfmt beside cargo: rustup component add clippy rustfmt"
 }

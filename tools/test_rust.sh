@@ -35,7 +35,7 @@ step "$root/tools/rust_check_cuda.sh"
 # The library linked in: what the feature `bundled` does, but for compiling it here once more.
 PESTLE_BUILD_DIR=$root/build step cargo test --locked --quiet -p pestle-sys -p pestle --no-default-features \
   --features pestle-sys/bundled,pestle/bundled
-step "$root/tools/rust_package.sh" pestle pestle-candle
+step "$root/tools/rust_package.sh"
 # The sources in the package are whole: they configure by themselves.
 step cmake -S "$CARGO_TARGET_DIR/package/pestle-sys-0.1.0/source" -B "$CARGO_TARGET_DIR/package/build" -G Ninja \
   -DCMAKE_BUILD_TYPE=Release -DPESTLE_TESTS=OFF --log-level=WARNING
