@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 
 out=build/gpu-rust
 room=$PWD/build/rust-cuda
-tests=(cuda attention gradients kaio qlinear checkpoint)
+tests=(cuda attention gradients kaio qlinear checkpoint table)
 
 # A folder that looks like an installed CUDA toolkit.
 make_toolkit() {

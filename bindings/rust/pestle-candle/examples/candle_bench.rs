@@ -1,6 +1,8 @@
 //! Times of pestle-candle beside candle's own ops on GPU 0, one JSON line a row.
 //!
 //! cargo run --release --features cuda --example candle_bench [COMMIT]
+#![forbid(unsafe_code)]
+
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Module, Result, Tensor, Var};
 use pestle_candle::{attention, matmul_to, rms_norm, Attention, Format, QLinear};

@@ -2,6 +2,8 @@
 //! are cached. The logits are compared with those of the decoded weights.
 //!
 //! cargo run --release --example llama_step
+#![forbid(unsafe_code)]
+
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
 use pestle_candle::{
     attention, linear, rms_norm, rope, silu_mul, Attention, Causal, Format, Pairs, QLinear,

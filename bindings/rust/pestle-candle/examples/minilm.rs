@@ -3,9 +3,12 @@
 //!
 //! cargo run --example minilm -- FOLDER, where FOLDER has config.json, vocab.txt and model.safetensors
 //! (`tools/demo_model.sh` fetches one).
+#![forbid(unsafe_code)]
+
 use candle_core::{DType, Device, Result, Tensor, D};
 use candle_transformers::models::bert::{BertModel, Config};
 use pestle::files::{quantize_file, quietly};
+use pestle_candle::Checkpoint;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -97,8 +100,7 @@ fn nearest(model: &BertModel, tokenizer: &Tokenizer) -> Result<Vec<(usize, f32)>
 
 fn load(file: &Path, config: &Config) -> Result<BertModel> {
     // The one line that differs from plain candle-transformers.
-    // SAFETY: nobody changes the file meanwhile.
-    let vb = unsafe { pestle_candle::var_builder(&[file], DType::F32, &Device::Cpu) }?;
+    let vb = Checkpoint::read(&[file])?.into_var_builder(DType::F32, &Device::Cpu);
     BertModel::load(vb, config)
 }
 

@@ -1,6 +1,8 @@
 //! RMSNorm, LayerNorm and softmax of rows of any length, beside f64: the difference and the times.
 //!
 //! cargo run --release --example norms
+#![forbid(unsafe_code)]
+
 use candle_core::{bail, DType, Device, Result, Tensor, D};
 use pestle_candle::{layer_norm, rms_norm, softmax};
 use std::time::{Duration, Instant};

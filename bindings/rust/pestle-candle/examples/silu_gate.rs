@@ -1,6 +1,8 @@
 //! silu(x) * gate in one pass, beside candle's two ops: the difference and the times.
 //!
 //! cargo run --release --example silu_gate
+#![forbid(unsafe_code)]
+
 use candle_core::{bail, Device, Result, Tensor};
 use std::time::{Duration, Instant};
 

@@ -2,6 +2,8 @@
 //! the gradients agree with finite differences.
 //!
 //! cargo run --example train_attention
+#![forbid(unsafe_code)]
+
 use candle_core::{bail, DType, Device, Module, Result, Tensor, Var, D};
 use candle_nn::{AdamW, Optimizer, ParamsAdamW};
 use pestle_candle::{attention, linear, rms_norm, silu_mul, Attention, Causal};

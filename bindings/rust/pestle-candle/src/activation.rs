@@ -44,7 +44,7 @@ pub fn activation(x: &Tensor, act: Activation) -> Result<Tensor> {
         })?;
         Ok(vec![Some(d_x.tensor())])
     };
-    attach("activation", &[x], out, Box::new(backward))
+    attach("activation", &[x], out, backward)
 }
 
 /// `act(x) * gate` in one pass: SwiGLU's and GeGLU's middle.
@@ -71,7 +71,7 @@ pub fn gated(x: &Tensor, gate: &Tensor, act: Activation) -> Result<Tensor> {
             })?;
         Ok(made.into_iter().map(|made| Some(made.tensor())).collect())
     };
-    attach("gated_activation", &[x, gate], out, Box::new(backward))
+    attach("gated_activation", &[x, gate], out, backward)
 }
 
 /// `silu(x) * gate`.

@@ -168,7 +168,7 @@ fn with_heads(q: &Tensor, k: &Tensor, v: &Tensor, how: &Attention, dtype: DType)
     let backward = move |args: &[&Tensor], out: &Tensor, d_out: &Tensor| {
         gradients(args, out, &lse, d_out, &options)
     };
-    attach("attention", &[q, k, v], out, Box::new(backward))
+    attach("attention", &[q, k, v], out, backward)
 }
 
 fn forward(q: &Tensor, k: &Tensor, v: &Tensor, options: &Options, out: Out) -> Result<Made> {

@@ -11,6 +11,7 @@ use pestle::ops;
 use safetensors::tensor::{Dtype, Metadata};
 use serde_json::Value;
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,9 +33,26 @@ struct Stored {
     bytes: (usize, usize),
 }
 
-/// Files of one model, read where it is asked for.
+/// The bytes of a file.
+enum Bytes {
+    Mapped(Mmap),
+    Read(Vec<u8>),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Mapped(map) => map,
+            Bytes::Read(bytes) => bytes,
+        }
+    }
+}
+
+/// Files of one model, each with where its tensors begin.
 pub struct Checkpoint {
-    files: Vec<(Mmap, usize)>,
+    files: Vec<(Bytes, usize)>,
     tensors: HashMap<String, Stored>,
     /// What the files say of their layers: name to description.
     layers: HashMap<String, Value>,
@@ -46,28 +64,40 @@ fn file_error(path: &Path, error: impl std::fmt::Display) -> Error {
 }
 
 impl Checkpoint {
-    /// Opens the files of a model, safetensors or GGUF.
+    /// Opens the files of a model, safetensors or GGUF, without reading more than their headers.
     ///
     /// # Safety
-    /// The files are mapped: nobody may change them meanwhile.
+    /// The files are mapped: nobody may change them meanwhile. [`Checkpoint::read`] asks for no promise.
     pub unsafe fn open<P: AsRef<Path>>(paths: &[P]) -> Result<Checkpoint> {
+        Checkpoint::of(paths, |path| {
+            let file = std::fs::File::open(path)?;
+            // SAFETY: the caller keeps others from changing it.
+            Ok(Bytes::Mapped(unsafe { Mmap::map(&file) }?))
+        })
+    }
+
+    /// Reads the files of a model into memory.
+    pub fn read<P: AsRef<Path>>(paths: &[P]) -> Result<Checkpoint> {
+        Checkpoint::of(paths, |path| Ok(Bytes::Read(std::fs::read(path)?)))
+    }
+
+    fn of<P: AsRef<Path>>(
+        paths: &[P],
+        bytes_of: impl Fn(&Path) -> std::io::Result<Bytes>,
+    ) -> Result<Checkpoint> {
         let mut all = Checkpoint {
             files: Vec::new(),
             tensors: HashMap::new(),
             layers: HashMap::new(),
             gptq_v2: false,
         };
-        for path in paths {
-            let path = path.as_ref();
-            let file = std::fs::File::open(path).map_err(|error| file_error(path, error))?;
-            // SAFETY: the caller keeps others from changing it.
-            let map = unsafe { Mmap::map(&file) }.map_err(|error| file_error(path, error))?;
-            all.add(path, map)?;
+        for path in paths.iter().map(AsRef::as_ref) {
+            all.add(path, bytes_of(path).map_err(|error| file_error(path, error))?)?;
         }
         Ok(all)
     }
 
-    fn add(&mut self, path: &Path, map: Mmap) -> Result<()> {
+    fn add(&mut self, path: &Path, map: Bytes) -> Result<()> {
         if map.starts_with(b"GGUF") {
             return self.add_gguf(path, map);
         }
@@ -84,7 +114,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    fn add_gguf(&mut self, path: &Path, map: Mmap) -> Result<()> {
+    fn add_gguf(&mut self, path: &Path, map: Bytes) -> Result<()> {
         let header = gguf_file::Content::read(&mut std::io::Cursor::new(&map[..]))
             .map_err(|error| file_error(path, error))?;
         for (name, info) in &header.tensor_infos {
@@ -226,7 +256,7 @@ impl Checkpoint {
             return crate::packed::linear(self, layer, bias, self.gptq_v2, device);
         }
         if let Some((kind, shape, bytes)) = self.blocks(&format!("{layer}.weight"))? {
-            let weight = gguf::int4(bytes, kind, shape, device)
+            let weight = gguf::weight(bytes, kind, shape, device)
                 .map_err(|error| Error::Msg(format!("{layer}: {error}")).bt())?;
             let (n, k) = weight.shape()?;
             return QLinear::with_shape(weight, bias, n, k);
@@ -267,7 +297,7 @@ impl Checkpoint {
             }
             "int8_tensorwise" | "int8" | "int8-row" | "int8-convrot" => {
                 let (scale, granularity) = grid(scales()?, n)?;
-                Weight::Int8 { codes, scale, granularity, hadamard }
+                Weight::Int8 { codes, scale, granularity, group_size: 0, hadamard }
             }
             "nvfp4" => {
                 let scale = bytes_of("weight_scale")?;
@@ -301,6 +331,11 @@ impl Checkpoint {
             },
             other => bail!("{layer}: format {other} is not known"),
         })
+    }
+
+    /// Candle's `VarBuilder` over this checkpoint, as [`var_builder`] makes one.
+    pub fn into_var_builder(self, dtype: DType, device: &Device) -> candle_nn::VarBuilder<'static> {
+        candle_nn::VarBuilder::from_backend(Box::new(Decoded(self)), dtype, device.clone())
     }
 
     /// A tensor as floats, decoded if it is a quantised layer's weight.
@@ -370,8 +405,7 @@ pub unsafe fn var_builder<P: AsRef<Path>>(
 ) -> Result<candle_nn::VarBuilder<'static>> {
     // SAFETY: the caller's promise.
     let checkpoint = unsafe { Checkpoint::open(paths) }?;
-    let backend = Box::new(Decoded(checkpoint));
-    Ok(candle_nn::VarBuilder::from_backend(backend, dtype, device.clone()))
+    Ok(checkpoint.into_var_builder(dtype, device))
 }
 
 struct Decoded(Checkpoint);
@@ -421,8 +455,13 @@ impl QVarBuilder {
     /// As [`Checkpoint::open`]: nobody may change the files meanwhile.
     pub unsafe fn open<P: AsRef<Path>>(paths: &[P], dtype: DType, device: &Device) -> Result<Self> {
         // SAFETY: the caller's promise.
-        let checkpoint = Arc::new(unsafe { Checkpoint::open(paths) }?);
-        Ok(QVarBuilder { checkpoint, path: Vec::new(), dtype, device: device.clone() })
+        Ok(QVarBuilder::new(unsafe { Checkpoint::open(paths) }?, dtype, device))
+    }
+
+    /// The root of a checkpoint's names; `dtype` as for [`QVarBuilder::open`].
+    pub fn new(checkpoint: Checkpoint, dtype: DType, device: &Device) -> Self {
+        let checkpoint = Arc::new(checkpoint);
+        QVarBuilder { checkpoint, path: Vec::new(), dtype, device: device.clone() }
     }
 
     /// One step further into the names.

@@ -1,8 +1,6 @@
 //! CUDA tensors: candle's stream, context and allocator. Nothing is cleared, no event or second
 //! stream is made and nothing waits for the device, so a call can be part of a captured graph.
-//!
-//! This half is checked by the compiler; it has not run on a GPU yet.
-use crate::memory::{parts, sentence, In, Inputs, Launcher, Made, Out, Outputs};
+use crate::memory::{each, parts, sentence, In, Inputs, Launcher, Made, Out, Outputs};
 use candle_core::cuda_backend::cudarc::driver::{
     CudaSlice, CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop,
 };
@@ -15,20 +13,22 @@ fn ordinal(device: &CudaDevice) -> pestle::Device {
     pestle::Device::Cuda(device.cuda_stream().context().ordinal() as u16)
 }
 
-/// One call on candle's stream, with a workspace from candle's allocator.
+/// One call on candle's stream, with a workspace from candle's allocator. Chosen for once: a workspace
+/// of a fixed size is taken as it is.
 pub(crate) fn run(device: &CudaDevice, call: impl Prepared) -> Result<()> {
     let stream = device.cuda_stream();
     stream.context().bind_to_thread().w()?;
     // SAFETY: candle's stream lives while its device does.
     let queue = unsafe { Stream::from_raw(stream.cu_stream().cast::<c_void>()) };
     let (_, bytes) = call.choose(Run { stream: queue, ..Run::default() }).map_err(sentence)?;
-    if bytes == 0 {
-        return call.run_with(Run { stream: queue, ..Run::default() }).map_err(sentence);
-    }
     // SAFETY: memory that the call writes before it reads.
-    let mut room: CudaSlice<u8> = unsafe { device.alloc(bytes)? };
-    let (address, _guard) = room.device_ptr_mut(&stream);
-    // SAFETY: `bytes` bytes of this device; they are given back in the stream's order.
+    let mut room: Option<CudaSlice<u8>> = match bytes {
+        0 => None,
+        bytes => Some(unsafe { device.alloc(bytes)? }),
+    };
+    let place = room.as_mut().map(|room| room.device_ptr_mut(&stream));
+    let address = place.as_ref().map_or(0, |(address, _guard)| *address);
+    // SAFETY: `bytes` bytes of this device, or none; they are given back in the stream's order.
     let mut workspace = unsafe { Workspace::from_raw(address as *mut c_void, bytes) };
     let how = Run { stream: queue, workspace: Some(&mut workspace), ..Run::default() };
     call.run_with(how).map_err(sentence)
@@ -107,41 +107,36 @@ pub(crate) fn launch<const I: usize, const O: usize>(
 ) -> Result<[Made; O]> {
     let stream = device.cuda_stream();
     let place = ordinal(device);
-    let mut guards = Vec::with_capacity(I);
+    let mut guards = [const { None }; I];
     let mut views: Inputs<'_, I> = [const { None }; I];
-    for ((view, input), held) in views.iter_mut().zip(inputs).zip(held) {
+    for (((view, guard), input), held) in views.iter_mut().zip(&mut guards).zip(inputs).zip(held) {
         let (Some(input), Some((storage, layout))) = (input, held) else { continue };
         let Storage::Cuda(storage) = &**storage else { bail!("a tensor changed its device") };
         let (kind, shape, strides) = parts::input_kind(input)?;
         let size = input.element_size();
-        let (start, guard) = read(storage, &stream);
-        guards.push(guard);
+        let (start, until_queued) = read(storage, &stream);
+        *guard = Some(until_queued);
         // SAFETY: candle's layout lies within its storage, whose lock is held until the work is queued.
         let made = unsafe {
             let start = start.cast::<u8>().add(layout.start_offset() * size).cast();
-            View::from_raw(start, kind, place, &shape, Some(&strides))
+            View::from_raw(start, kind, place, shape, Some(strides))
         };
         *view = Some(made.map_err(sentence)?);
     }
-    let mut rooms = Vec::with_capacity(O);
-    for out in &outputs {
+    let mut rooms = each(&outputs, |out| {
         let (dtype, _, _, count) = parts::output_parts(out)?;
-        rooms.push(room(device, dtype, count)?);
-    }
-    let mut results = Vec::with_capacity(O);
-    let mut write_guards = Vec::with_capacity(O);
-    for (out, room) in outputs.iter().zip(&mut rooms) {
+        room(device, dtype, count)
+    })?;
+    let places = rooms.each_mut().map(|room| written(room, &stream));
+    let mut next = places.iter();
+    let results = each(&outputs, |out| {
         let (_, kind, shape, _) = parts::output_parts(out)?;
-        let (start, guard) = written(room, &stream);
-        write_guards.push(guard);
+        let start = next.next().expect("one for each output").0;
         // SAFETY: room for all elements, which nothing else knows of.
-        let made = unsafe { ViewMut::from_raw(start, kind, place, shape, None) };
-        results.push(made.map_err(sentence)?);
-    }
-    let results: Outputs<'_, O> =
-        results.try_into().map_err(|_| candle_core::Error::Msg("outputs were lost".into()))?;
+        unsafe { ViewMut::from_raw(start, kind, place, shape, None) }.map_err(sentence)
+    })?;
     body(&views, results, &Launcher::Cuda(device))?;
-    drop((guards, write_guards));
+    drop((guards, places));
     let mut rooms = rooms.into_iter();
     Ok(outputs.map(|out| {
         let storage = Storage::Cuda(rooms.next().expect("one for each output"));

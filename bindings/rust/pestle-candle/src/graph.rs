@@ -6,10 +6,11 @@ use candle_core::{
 };
 use std::sync::Mutex;
 
-/// The gradients of the arguments, in their order and dtypes, from the arguments, the result and its
-/// gradient.
-pub(crate) type Backward =
-    Box<dyn Fn(&[&Tensor], &Tensor, &Tensor) -> Result<Vec<Option<Tensor>>> + Send + Sync>;
+/// Of the arguments, in their order and dtypes.
+pub(crate) type Gradients = Vec<Option<Tensor>>;
+
+/// The gradients from the arguments, the result and its gradient.
+type Backward = Box<dyn Fn(&[&Tensor], &Tensor, &Tensor) -> Result<Gradients> + Send + Sync>;
 
 /// A node of candle's graph whose result is there already: candle asks for it once.
 struct Node {
@@ -148,12 +149,12 @@ pub(crate) fn attach(
     name: &'static str,
     args: &[&Tensor],
     made: Made,
-    backward: Backward,
+    backward: impl Fn(&[&Tensor], &Tensor, &Tensor) -> Result<Gradients> + Send + Sync + 'static,
 ) -> Result<Tensor> {
     if !args.iter().any(|arg| arg.track_op()) {
         return Ok(made.tensor());
     }
-    let node = Node { name, made: Mutex::new(Some(made)), backward };
+    let node = Node { name, made: Mutex::new(Some(made)), backward: Box::new(backward) };
     match *args {
         [a] => a.apply_op1(node),
         [a, b] => a.apply_op2(b, node),
@@ -201,6 +202,36 @@ mod tests {
         assert_eq!(forward, ["attention"]);
         let both = launches(|| crate::attention(&q, &q, &q, &how)?.sum_all()?.backward().map(drop));
         assert_eq!(both, ["attention", "attention"], "one forward and one backward");
+    }
+
+    /// Each op: its forward once, and then only its backward, of one launch.
+    #[test]
+    fn no_op_runs_its_forward_again() {
+        let x = Var::randn(0f32, 1., (4, 16), &Device::Cpu).unwrap();
+        let w = Tensor::ones((16, 16), candle_core::DType::F32, &Device::Cpu).unwrap();
+        let (row, rows) = (w.get(0).unwrap(), Tensor::new(&[1u32, 2, 3, 4], &Device::Cpu).unwrap());
+        let layer = crate::QLinear::quantize(&w, None, crate::Format::Int8Row).unwrap();
+        type Step<'s> = (&'s dyn Fn() -> Result<Tensor>, &'s [&'s str]);
+        let steps: [Step<'_>; 8] = [
+            (&|| crate::softmax(&x, 1), &["softmax", "softmax"]),
+            (&|| crate::log_softmax(&x, 1), &["log_softmax", "log_softmax"]),
+            (&|| crate::layer_norm(&x, &row, &row, 1e-5), &["layer_norm", "layer_norm"]),
+            (&|| crate::silu_mul(&x, &x), &["gated_activation", "gated_activation"]),
+            (&|| crate::matmul(&x, &w), &["matmul", "matmul"]),
+            (&|| crate::hadamard(&x, 16), &["hadamard", "hadamard"]),
+            (
+                &|| crate::cross_entropy(&x, &rows, crate::CrossEntropy::default()),
+                &["cross_entropy", "cross_entropy"],
+            ),
+            // Through the decoded weight.
+            (&|| candle_core::Module::forward(&layer, &x), &["linear", "dequantize", "matmul"]),
+        ];
+        for (step, names) in steps {
+            let forward = launches(|| step().map(drop));
+            assert_eq!(forward, &names[..1]);
+            let both = launches(|| step()?.sum_all()?.backward().map(drop));
+            assert_eq!(both, names);
+        }
     }
 
     #[test]

@@ -137,6 +137,7 @@ fn int8_weight(op: &str, k: usize, bytes: &Tensor, scale: f32) -> Result<Arc<Wei
         codes: bytes.t()?,
         scale: Tensor::from_vec(vec![scale], 1, bytes.device())?,
         granularity: "tensor",
+        group_size: 0,
         hadamard: 0,
     }))
 }

@@ -70,7 +70,7 @@ fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>, dtype: DType) -> Resul
         }
         on.run(call)
     })?;
-    let backward = Box::new(|args: &[&Tensor], _: &Tensor, d_out: &Tensor| gradients(args, d_out));
+    let backward = |args: &[&Tensor], _: &Tensor, d_out: &Tensor| gradients(args, d_out);
     match bias {
         Some(bias) => attach("matmul", &[a, b, bias], out, backward),
         None => attach("matmul", &[a, b], out, backward),

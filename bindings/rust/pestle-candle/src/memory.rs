@@ -6,17 +6,39 @@ use std::ffi::c_void;
 
 pub(crate) type Kind = pestle::DType;
 
+/// The most dimensions that a view has.
+const MAX_RANK: usize = 8;
+
 /// The library's sentence as candle's error.
 pub(crate) fn sentence(error: pestle::Error) -> candle_core::Error {
     candle_core::Error::Msg(error.to_string()).bt()
 }
 
+/// Dimensions over a tensor's memory that are not candle's own: `rank` sizes and strides.
+#[derive(Clone, Copy)]
+struct Place {
+    rank: usize,
+    shape: [usize; MAX_RANK],
+    strides: [usize; MAX_RANK],
+}
+
+impl Place {
+    /// None beyond [`MAX_RANK`], where no view is made either.
+    fn new(shape: &[usize], strides: &[usize]) -> Option<Self> {
+        let rank = shape.len();
+        let mut place = Place { rank, shape: [0; MAX_RANK], strides: [0; MAX_RANK] };
+        place.shape.get_mut(..rank)?.copy_from_slice(shape);
+        place.strides[..rank].copy_from_slice(strides);
+        Some(place)
+    }
+}
+
 /// A tensor that is read; what its bytes mean and how they lie may be said anew.
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub(crate) struct In<'t> {
     tensor: &'t Tensor,
     kind: Option<Kind>,
-    place: Option<(Vec<usize>, Vec<usize>)>,
+    place: Option<Place>,
 }
 
 impl<'t> In<'t> {
@@ -30,21 +52,20 @@ impl<'t> In<'t> {
     }
 
     /// Other dimensions over the same memory, in elements of the kind that is read.
-    pub fn placed(mut self, shape: Vec<usize>, strides: Vec<usize>) -> Self {
-        self.place = Some((shape, strides));
+    pub fn placed<const R: usize>(mut self, shape: [usize; R], strides: [usize; R]) -> Self {
+        self.place = Place::new(&shape, &strides);
         self
     }
 
     /// The same memory with the last two dimensions exchanged.
-    pub fn transposed(self) -> Self {
+    pub fn transposed(mut self) -> Self {
         let layout = self.tensor.layout();
-        let (mut shape, mut strides) = (layout.dims().to_vec(), layout.stride().to_vec());
-        let rank = shape.len();
-        if rank >= 2 {
-            shape.swap(rank - 2, rank - 1);
-            strides.swap(rank - 2, rank - 1);
+        self.place = Place::new(layout.dims(), layout.stride());
+        if let Some(Place { rank: rank @ 2.., shape, strides }) = &mut self.place {
+            shape.swap(*rank - 2, *rank - 1);
+            strides.swap(*rank - 2, *rank - 1);
         }
-        self.placed(shape, strides)
+        self
     }
 
     /// Bytes of one element as candle counts them.
@@ -53,10 +74,12 @@ impl<'t> In<'t> {
         self.tensor.dtype().size_in_bytes()
     }
 
-    fn layout(&self) -> (Vec<usize>, Vec<usize>) {
-        let layout = self.tensor.layout();
-        let own = || (layout.dims().to_vec(), layout.stride().to_vec());
-        self.place.clone().unwrap_or_else(own)
+    /// Sizes and strides.
+    fn layout(&self) -> (&[usize], &[usize]) {
+        match &self.place {
+            Some(place) => (&place.shape[..place.rank], &place.strides[..place.rank]),
+            None => (self.tensor.layout().dims(), self.tensor.layout().stride()),
+        }
     }
 }
 
@@ -185,7 +208,7 @@ fn cpu_view<'g>(storage: &'g CpuStorage, layout: &Layout, input: &In<'_>) -> Res
     let (address, bytes) = cpu_address(storage);
     let (shape, strides) = input.layout();
     let offset = layout.start_offset() * storage_dtype(storage).size_in_bytes();
-    let steps = shape.iter().zip(&strides).map(|(&size, &stride)| size.saturating_sub(1) * stride);
+    let steps = shape.iter().zip(strides).map(|(&size, &stride)| size.saturating_sub(1) * stride);
     let reach = steps.sum::<usize>() + 1;
     if !shape.contains(&0) && offset + reach * kind.size() > bytes {
         bail!("shape {shape:?} with strides {strides:?} reaches beyond the tensor's memory");
@@ -193,7 +216,7 @@ fn cpu_view<'g>(storage: &'g CpuStorage, layout: &Layout, input: &In<'_>) -> Res
     // SAFETY: within the storage, which the guard keeps from being written.
     unsafe {
         let start = address.cast::<u8>().add(offset).cast();
-        View::from_raw(start, kind, pestle::Device::Cpu, &shape, Some(&strides))
+        View::from_raw(start, kind, pestle::Device::Cpu, shape, Some(strides))
     }
     .map_err(sentence)
 }
@@ -282,28 +305,35 @@ fn on_cpu<const I: usize, const O: usize>(
         let Storage::Cpu(storage) = &**storage else { bail!("a tensor changed its device") };
         *view = Some(cpu_view(storage, layout, input)?);
     }
-    let mut made = Vec::with_capacity(O);
-    let mut results = Vec::with_capacity(O);
-    for out in &outputs {
-        let room = cpu_room(out.dtype, out.count())?;
+    let rooms = each(&outputs, |out| cpu_room(out.dtype, out.count()))?;
+    let mut next = rooms.iter();
+    let results = each(&outputs, |out| {
         let kind = out.kind.map_or_else(|| kind_of(out.dtype), Ok)?;
-        let address = cpu_address(&room).0.cast_mut();
+        let address = cpu_address(next.next().expect("one for each output")).0.cast_mut();
         // SAFETY: room for all elements, which nothing else knows of. The vector stays where it is.
-        let view =
-            unsafe { ViewMut::from_raw(address, kind, pestle::Device::Cpu, &out.shape, None) };
-        results.push(view.map_err(sentence)?);
-        made.push(room);
-    }
-    let results: Outputs<'_, O> =
-        results.try_into().map_err(|_| candle_core::Error::Msg("outputs were lost".into()))?;
+        unsafe { ViewMut::from_raw(address, kind, pestle::Device::Cpu, &out.shape, None) }
+            .map_err(sentence)
+    })?;
     body(&views, results, &Launcher::Cpu)?;
-    let mut made = made.into_iter();
+    let mut rooms = rooms.into_iter();
     Ok(outputs.map(|out| {
-        let mut room = made.next().expect("one for each output");
+        let mut room = rooms.next().expect("one for each output");
         // SAFETY: a call that succeeded wrote every element of every output.
         unsafe { cpu_filled(&mut room, out.count()) };
         Made { storage: Storage::Cpu(room), shape: out.shape }
     }))
+}
+
+/// What `make` makes of each element: an array, on the stack.
+pub(crate) fn each<T, R, const N: usize>(
+    from: &[T; N],
+    mut make: impl FnMut(&T) -> Result<R>,
+) -> Result<[R; N]> {
+    let mut made = [const { None }; N];
+    for (made, from) in made.iter_mut().zip(from) {
+        *made = Some(make(from)?);
+    }
+    Ok(made.map(|made| made.expect("all are made")))
 }
 
 /// For the CUDA half of this module.
@@ -311,7 +341,7 @@ fn on_cpu<const I: usize, const O: usize>(
 pub(crate) mod parts {
     use super::*;
 
-    pub(crate) fn input_kind(input: &In<'_>) -> Result<(Kind, Vec<usize>, Vec<usize>)> {
+    pub(crate) fn input_kind<'i>(input: &'i In<'_>) -> Result<(Kind, &'i [usize], &'i [usize])> {
         let kind = input.kind.map_or_else(|| kind_of(input.tensor.dtype()), Ok)?;
         let (shape, strides) = input.layout();
         Ok((kind, shape, strides))

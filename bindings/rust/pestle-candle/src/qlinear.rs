@@ -157,7 +157,7 @@ pub(crate) fn linear(
         Ok(gradients)
     };
     match bias {
-        Some(bias) => attach("linear", &[x, bias], made, Box::new(backward)),
-        None => attach("linear", &[x], made, Box::new(backward)),
+        Some(bias) => attach("linear", &[x, bias], made, backward),
+        None => attach("linear", &[x], made, backward),
     }
 }

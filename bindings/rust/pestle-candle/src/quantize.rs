@@ -9,10 +9,14 @@ use pestle::ops;
 pub enum Format {
     /// E4M3 with one scale.
     Fp8,
+    /// E5M2 with one scale.
+    Fp8E5m2,
     /// E4M3 with a scale a row.
     Fp8Row,
     /// E4M3 with a scale for each 128x128 block.
     Fp8Block,
+    /// INT8 with one scale.
+    Int8,
     /// INT8 with a scale a row.
     Int8Row,
     /// INT8 of the rotated weight, in groups of 256 columns.
@@ -24,6 +28,8 @@ pub enum Format {
     Int4 {
         group_size: usize,
     },
+    /// INT4 of the rotated weight with a scale a row, in groups of 256 columns.
+    W4a4Convrot,
     /// A 4-bit codebook of the rotated weight.
     W4a8,
 }
@@ -38,24 +44,33 @@ impl Weight {
     pub fn quantize(weight: &Tensor, format: Format) -> Result<Weight> {
         let (n, k) = weight.dims2()?;
         match format {
-            Format::Fp8 => fp8(weight, "tensor", vec![1]),
-            Format::Fp8Row => fp8(weight, "row", vec![n, 1]),
+            Format::Fp8 => fp8(weight, Kind::E4M3, "tensor", vec![1]),
+            Format::Fp8E5m2 => fp8(weight, Kind::E5M2, "tensor", vec![1]),
+            Format::Fp8Row => fp8(weight, Kind::E4M3, "row", vec![n, 1]),
             Format::Fp8Block => {
-                fp8(weight, "block_128x128", vec![n.div_ceil(128), k.div_ceil(128)])
+                let blocks = vec![n.div_ceil(128), k.div_ceil(128)];
+                fp8(weight, Kind::E4M3, "block_128x128", blocks)
             }
-            Format::Int8Row => int8(weight, 0),
-            Format::Int8Convrot => int8(weight, 256),
+            Format::Int8 => int8(weight, "tensor", 0),
+            Format::Int8Row => int8(weight, "row", 0),
+            Format::Int8Convrot => int8(weight, "row", 256),
             Format::Nvfp4 => nvfp4(weight),
             Format::Mxfp8 => mxfp8(weight),
             Format::Mxfp4 => mxfp4(weight),
-            Format::Int4 { group_size } => int4(weight, group_size),
+            Format::Int4 { group_size } => int4(weight, group_size, 0),
+            Format::W4a4Convrot => int4(weight, 0, 256),
             Format::W4a8 => w4a8(weight),
         }
     }
 }
 
-fn fp8(weight: &Tensor, granularity: &'static str, scales: Vec<usize>) -> Result<Weight> {
-    let outputs = [Out::coded(Kind::E4M3, weight.dims()), Out::new(DType::F32, scales)];
+fn fp8(
+    weight: &Tensor,
+    kind: Kind,
+    granularity: &'static str,
+    scales: Vec<usize>,
+) -> Result<Weight> {
+    let outputs = [Out::coded(kind, weight.dims()), Out::new(DType::F32, scales)];
     let inputs = [Some(In::new(weight))];
     let [codes, scale] = launch("quantize_fp8", inputs, outputs, |views, [mut q, mut s], on| {
         let [Some(x)] = views else { bail!("quantize_fp8: no weight") };
@@ -63,24 +78,25 @@ fn fp8(weight: &Tensor, granularity: &'static str, scales: Vec<usize>) -> Result
         on.run(call.granularity(crate::weight::label(granularity)?))
     })?
     .map(|made| made.tensor());
-    Ok(Weight::Fp8 { codes, e5m2: false, scale, granularity })
+    Ok(Weight::Fp8 { codes, e5m2: kind == Kind::E5M2, scale, granularity })
 }
 
-fn int8(weight: &Tensor, hadamard: usize) -> Result<Weight> {
+fn int8(weight: &Tensor, granularity: &'static str, hadamard: usize) -> Result<Weight> {
     let (n, k) = weight.dims2()?;
-    let outputs = [Out::coded(Kind::I8, [n, k]), Out::new(DType::F32, [n, 1])];
+    let scales = if granularity == "row" { vec![n, 1] } else { vec![1] };
+    let outputs = [Out::coded(Kind::I8, [n, k]), Out::new(DType::F32, scales)];
     let inputs = [Some(In::new(weight))];
     let [codes, scale] = launch("quantize_int8", inputs, outputs, |views, [mut q, mut s], on| {
         let [Some(x)] = views else { bail!("quantize_int8: no weight") };
         on.run(
             ops::quantize_int8(x, &mut q)
                 .scale_out(&mut s)
-                .granularity(ops::quantize_int8::Granularity::Row)
+                .granularity(crate::weight::label(granularity)?)
                 .hadamard(hadamard as i64),
         )
     })?
     .map(|made| made.tensor());
-    Ok(Weight::Int8 { codes, scale, granularity: "row", hadamard })
+    Ok(Weight::Int8 { codes, scale, granularity, group_size: 0, hadamard })
 }
 
 fn nvfp4(weight: &Tensor) -> Result<Weight> {
@@ -139,17 +155,18 @@ fn mxfp4(weight: &Tensor) -> Result<Weight> {
     Ok(Weight::Mxfp4 { codes, scale, high_first: false, swizzled: false })
 }
 
-fn int4(weight: &Tensor, group_size: usize) -> Result<Weight> {
+fn int4(weight: &Tensor, group_size: usize, hadamard: usize) -> Result<Weight> {
     let (n, k) = weight.dims2()?;
     let groups = if group_size == 0 { 1 } else { k.div_ceil(group_size) };
     let outputs = [Out::coded(Kind::U8, [n, k / 2]), Out::new(DType::F32, [n, groups])];
     let inputs = [Some(In::new(weight))];
     let [codes, scale] = launch("quantize_int4", inputs, outputs, |views, [mut q, mut s], on| {
         let [Some(x)] = views else { bail!("quantize_int4: no weight") };
-        on.run(ops::quantize_int4(x, &mut q, &mut s).group_size(group_size as i64))
+        let call = ops::quantize_int4(x, &mut q, &mut s).group_size(group_size as i64);
+        on.run(call.hadamard(hadamard as i64))
     })?
     .map(|made| made.tensor());
-    Ok(Weight::Int4 { codes, scale, zero: None, group_size, hadamard: 0 })
+    Ok(Weight::Int4 { codes, scale, zero: None, group_size, hadamard })
 }
 
 fn w4a8(weight: &Tensor) -> Result<Weight> {

@@ -1,4 +1,4 @@
-//! Softmax along any dimension, with a scale and an additive mask.
+//! Softmax and its logarithm along any dimension, with a scale and an additive mask.
 use crate::graph::{attach, refuse_tracked};
 use crate::memory::{launch, In, Out};
 use candle_core::{bail, shape::Dim, Result, Tensor};
@@ -38,5 +38,24 @@ pub fn softmax_with<D: Dim>(
         })?;
         Ok(vec![Some(d_x.tensor())])
     };
-    attach("softmax", &[x], out, Box::new(backward))
+    attach("softmax", &[x], out, backward)
+}
+
+/// The logarithm of [`softmax`] along `dim`, in `x`'s dtype.
+pub fn log_softmax<D: Dim>(x: &Tensor, dim: D) -> Result<Tensor> {
+    let dim = dim.to_index(x.shape(), "log_softmax")? as i64;
+    let inputs = [Some(In::new(x))];
+    let [out] = launch("log_softmax", inputs, [Out::like(x)], |views, [mut out], on| {
+        let [Some(x)] = views else { bail!("log_softmax: no operand") };
+        on.run(ops::log_softmax(x, &mut out).dim(dim))
+    })?;
+    let backward = move |_: &[&Tensor], out: &Tensor, d_out: &Tensor| {
+        let inputs = [Some(In::new(d_out)), Some(In::new(out))];
+        let [d_x] = launch("log_softmax", inputs, [Out::like(out)], |views, [mut d_x], on| {
+            let [Some(d_out), Some(out)] = views else { bail!("log_softmax: no operands") };
+            on.run(ops::log_softmax_backward(d_out, out, &mut d_x).dim(dim))
+        })?;
+        Ok(vec![Some(d_x.tensor())])
+    };
+    attach("log_softmax", &[x], out, backward)
 }

@@ -10,9 +10,15 @@ pub enum Weight {
     /// Codes [N, K], E4M3 or (`e5m2`) E5M2; f32 scales: one, [N, 1] (`row`), or one for each
     /// 128x128 block (`block_128x128`).
     Fp8 { codes: Tensor, e5m2: bool, scale: Tensor, granularity: &'static str },
-    /// Two's complement codes [N, K]; f32 scales: one (`tensor`) or [N, 1] (`row`). `hadamard`:
-    /// columns that were rotated together, or 0.
-    Int8 { codes: Tensor, scale: Tensor, granularity: &'static str, hadamard: usize },
+    /// Two's complement codes [N, K]; f32 scales: one (`tensor`), [N, 1] (`row`) or [N, groups] of
+    /// `group_size` columns (`group`). `hadamard`: columns that were rotated together, or 0.
+    Int8 {
+        codes: Tensor,
+        scale: Tensor,
+        granularity: &'static str,
+        group_size: usize,
+        hadamard: usize,
+    },
     /// Codes [N, K/2]; E4M3 scales [N, K/16], or in 128x4 tiles (`swizzled`); one f32 scale.
     Nvfp4 { codes: Tensor, scale: Tensor, global: Tensor, high_first: bool, swizzled: bool },
     /// E4M3 codes [N, K]; E8M0 scales [N, K/32], or in 128x4 tiles.
@@ -61,9 +67,7 @@ fn fp8(e5m2: bool) -> Kind {
 fn nibbles_of(codes: &Tensor) -> In<'_> {
     let input = In::coded(codes, Kind::U8);
     match *codes.dims() {
-        [n, words] if codes.dtype() == DType::U32 => {
-            input.placed(vec![n, words * 4], vec![words * 4, 1])
-        }
+        [n, words] if codes.dtype() == DType::U32 => input.placed([n, words * 4], [words * 4, 1]),
         _ => input,
     }
 }
@@ -124,9 +128,10 @@ impl Weight {
                 Weight::Fp8 { granularity, .. } => on.run(
                     ops::dequantize_fp8(codes, scale, &mut out).granularity(label(granularity)?),
                 ),
-                Weight::Int8 { granularity, hadamard, .. } => on.run(
+                Weight::Int8 { granularity, group_size, hadamard, .. } => on.run(
                     ops::dequantize_int8(codes, scale, &mut out)
                         .granularity(label(granularity)?)
+                        .group_size((*group_size).max(1) as i64)
                         .hadamard(*hadamard as i64),
                 ),
                 Weight::Nvfp4 { high_first, swizzled, .. } => {
@@ -195,9 +200,11 @@ impl Weight {
                     let call = ops::linear_fp8(x, w, scale).out(&mut out);
                     run!(call.granularity(label(granularity)?))
                 }
-                Weight::Int8 { granularity, hadamard, .. } => {
+                Weight::Int8 { granularity, group_size, hadamard, .. } => {
                     let call = ops::linear_int8(x, w, scale).out(&mut out);
-                    run!(call.granularity(label(granularity)?).hadamard(*hadamard as i64))
+                    let call = call.granularity(label(granularity)?);
+                    let call = call.group_size((*group_size).max(1) as i64);
+                    run!(call.hadamard(*hadamard as i64))
                 }
                 Weight::Nvfp4 { high_first, swizzled, .. } => {
                     let Some(global) = third else { bail!("nvfp4: no global scale") };

@@ -112,6 +112,11 @@ fn a_var_builder_gives_decoded_weights() {
     assert_close(&decoded, &layer.dequantize(DType::F32).unwrap(), 0.0, 0.0);
     assert_close(&vb.pp("a").get(64, "norm.weight").unwrap(), &norm, 0.0, 0.0);
     assert!(vb.contains_tensor("a.proj.weight") && !vb.contains_tensor("b"));
+    // Read instead of mapped: no promise is asked for.
+    let read = Checkpoint::read(&[&path]).unwrap().into_var_builder(DType::F32, place());
+    assert_close(&read.get((32, 64), "a.proj.weight").unwrap(), &decoded, 0.0, 0.0);
+    let missing = Checkpoint::read(&[folder.0.join("none")]).err().expect("no file").to_string();
+    assert!(missing.contains("none"), "{missing}");
     let error = vb.get((64, 32), "a.proj.weight").unwrap_err().to_string();
     assert!(error.contains("a.proj.weight"), "{error}");
 
@@ -248,19 +253,21 @@ fn gguf_of_every_type_that_is_read() {
         let got = checkpoint.float(name, DType::F32, place()).unwrap();
         assert_close(&got, &want, 0.0, 0.0);
     }
-    let layer = checkpoint.qlinear("q4_0", place()).unwrap();
-    let want = stored[0].1.dequantize(place()).unwrap();
-    assert_close(&layer.dequantize(DType::F32).unwrap(), &want, 0.0, 0.0);
     let x = tensor(&[3, 512], 2);
-    let want = x.matmul(&want.t().unwrap()).unwrap();
-    assert_close(&layer.forward(&x).unwrap(), &want, 1e-4, 1e-4);
+    for (index, name) in [(0, "q4_0"), (1, "q8_0"), (3, "q6_k")] {
+        let layer = checkpoint.qlinear(name, place()).unwrap();
+        let want = stored[index].1.dequantize(place()).unwrap();
+        assert_close(&layer.dequantize(DType::F32).unwrap(), &want, 0.0, 0.0);
+        let want = x.matmul(&want.t().unwrap()).unwrap();
+        assert_close(&layer.forward(&x).unwrap(), &want, 1e-4, 1e-4);
+    }
     // SAFETY: nobody else knows of the file.
     let vb = unsafe { var_builder(&[&path], DType::F32, place()) }.unwrap();
     let got = vb.get((5, 512), "q6_k.weight").unwrap();
     assert_close(&got, &stored[3].1.dequantize(place()).unwrap(), 0.0, 0.0);
 
-    let error = checkpoint.qlinear("q8_0", place()).unwrap_err().to_string();
-    assert!(error.contains("q8_0") && error.contains("float()"), "{error}");
+    let error = checkpoint.qlinear("q4_k", place()).unwrap_err().to_string();
+    assert!(error.contains("q4_k") && error.contains("float()"), "{error}");
     let error = checkpoint.float("q5_0.weight", DType::F32, place()).unwrap_err().to_string();
     assert!(error.contains("Q5_0") && error.contains("Q6_K"), "{error}");
 

@@ -51,12 +51,11 @@ fn exact(tensor: &Tensor) -> Tensor {
     tensor.to_dtype(DType::F64).unwrap()
 }
 
-#[test]
-fn four_matmuls_and_their_gradients() {
+/// The four functions and their gradients, under a loss that weighs every element differently.
+#[track_caller]
+fn assert_matmuls(shapes: &[(usize, usize, usize)]) {
     let device = device();
-    // The seed's three shapes; then a legal forward whose backward it refuses (M and N no multiples of
-    // 16), and a K that it refuses.
-    for (m, n, k) in [(32, 32, 32), (64, 128, 32), (128, 128, 128), (5, 7, 16), (3, 9, 10)] {
+    for &(m, n, k) in shapes {
         let plain = |t: &[Tensor]| t[0].matmul(&t[1]);
         let tc = |t: &[Tensor]| kaio::matmul_tc(&device, &t[0], &t[1]);
         let tc_async = |t: &[Tensor]| kaio::matmul_tc_async(&device, &t[0], &t[1]);
@@ -75,6 +74,72 @@ fn four_matmuls_and_their_gradients() {
 }
 
 #[test]
+fn gradients_of_32_cubed() {
+    assert_matmuls(&[(32, 32, 32)]);
+}
+
+#[test]
+fn gradients_of_64_32_128_whichever_of_them_is_k() {
+    assert_matmuls(&[(64, 32, 128), (64, 128, 32)]);
+}
+
+#[test]
+fn gradients_of_128_cubed() {
+    assert_matmuls(&[(128, 128, 128)]);
+}
+
+/// M and N that are no multiples of 16: kaio-candle runs forward and fails in the step's backward.
+#[test]
+fn a_legal_forward_has_a_legal_backward() {
+    assert_matmuls(&[(5, 7, 16), (16, 17, 32), (17, 16, 16)]);
+}
+
+#[test]
+fn k_of_any_size() {
+    assert_matmuls(&[(3, 9, 10), (1, 1, 1)]);
+}
+
+#[test]
+fn turned_cut_and_higher_operands_are_taken() {
+    let device = device();
+    let (a, b) = (f16(&[48, 64], 1), f16(&[64, 32], 2));
+    let want = kaio::matmul_tc(&device, &a, &b).unwrap();
+    let turned = a.t().unwrap().contiguous().unwrap().t().unwrap();
+    assert!(!turned.is_contiguous());
+    assert_close(&kaio::matmul_tc(&device, &turned, &b).unwrap(), &want, 1e-6, 1e-6);
+    let cut = Tensor::cat(&[&a, &a], 0).unwrap().narrow(0, 48, 48).unwrap();
+    assert!(cut.layout().start_offset() > 0);
+    assert_close(&kaio::matmul_tc(&device, &cut, &b).unwrap(), &want, 1e-6, 1e-6);
+    let stacked = Tensor::stack(&[&a, &a, &a], 0).unwrap();
+    let got = kaio::matmul_tc(&device, &stacked, &b).unwrap();
+    assert_eq!(got.dims(), [3, 48, 32]);
+    assert_close(&got.get(2).unwrap(), &want, 1e-6, 1e-6);
+}
+
+/// The way through candle changes no bit of what the library gives.
+#[cfg(not(feature = "cuda"))]
+#[test]
+fn the_bridge_gives_the_librarys_own_bits() {
+    use pestle::{half::f16, ops, View, ViewMut};
+    for n in [64, 256] {
+        let host =
+            |seed| -> Vec<f16> { values(n * n, seed).into_iter().map(f16::from_f32).collect() };
+        let (a, b, mut want) = (host(1), host(2), vec![0f32; n * n]);
+        let views = [&a, &b].map(|data| View::new(data, &[n, n]).unwrap());
+        ops::matmul(&views[0], &views[1])
+            .out(&mut ViewMut::new(&mut want, &[n, n]).unwrap())
+            .run()
+            .unwrap();
+        let [a, b] = [a, b].map(|data| Tensor::from_vec(data, (n, n), place()).unwrap());
+        for function in [kaio::matmul_tc, kaio::matmul_tc_async] {
+            let got = function(&device(), &a, &b).unwrap();
+            let got: Vec<f32> = got.flatten_all().unwrap().to_vec1().unwrap();
+            assert!(got.iter().zip(&want).all(|(g, w)| g.to_bits() == w.to_bits()));
+        }
+    }
+}
+
+#[test]
 fn matmul_results_are_f32_and_dtypes_are_asked_for() {
     let (a, b) = (f16(&[4, 16], 1), f16(&[16, 4], 2));
     assert_eq!(kaio::matmul_tc(&device(), &a, &b).unwrap().dtype(), DType::F32);
@@ -82,13 +147,26 @@ fn matmul_results_are_f32_and_dtypes_are_asked_for() {
     assert!(error.contains("a is f16, not bf16") && error.contains("to_dtype"), "{error}");
 }
 
+/// Handle, operands and result go in every order, before the backward and after it.
 #[test]
-fn the_device_handle_may_go_first() {
-    let handle = device();
-    let a = Var::from_tensor(&f16(&[4, 16], 1)).unwrap();
-    let out = kaio::matmul_tc(&handle, &a, &f16(&[16, 4], 2)).unwrap();
-    drop(handle);
-    assert!(out.sum_all().unwrap().backward().unwrap().get(&a).is_some());
+fn any_drop_order() {
+    for order in 0..4 {
+        let (handle, b) = (device(), f16(&[16, 4], 2));
+        let a = Var::from_tensor(&f16(&[4, 16], 1)).unwrap();
+        let out = kaio::matmul_tc(&handle, &a, &b).unwrap();
+        let loss = out.sum_all().unwrap();
+        match order {
+            0 => drop(handle),
+            1 => drop((b, out, handle)),
+            2 => drop((out, handle, b)),
+            _ => drop((Arc::clone(&handle), handle)),
+        }
+        let gradients = loss.backward().unwrap();
+        drop(loss);
+        assert_eq!(gradients.get(&a).unwrap().dims(), [4, 16]);
+    }
+    let clone = device().as_ref().clone(); // a handle owns nothing
+    assert_eq!((clone.ordinal(), &clone), (0, &*device()));
 }
 
 #[test]

@@ -7,8 +7,12 @@ use pestle_candle::{
     QLinear, Weight,
 };
 
-const FORMATS: [(Format, f64); 10] = [
+/// Every format, and how far a weight of uniform values may be from its codes.
+const FORMATS: [(Format, f64); 13] = [
     (Format::Fp8, 0.05),
+    (Format::Fp8E5m2, 0.1),
+    (Format::Int8, 0.02),
+    (Format::W4a4Convrot, 0.25),
     (Format::Fp8Row, 0.05),
     (Format::Fp8Block, 0.05),
     (Format::Int8Row, 0.02),
