@@ -115,18 +115,27 @@ def _declared(path: Path, name: str, given: dict) -> Kernel:
     return Kernel(name=name, path=path, **given)
 
 
-def _submission(path: Path, lines: list[str]) -> Kernel | None:
-    """A gpu-mode submission: `custom_kernel(data)`, and the problem in its `#!POPCORN` line."""
+# The one shipped problem of gpu-mode's, which a submission that names none is for.
+BOARD = "nvfp4_gemv"
+_ENTRY = re.compile(r"def custom_kernel\(|custom_kernel\s*=|from .* import .*\bcustom_kernel\b")
+_TRITON = re.compile(r"\s*(import triton|from triton)\b")
+
+
+def _submission(path: Path, lines: list[str], named: bool = False) -> Kernel | None:
+    """A gpu-mode submission: `custom_kernel(data)`, and the problem in its `#!POPCORN` line, which
+    a file that was named by its path may lack."""
     board = next(
         (m[1] for line in lines[:30] if (m := re.match(r"#!POPCORN leaderboard (\S+)", line))), None
     )
-    if path.suffix != ".py" or board is None:
+    has_entry = any(_ENTRY.match(line) for line in lines)
+    if path.suffix != ".py" or (board is None and not (named and has_entry)):
         return None
-    if not any(line.startswith("def custom_kernel(") for line in lines):
+    if not has_entry:
         raise LabError(f"{path}: a submission to {board} defines custom_kernel(data)")
     return Kernel(
-        name=f"{board}/{path.stem}",
-        language="python",
+        name=f"{board or BOARD}/{path.stem}",
+        # In Triton's interpreter, where there is no GPU.
+        language="triton" if any(_TRITON.match(line) for line in lines) else "python",
         entry="custom_kernel",
         path=path,
         capturable=False,
@@ -182,9 +191,12 @@ def get(wanted: str, folders: list[Path]) -> Kernel:
     if path.suffix in LANGUAGES.values():
         if not path.exists():
             raise LabError(f"no file {path}")
-        kernel = read(path)
+        kernel = read(path) or _submission(path, path.read_text().splitlines(), named=True)
         if kernel is None:
-            raise LabError(f"{path} declares no kernel: its head has no line `# kernel: NAME`")
+            raise LabError(
+                f"{path} declares no kernel: its head has no line `# kernel: NAME`, and it has no "
+                "custom_kernel(data)"
+            )
         return kernel
     found = find(folders)
     if wanted not in found:

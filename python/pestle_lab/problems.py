@@ -116,6 +116,8 @@ class Problem:
     derived: Callable | None = None
     # Entry points of other harnesses: name -> f(function, outputs, inputs, attributes).
     adapters: dict[str, Callable] = field(default_factory=dict)
+    # Modules that kernels of other harnesses import: name -> its names.
+    modules: dict[str, dict[str, object]] = field(default_factory=dict)
     source: Path | None = None
 
     def __post_init__(self):

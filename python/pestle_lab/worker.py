@@ -2,7 +2,8 @@
 kernel, writes the bytes of every buffer back, and times. Requests and answers are lines of JSON on
 two pipes; what the kernel prints goes to a log.
 
-Clocks and streams that the measuring stands on are taken before the kernel's file is loaded."""
+Clocks, streams and functions that the measuring stands on are taken before the kernel's file is
+loaded: what it replaces in these modules or in torch.Tensor changes nothing here."""
 
 from __future__ import annotations
 
@@ -21,6 +22,10 @@ from .engine.clock import Timer
 from .problems import get
 
 _sync = torch.cuda.synchronize
+# Of the C class, whose methods can't be replaced.
+_cpu, _numpy, _fill, _copy = (
+    getattr(torch._C.TensorBase, name) for name in ("cpu", "numpy", "fill_", "copy_")
+)
 
 
 class Worker:
@@ -31,6 +36,12 @@ class Worker:
         self.sets: list[dict] = []  # live buffers of tensors, by input set
         self.timer = Timer(self.device)
         self.function = None
+        self.measure, self.look_at = self.timer.run, self.fetch
+
+    def answers(self) -> dict:
+        """What may be asked for, by name."""
+        names = ("load", "place", "call", "poison", "fetch", "time", "time_all", "launched")
+        return {name: getattr(self, name) for name in names}
 
     def load(self, request: dict) -> dict:
         case = make(self.problem, request["case"])
@@ -51,7 +62,9 @@ class Worker:
             )
         elif self.function is None:
             adapter = self.problem.adapters.get(kernel["entry"])
-            self.function = loading.python_entry(kernel["path"], kernel["entry"], adapter)
+            self.function = loading.python_entry(
+                kernel["path"], kernel["entry"], adapter, self.problem.modules
+            )
         self.sets = []
         return {}
 
@@ -66,7 +79,14 @@ class Worker:
         flat = typed[:count].view(plan.dtype)
         at = (where.start - where.start % where.itemsize) // where.itemsize
         view = flat.as_strided(where.shape, where.strides, flat.storage_offset() + at)
-        return {"storage": storage, "skip": skip, "where": where, "view": view, "plan": plan}
+        return {
+            "storage": storage,
+            "raw": storage[skip : skip + where.nbytes],
+            "skip": skip,
+            "where": where,
+            "view": view,
+            "plan": plan,
+        }
 
     def _values(self, plan, path: str) -> np.ndarray:
         return np.fromfile(path, numpy_dtype(plan.dtype)).reshape(plan.shape)
@@ -81,9 +101,7 @@ class Worker:
             values = self._values(plan, request["inputs"][plan.name]) if is_input else None
             new = self._place(plan, where, values)
             if old is not None and request["keep_addresses"]:
-                old[plan.name]["storage"].copy_(new["storage"]) if (
-                    old[plan.name]["skip"] == new["skip"]
-                ) else self._copy_bytes(old[plan.name], new)
+                _copy(old[plan.name]["raw"], new["raw"])
                 new = old[plan.name]
             made[plan.name] = new
         if index < len(self.sets):
@@ -92,13 +110,6 @@ class Worker:
             self.sets.append(made)
         self._synchronise()
         return {}
-
-    @staticmethod
-    def _copy_bytes(old: dict, new: dict) -> None:
-        size = new["where"].nbytes
-        old["storage"][old["skip"] : old["skip"] + size].copy_(
-            new["storage"][new["skip"] : new["skip"] + size]
-        )
 
     def _synchronise(self) -> None:
         if self.device.type == "cuda":
@@ -136,7 +147,7 @@ class Worker:
     def _poison(self, index: int) -> None:
         for held in self.sets[index].values():
             if held["plan"].role == "output":
-                held["storage"].fill_(buffers.POISON)
+                _fill(held["storage"], buffers.POISON)
         self._synchronise()
 
     def poison(self, request: dict) -> dict:
@@ -146,8 +157,7 @@ class Worker:
     def fetch(self, request: dict) -> dict:
         """The bytes of every buffer of a set into files, guards included."""
         for name, held in self.sets[request["set"]].items():
-            raw = held["storage"][held["skip"] : held["skip"] + held["where"].nbytes]
-            raw.cpu().numpy().tofile(request["files"][name])
+            _numpy(_cpu(held["raw"])).tofile(request["files"][name])
         return {}
 
     def time(self, request: dict) -> dict:
@@ -156,23 +166,22 @@ class Worker:
         order, look, mode = request["order"], request["look"], request["mode"]
         calls = [lambda i=i: self._call(i) for i in order]
         if mode == "graph":
-            return {"ns": self.timer.run(calls, mode)}
-        samples = self.timer.run(calls[:look], mode)
+            return {"ns": self.measure(calls, mode)}
+        samples = self.measure(calls[:look], mode)
         self._poison(order[look])
-        samples += self.timer.run(calls[look : look + 1], mode)
-        self.fetch({"set": order[look], "files": request["files"]})
-        return {"ns": samples + self.timer.run(calls[look + 1 :], mode)}
+        samples += self.measure(calls[look : look + 1], mode)
+        self.look_at({"set": order[look], "files": request["files"]})
+        return {"ns": samples + self.measure(calls[look + 1 :], mode)}
 
     def time_all(self, request: dict) -> dict:
         """Calls and their times, with nothing between them."""
         calls = [lambda i=i: self._call(i) for i in request["order"]]
-        return {"ns": self.timer.run(calls, request["mode"])}
+        return {"ns": self.measure(calls, request["mode"])}
 
     def launched(self, request: dict) -> dict:
-        """Names of the device kernels that a call launches."""
-        if self.device.type != "cuda":
-            return {"names": []}
-        activities = [torch.profiler.ProfilerActivity.CUDA]
+        """Names of the device kernels that a call launches; on a CPU, of PyTorch's ops in it."""
+        kinds = torch.profiler.ProfilerActivity
+        activities = [kinds.CUDA if self.device.type == "cuda" else kinds.CPU]
         with torch.profiler.profile(activities=activities) as profile:
             self._call(0)
             self._synchronise()
@@ -181,16 +190,15 @@ class Worker:
 
 def main() -> None:
     requests, answers = (os.fdopen(int(sys.argv[i]), mode) for i, mode in ((1, "r"), (2, "w")))
-    worker = None
+    known = {}
     for line in requests:
         request = json.loads(line)
         do, token = request.pop("do"), request.pop("token")
         try:
             if do == "start":
-                worker = Worker(request)
-                answer = {}
+                known, answer = Worker(request).answers(), {}
             else:
-                answer = getattr(worker, do)(request)
+                answer = known[do](request)
         except BaseException as error:
             answer = {
                 "error": f"{type(error).__name__}: {error}",
@@ -199,7 +207,3 @@ def main() -> None:
             }
         answers.write(json.dumps(answer | {"token": token}) + "\n")
         answers.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -5,8 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 HERE = Path(__file__).parent
+collect_ignore = [] if torch.cuda.is_available() else ["test_cheats_cuda.py"]
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from cheats.cases import CHECKED, HEAD, TIMED
+from cheats import gpu
+from cheats.cases import CHECKED, FIELD, HEAD, TIMED, TOLD
 from pestle_lab import benching, checking, kernels, problems
 
 HERE = Path(__file__).parent
@@ -62,3 +63,37 @@ def test_bench_of_an_honest_kernel(kernel_file):
     assert timed.verdict.status == "ok", timed.verdict.message
     assert timed.modes["warm"].n >= 10
     assert timed.throughput["bytes"] == 2 * 64 * 256 * 4
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_bench_tells(name, kernel_file):
+    source, launched = TOLD[name]
+    timed = _bench(_kernel(kernel_file, name, source)).cases[0]
+    assert timed.verdict.status == "ok" and launched in timed.launched, timed.launched
+
+
+TORCH_PY = """
+from pathlib import Path
+Path("torch.py").write_text("raise SystemExit('not torch')")
+def run(out, x): torch.mul(x, 2, out=out)
+"""
+
+
+def test_a_torch_py_that_a_kernel_leaves_is_not_imported(kernel_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    kernel = _kernel(kernel_file, "leaves_a_torch_py", TORCH_PY)
+    for _ in range(2):
+        assert _check(kernel).statuses == ["ok", "ok"]
+    assert (tmp_path / "torch.py").exists()
+
+
+def test_every_published_cheat_is_here_and_on_the_page():
+    """docs/site/lab-cheats.md lists each with the kernel that does it, and no other."""
+    page = (HERE.parents[1] / "docs/site/lab-cheats.md").read_text()
+    rows = [row.split("|")[1:-1] for row in page.splitlines() if row.startswith("| ")]
+    listed = {tuple(cell.strip(" `") for cell in row) for row in rows if row[0].strip() != "from"}
+    assert listed == {
+        (place, name, cheat) for place, cheats in FIELD.items() for name, cheat in cheats.items()
+    }
+    here = {*CHECKED, *TIMED, *TOLD, *gpu.NAMES, "leaves_a_torch_py"}
+    assert {cheat for cheats in FIELD.values() for cheat in cheats.values()} <= here

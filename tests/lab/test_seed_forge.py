@@ -59,6 +59,16 @@ def test_smoke_suite(project):
         assert case["bandwidth_gbps"] > 0
 
 
+def test_the_benchmarks_are_a_package(project):
+    """As `python -m bench.run`; a suite's own counts, and lists that are no numbers."""
+    done = python(project, "-m", "bench.run", "--op", "softmax_online", *QUICK)
+    assert "softmax_online 256 x 2048" in done.stdout and "reduce" not in done.stdout
+    done = python(project, "-m", "bench.benchmark_reduce", "--m-sizes", "8,x", code=2)
+    assert "is no list of numbers" in done.stderr
+    done = python(project, "bench/benchmark_reduce.py", "--dims", "2", code=2)
+    assert "expected -1, 0, 1" in done.stderr
+
+
 def test_a_kernel_that_is_wrong_ends_with_4(project, tmp_path):
     """As it would be after an edit: the smoke suite says so, and gives no time."""
     copy = tmp_path / "copy"
@@ -66,8 +76,9 @@ def test_a_kernel_that_is_wrong_ends_with_4(project, tmp_path):
     kernel = copy / "forge_cute_py/kernels/reduce.py"
     kernel.write_text(kernel.read_text() + "    out.mul_(1.5)\n")
     (copy / "own.yaml").write_text(
-        "mine: [{op: reduce_sum, m: [4, 8], n: 16, dtype: float32}]\n"
-        "other: [{op: copy_transpose, m: 5, n: 6, dtype: float32, tile_size: 7}]\n"
+        "suites:\n"
+        "  mine: {cases: [{op: reduce_sum, shape: [[4, 8], 16], dtype: float32}]}\n"
+        "  other: {cases: [{op: copy_transpose, shape: [5, 6], dtype: float32, tile_size: 7}]}\n"
     )
     arguments = ["bench/run.py", "--suites", "own.yaml", "--out", "r.json", *QUICK]
     python(copy, *arguments, "--suite", "mine", code=4)
@@ -81,7 +92,7 @@ def test_a_kernel_that_is_wrong_ends_with_4(project, tmp_path):
 
 @pytest.mark.parametrize("arguments", [
     ["benchmark_copy_transpose.py", "--m", "64", "--n", "96", "--tile-size", "32"],
-    ["benchmark_reduce.py", "--m-sizes", "8", "--n-sizes", "64", "--dtypes", "float32",
+    ["benchmark_reduce.py", "--m-sizes", "8,16", "--n-sizes", "64", "--dtypes", "float32,float16",
      "--dims", "-1", "0", "--no-compile"],
     ["benchmark_online_softmax.py", "--backend", "ref", "--m-sizes", "8", "--n-sizes", "64"],
     ["benchmark_online_softmax.py", "--backend", "kernel", "--m-sizes", "2", "--long"],
@@ -93,7 +104,7 @@ def test_benchmarks(project, arguments):
 
 def test_what_is_missing_is_said(project):
     done = python(project, "bench/benchmark_online_softmax.py", "--backend", "none", code=2)
-    assert "there is no softmax_online backend 'none'" in done.stderr
+    assert "Unknown softmax_online backend 'none'" in done.stderr
     blocked = {
         "PYTHONPATH": os.pathsep.join([str(project / "none"), os.environ.get("PYTHONPATH", "")])
     }
@@ -166,7 +177,7 @@ import pestle.compat, torch
 first = pestle.compat.install_forge()
 import forge_cute_py
 from forge_cute_py import ops, ref
-from forge_cute_py.util.autotuner import Autotuner, Config
+from forge_cute_py.util.autotuner import AutotuneConfig, Autotuner
 from forge_cute_py.ops.softmax_online import softmax_fwd
 assert pestle.compat.install_forge() is first is forge_cute_py
 assert ops.get_softmax_online_backend() == "ref"
@@ -196,9 +207,16 @@ def work(x, scale, *, steps):
     for _ in range(steps):
         x = x * scale
     return x
-tuned = Autotuner(work, ["x"], [Config({"steps": 400}), Config({"steps": 1})])
+tuned = Autotuner(work, ["x"], [AutotuneConfig("many", {"steps": 400}), AutotuneConfig("one", {"steps": 1})])
 assert tuned.choose(x, 1.0).kwargs == {"steps": 1}
 assert Autotuner(work, ["x"], tuned.configs).choose(x, 2.0).kwargs == {"steps": 1}
+for dim in (0, 1):
+    for call in (ops.softmax_online, ref.softmax_online, softmax_fwd):
+        try: call(x, dim)
+        except ValueError as error: assert "expects dim=-1" in str(error), error
+        else: raise SystemExit(f"{call} took dim {dim}")
+try: ops.set_softmax_online_backend("missing_backend")
+except ValueError as error: assert "Unknown softmax_online backend" in str(error), error
 assert tuned._question((x,), {}) != tuned._question((x.double(),), {})
 print("all well")
 """

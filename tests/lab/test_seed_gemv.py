@@ -95,6 +95,40 @@ def test_triton_is_right_and_not_timed_by_the_interpreter(project):
     assert len(list((project / "profiles").glob("reference_*_profile.json"))) == 2
 
 
+SUBMISSION = """
+from task import input_t, output_t
+import torch
+
+TABLE = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def decode(codes, scales):
+    codes = codes.view(torch.uint8).permute(2, 0, 1).int()
+    values = torch.stack((TABLE[codes & 15], TABLE[codes >> 4]), -1).flatten(-2)
+    return values * scales.permute(2, 0, 1).float().repeat_interleave(16, -1)
+
+
+def custom_kernel(data: input_t) -> output_t:
+    a, b, sfa, sfb, _, _, c = data
+    c.copy_((decode(a, sfa).double() @ decode(b[:1], sfb[:1]).double().mT).permute(1, 2, 0))
+    return c
+"""
+
+
+def test_a_submission_runs_as_it_is(project):
+    """Under either name, and by its `#!POPCORN` line; another problem's is left alone."""
+    (project / "submission.py").write_text(SUBMISSION)
+    (project / "nvfp4_best.py").write_text(SUBMISSION)
+    (project / "mine.py").write_text(f"#!POPCORN leaderboard nvfp4_gemv\n{SUBMISSION}")
+    (project / "other.py").write_text(f"#!POPCORN leaderboard trimul\n{SUBMISSION}")
+    done = python(project, *SMOKE, "submission", "best", "mine", "--no-timing")
+    assert done.stdout.count("Correctness: PASS") == 6
+    assert "other" not in python(project, *SMOKE, "--list").stdout
+    # Without the harness, and without a line that says which problem it is for.
+    done = python(project, "-m", "pestle_lab", "check", "submission.py")
+    assert "nvfp4_gemv/submission" in done.stderr
+
+
 INSTALLED = """
 import pestle.compat, torch
 first = pestle.compat.install_gemv_harness()

@@ -160,7 +160,7 @@ def set_softmax_online_backend(name: str) -> None:
     global _current
     if name not in _backends:
         known = ", ".join(_backends)
-        raise ValueError(f"there is no softmax_online backend '{name}': {known} are registered")
+        raise ValueError(f"Unknown softmax_online backend '{name}': {known} are registered")
     _current = name
 
 

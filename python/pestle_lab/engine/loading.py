@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -18,9 +21,22 @@ _SCALARS = {
 }
 
 
-def python_entry(path: str, entry: str, adapter: Callable | None) -> Callable:
+def provide(modules: dict[str, dict[str, object]]) -> None:
+    """Modules that a kernel of another harness imports, where there is no file of that name."""
+    for name, names in modules.items():
+        if name not in sys.modules and importlib.util.find_spec(name) is None:
+            sys.modules[name] = ModuleType(name)
+            vars(sys.modules[name]).update(names)
+
+
+def python_entry(
+    path: str, entry: str, adapter: Callable | None, modules: dict[str, dict[str, object]]
+) -> Callable:
     """entry(...) with every tensor and attribute by its name in the contract; it writes into the
-    outputs and returns nothing."""
+    outputs and returns nothing. Files beside it can be imported, as by a script."""
+    sys.path.append(str(Path(path).resolve().parent))
+    if adapter is not None:
+        provide(modules)
     spec = importlib.util.spec_from_file_location("pestle_lab_kernel", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -22,6 +23,11 @@ from .building import Build
 from .cases import Case
 
 STARTING = 180.0  # seconds
+# Files of the folder that one stands in come last: a torch.py that a kernel left there is no torch.
+_START = (
+    "import os, sys; sys.path[:] = [p for p in sys.path if p] + [os.getcwd()]; "
+    "from pestle_lab.worker import main; main()"
+)
 
 
 class WorkerError(Exception):
@@ -70,7 +76,7 @@ class Session:
         environment = child_environment(self.kernel, self.device)
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pestle_lab.worker", str(to_child), str(from_child)],
+                [sys.executable, "-c", _START, str(to_child), str(from_child)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -109,6 +115,14 @@ class Session:
             # Its own session, so whatever it started goes, too.
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+    def busy(self) -> dict[str, int]:
+        """Nanoseconds that each thread of the child has had a processor, by Linux's account."""
+        found = {}
+        for path in Path(f"/proc/{self.process.pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):  # a thread that has just ended
+                found[path.parent.name] = int(path.read_text().split()[0])
+        return found
 
     def log(self, characters: int = 4000) -> str:
         return self.log_path.read_text(errors="replace")[-characters:]

@@ -66,6 +66,9 @@ def custom_kernel(function, outputs: dict, inputs: dict, attributes: dict) -> No
         c.copy_(made)
 
 
+# What a submission imports from gpu-mode's `task`: names for annotations.
+TASK = {"input_t": tuple, "output_t": object, "TestSpec": dict}
+
 problem = Problem(
     name="nvfp4_gemv",
     doc="c[i, 0, z] = sum over k of a[i, k, z] b[0, k, z], both NVFP4 with a scale per 16.",
@@ -104,6 +107,7 @@ problem = Problem(
     fill=fill,
     derived=derived,
     adapters={"custom_kernel": custom_kernel},
+    modules={"task": TASK},
     flops="2*M*K*L",
     # What a kernel must read: a with one form of its scales, one row of b; and c written.
     bytes="L*(M*K/2 + M*K/16 + K/2 + K/16 + 2*M)",

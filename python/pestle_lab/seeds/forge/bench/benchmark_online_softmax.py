@@ -15,10 +15,10 @@ LONG = [16384, 32768, 65536, 131072]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", default="ref", help="ref, kernel, or one that you registered")
-    parser.add_argument("--m-sizes", type=int, nargs="+", default=[128, 512])
-    parser.add_argument("--n-sizes", type=int, nargs="+", default=[1024, 4096])
+    common.lists(parser, "m-sizes", [128, 512])
+    common.lists(parser, "n-sizes", [1024, 4096])
     parser.add_argument("--long", action="store_true", help="rows of 16384 and more")
-    parser.add_argument("--dtypes", nargs="+", choices=common.DTYPES, default=["float16"])
+    common.lists(parser, "dtypes", ["float16"], allowed=common.DTYPES)
     common.counts(parser)
     args = parser.parse_args()
     common.ops.set_softmax_online_backend(args.backend)

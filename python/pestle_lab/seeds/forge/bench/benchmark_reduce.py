@@ -25,10 +25,10 @@ def ways(m: int, n: int, dtype: str, dim: int, compiled) -> dict[str, common.Wor
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--m-sizes", type=int, nargs="+", default=[1024, 4096])
-    parser.add_argument("--n-sizes", type=int, nargs="+", default=[1024, 4096])
-    parser.add_argument("--dtypes", nargs="+", choices=common.DTYPES, default=["float16"])
-    parser.add_argument("--dims", type=int, nargs="+", choices=(-1, 0, 1), default=[-1])
+    common.lists(parser, "m-sizes", [1024, 4096])
+    common.lists(parser, "n-sizes", [1024, 4096])
+    common.lists(parser, "dtypes", ["float16"], allowed=common.DTYPES)
+    common.lists(parser, "dims", [-1], allowed=(-1, 0, 1))
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     common.counts(parser)
     args = parser.parse_args()

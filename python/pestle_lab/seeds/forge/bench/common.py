@@ -118,7 +118,7 @@ def environment() -> dict:
         "cuda_version": torch.version.cuda,
         "device": "cuda" if on_gpu else "cpu",
         "gpu_name": torch.cuda.get_device_name() if on_gpu else None,
-        "sm": f"sm_{major}{minor}" if on_gpu else None,
+        "sm": f"{major}{minor}" if on_gpu else None,
         "cuda_driver_version": _driver() if on_gpu else None,
     }
 
@@ -134,10 +134,40 @@ def _driver() -> str | None:
     return done.stdout.strip() or None
 
 
-def counts(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--warmup", type=int, default=10, help="calls before those that are timed")
-    parser.add_argument("--iterations", type=int, default=50, help="calls that are timed")
+def counts(
+    parser: argparse.ArgumentParser, warmup: int | None = 10, iterations: int | None = 50
+) -> None:
+    """Without a default it is the suite's."""
+    how = "as the suite says" if iterations is None else "%(default)s"
+    parser.add_argument(
+        "--warmup", type=int, default=warmup, help=f"calls before those that are timed [{how}]"
+    )
+    parser.add_argument(
+        "--iterations", type=int, default=iterations, help=f"calls that are timed [{how}]"
+    )
     parser.add_argument("--out", type=Path, help="write the results as JSON to this file")
+
+
+def lists(parser: argparse.ArgumentParser, name: str, default: list, **options) -> None:
+    """Values after --NAME, with spaces or commas between them."""
+    kind = type(default[0])
+
+    class Split(argparse.Action):
+        def __call__(self, parser, namespace, texts, option_string=None):
+            words = [word for text in texts for word in text.split(",") if word.strip()]
+            try:
+                values = [kind(word) for word in words]
+            except ValueError:
+                parser.error(f"--{name}: {' '.join(texts)!r} is no list of numbers")
+            allowed = options.get("allowed")
+            if not values or (allowed and set(values) - set(allowed)):
+                known = f", expected {', '.join(map(str, allowed))}" if allowed else ""
+                parser.error(f"--{name}: {' '.join(texts)!r}{known}")
+            setattr(namespace, self.dest, values)
+
+    parser.add_argument(
+        f"--{name}", nargs="+", action=Split, default=default, help=options.get("help")
+    )
 
 
 def line(name: str, case: dict) -> str:

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Runs a suite of suites.yaml: every case is checked, timed, and checked again. Exit 0 if all went
-well, 4 if a result was wrong, 5 if an op failed, 2 for wrong usage."""
+well, 4 if a result was wrong, 5 if an op failed, 2 for wrong usage. `python -m bench.run` is this,
+too."""
 
 from __future__ import annotations
 
@@ -19,23 +20,36 @@ def _list(value) -> list:
     return value if isinstance(value, list) else [value]
 
 
-def cases(path: Path, suite: str, op: str | None) -> list[dict]:
+def suite_of(path: Path, name: str) -> dict:
+    """Its `warmup`, `iterations` and `cases`."""
     try:
-        suites = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
+        suites = (yaml.safe_load(path.read_text()) or {})["suites"]
+        suite = suites[name]
+    except (OSError, yaml.YAMLError, TypeError) as error:
         raise ValueError(f"--suites {path}: {error}") from None
-    if not isinstance(suites, dict) or suite not in suites:
-        known = ", ".join(suites) if isinstance(suites, dict) else "none"
-        raise ValueError(f"no suite {suite!r} in {path}: there are {known}")
+    except KeyError as error:
+        known = "no `suites:`" if error.args == ("suites",) else ", ".join(suites)
+        raise ValueError(f"no suite {name!r} in {path}: there are {known}") from None
+    if not isinstance(suite, dict) or not isinstance(suite.get("cases"), list):
+        raise ValueError(f"{path}: suite {name!r} has no list `cases`")
+    return suite
+
+
+def cases(path: Path, suite: dict, op: str | None) -> list[dict]:
+    """Each of one shape: `shape: [m, n]`, where m and n may be lists, which means every pair."""
     found = []
-    for case in suites[suite]:
+    for case in suite["cases"]:
         if case.get("op") not in common.OPS:
             raise ValueError(f"{path}: op {case.get('op')!r}, expected {', '.join(common.OPS)}")
+        shape = case.get("shape", [1024, 1024])
+        if not isinstance(shape, list) or len(shape) != 2:
+            raise ValueError(f"{path}: shape {shape!r} of {case['op']} is not [m, n]")
         if op in (None, case["op"]):
-            for m, n in itertools.product(_list(case["m"]), _list(case["n"])):
-                found.append(case | {"m": m, "n": n})
+            rest = {"dtype": "float16"} | {k: v for k, v in case.items() if k != "shape"}
+            for m, n in itertools.product(_list(shape[0]), _list(shape[1])):
+                found.append(rest | {"m": m, "n": n})
     if not found:
-        raise ValueError(f"suite {suite!r} has no case of {op}")
+        raise ValueError(f"the suite has no case of {op}")
     return found
 
 
@@ -64,11 +78,14 @@ def main() -> int:
     parser.add_argument("--suite", default="smoke")
     parser.add_argument("--suites", type=Path, default=HERE / "suites.yaml", help="another file")
     parser.add_argument("--op", help="only the cases of this op")
-    common.counts(parser)
+    common.counts(parser, warmup=None, iterations=None)
     args = parser.parse_args()
+    suite = suite_of(args.suites, args.suite)
+    args.warmup = suite.get("warmup", 10) if args.warmup is None else args.warmup
+    args.iterations = suite.get("iterations", 50) if args.iterations is None else args.iterations
     found = []
     print(f"suite {args.suite}, {common.where()}")
-    for case in cases(args.suites, args.suite, args.op):
+    for case in cases(args.suites, suite, args.op):
         done = run(case, args)
         found.append(done)
         name = f"{done['op']} {done['shape'][0]} x {done['shape'][1]} {done['dtype']}"

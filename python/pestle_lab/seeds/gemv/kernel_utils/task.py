@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -14,6 +15,15 @@ input_t = tuple[
     torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor
 ]
 output_t = torch.Tensor
+
+
+class TestSpec(TypedDict):
+    """A case, as gpu-mode writes it."""
+
+    m: int
+    k: int
+    l: int  # noqa: E741
+    seed: int
 
 
 def problem() -> problems.Problem:

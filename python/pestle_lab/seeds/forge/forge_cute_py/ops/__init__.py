@@ -2,7 +2,8 @@
 _reduce, _reduce_sum, _softmax_fwd and _softmax_backward."""
 
 from .copy_transpose import copy_transpose
-from .reduce import reduce, reduce_sum
+from .reduce import reduce
+from .reduce_sum import reduce_sum
 from .softmax_online import (
     get_softmax_online_backend,
     list_softmax_online_backends,

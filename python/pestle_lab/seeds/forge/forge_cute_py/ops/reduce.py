@@ -5,6 +5,7 @@ from torch import Tensor
 
 from ..kernels import reduce as kernels
 from ._common import axis, check, check_out, define
+from .reduce_sum import spread
 
 _NAMES = {
     "sum": "sum",
@@ -29,32 +30,20 @@ def _fill(x: Tensor, out: Tensor, dim: int = -1, op: str = "sum") -> None:
     kernels.reduce(x, out, along, op)
 
 
-def _fill_sum(x: Tensor, out: Tensor, dim: int = -1) -> None:
-    along, _ = _checked(x, dim, "sum")
-    check_out(out, x, (x.shape[1 - along],), "reduce_sum")
-    kernels.reduce_sum(x, out, along)
-
-
 define("_reduce(Tensor x, Tensor(a!) out, int dim=-1, str op='sum') -> ()", _fill)
-define("_reduce_sum(Tensor x, Tensor(a!) out, int dim=-1) -> ()", _fill_sum)
 
 
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, along: int, by_reduce: bool) -> Tensor:
+    def forward(ctx, x: Tensor, along: int) -> Tensor:
         ctx.along, ctx.size = along, x.shape[along]
         out = x.new_empty(x.shape[1 - along])
-        if by_reduce:
-            torch.ops.forge_cute_py._reduce(x, out, along, "sum")
-        else:
-            torch.ops.forge_cute_py._reduce_sum(x, out, along)
+        torch.ops.forge_cute_py._reduce(x, out, along, "sum")
         return out
 
     @staticmethod
     def backward(ctx, d_out: Tensor):
-        sizes = [-1, -1]
-        sizes[ctx.along] = ctx.size
-        return d_out.unsqueeze(ctx.along).expand(sizes), None, None
+        return spread(d_out, ctx.along, ctx.size), None
 
 
 def reduce(x: Tensor, dim: int = -1, op: str = "sum") -> Tensor:
@@ -62,14 +51,9 @@ def reduce(x: Tensor, dim: int = -1, op: str = "sum") -> Tensor:
     gradient; asking for another one's is an error."""
     along, op = _checked(x, dim, op)
     if op == "sum":
-        return _Sum.apply(x, along, True)
+        return _Sum.apply(x, along)
     if x.requires_grad and torch.is_grad_enabled():
         raise NotImplementedError(f"reduce: {op} has no gradient here; detach x, or use sum")
     out = x.new_empty(x.shape[1 - along])
     torch.ops.forge_cute_py._reduce(x, out, along, op)
     return out
-
-
-def reduce_sum(x: Tensor, dim: int = -1) -> Tensor:
-    along, _ = _checked(x, dim, "sum")
-    return _Sum.apply(x, along, False)

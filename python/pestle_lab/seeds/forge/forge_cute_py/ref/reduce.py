@@ -15,7 +15,3 @@ def reduce(x: Tensor, dim: int = -1, op: str = "sum") -> Tensor:
     if op not in _BY_NAME:
         raise ValueError(f'reduce: op is "{op}": use one of {", ".join(_BY_NAME)}')
     return _BY_NAME[op](x.float(), dim).to(x.dtype)
-
-
-def reduce_sum(x: Tensor, dim: int = -1) -> Tensor:
-    return reduce(x, dim, "sum")

@@ -1,4 +1,4 @@
-from .autotuner import Autotuner, Config
+from .autotuner import AutotuneConfig, Autotuner
 from .bench import do_bench, estimate_bandwidth, summarize_times
 
-__all__ = ["Autotuner", "Config", "do_bench", "estimate_bandwidth", "summarize_times"]
+__all__ = ["AutotuneConfig", "Autotuner", "do_bench", "estimate_bandwidth", "summarize_times"]

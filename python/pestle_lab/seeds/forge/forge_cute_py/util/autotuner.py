@@ -18,8 +18,12 @@ from .bench import do_bench, summarize_times
 
 
 @dataclass(frozen=True)
-class Config:
+class AutotuneConfig:
+    name: str
     kwargs: dict = field(default_factory=dict)
+
+    def all_kwargs(self) -> dict:
+        return dict(self.kwargs)
 
 
 def cache_folder() -> Path:
@@ -49,12 +53,13 @@ class Autotuner:
         self,
         fn: Callable,
         key: list[str] | None = None,
-        configs: list[Config] | None = None,
+        configs: list[AutotuneConfig] | None = None,
         cache_results: bool = True,
+        do_bench_fn: Callable[..., list[float]] = do_bench,
     ):
-        if not configs:
-            raise ValueError("Autotuner: no configurations to choose from")
-        self.fn, self.key, self.configs, self.cache_results = fn, key, configs, cache_results
+        self.fn, self.key, self.cache_results = fn, key, cache_results
+        self.configs = list(configs or [AutotuneConfig("default")])
+        self.do_bench = do_bench_fn
         self.best: dict[str, int] = {}
         self.signature = inspect.signature(fn)
 
@@ -74,11 +79,12 @@ class Autotuner:
     def _measured(self, args: tuple, kwargs: dict) -> int:
         medians = []
         for config in self.configs:
-            times = do_bench(lambda c=config: self.fn(*args, **kwargs, **c.kwargs), 5, 25)
+            call = lambda c=config: self.fn(*args, **kwargs, **c.kwargs)  # noqa: E731
+            times = self.do_bench(call, warmup=5, rep=25)
             medians.append(summarize_times(times)["p50_ms"])
         return medians.index(min(medians))
 
-    def choose(self, *args, **kwargs) -> Config:
+    def choose(self, *args, **kwargs) -> AutotuneConfig:
         question = self._question(args, kwargs)
         path = cache_folder() / f"{question}.json"
         if question not in self.best and self.cache_results and path.exists():
