@@ -41,12 +41,15 @@ def write(language: str, problem: Problem, folder: Path, variant: str) -> Path:
 
 
 def _symbols(problem: Problem) -> list[str]:
-    """Those that stand alone in a shape: what a compiled entry gets as 64-bit integers."""
+    """Those that stand alone in a shape: what a compiled entry gets as 64-bit integers. A shape of
+    any rank (`*M`) has none, so its elements are counted."""
     import re
 
     found: dict[str, None] = {}
     for arg in problem.contract.of_role("input"):
+        if arg.optional:
+            continue
         for shape in arg.shapes.values():
-            for word in re.findall(r"[A-Z]\w*", shape):
-                found.setdefault(word)
+            for star, word in re.findall(r"(\*?)([A-Z]\w*)", shape):
+                found.setdefault(f"{arg.name}.numel" if star else word)
     return list(found)

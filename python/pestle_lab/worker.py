@@ -196,6 +196,7 @@ def main() -> None:
         do, token = request.pop("do"), request.pop("token")
         try:
             if do == "start":
+                os.environ.update(request["environment"])
                 known, answer = Worker(request).answers(), {}
             else:
                 answer = known[do](request)

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
-collect_ignore = [] if torch.cuda.is_available() else ["test_cheats_cuda.py"]
+collect_ignore = (
+    [] if torch.cuda.is_available() else ["test_cheats_cuda.py", "test_ladders_cuda.py"]
+)
 
 
 @pytest.fixture(scope="session")

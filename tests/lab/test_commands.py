@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from pestle_lab import app, errors
+from pestle_lab import app, errors, kernels
 
 HERE = Path(__file__).parent
 HEAD = '# kernel: double/{name}\n# language = "python"\nimport torch\n'
@@ -18,11 +18,12 @@ HONEST = HEAD.format(name="mine") + "def run(out, x):\n    torch.mul(x, 2, out=o
 COMPILED = """\
 // kernel: double/compiled
 // language = "cpp"
-// arguments = ["out", "x", "M", "N", "stream"]
+// arguments = ["out", "x", "M", "x.size1", "x.numel", "stream"]
 // dtypes = ["f32"]
 // constraints = ["memory contiguous|offset"]
 #include <cstdint>
-extern "C" int run(float* out, const float* x, int64_t m, int64_t n, void*) {
+extern "C" int run(float* out, const float* x, int64_t m, int64_t n, int64_t count, void*) {
+  if (m * n != count) return 7;
   for (int64_t i = 0; i < m * n; ++i) out[i] = 2 * x[i];
   return 0;
 }
@@ -79,6 +80,22 @@ def test_list_names_what_is_there(folder):
     found = json.loads(lab(folder, "list", "--json").stdout)
     assert "double" in found["problems"] and "nvfp4_gemv" in found["problems"]
     assert "double/mine" in [k["name"] for k in found["kernels"]]
+
+
+def test_nothing_slow_is_imported_before_the_kernel_s_process_is_started():
+    """Both import PyTorch, for seconds, and at the same time."""
+    text = "import sys, pestle_lab.start; assert not {'torch', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", text], check=True)
+
+
+def test_the_process_that_was_started_first_is_the_one_that_is_used(folder):
+    from pestle_lab.engine import child
+
+    child.prepare()
+    (started,) = child._spare
+    lab(folder, "check", "double/mine")
+    assert child._spare == [] and started.process.poll() is not None
+    assert not Path(started.folder.name).exists()
 
 
 def test_check_writes_a_report(folder):
@@ -190,9 +207,27 @@ def test_shipped_kernels_are_right(folder, kernel):
     lab(folder, "check", kernel, "--suite", "smoke", "--device", "cpu")
 
 
+def test_the_page_s_ladders_are_the_shipped_kernels():
+    page = (HERE.parents[1] / "docs/site/lab.md").read_text()
+    part = page.split("## Ladders")[1].split("## A problem")[0]
+    listed = set()
+    for row in part.splitlines():
+        if row.startswith("| `"):
+            problem, *variants = row.split("`")[1::2]
+            listed |= {f"{problem}/{variant}" for variant in variants}
+    assert listed == set(kernels.find([kernels.BUILT_IN]))
+
+
 def test_a_cuda_kernel_without_a_gpu_says_so(folder):
     done = lab(folder, "check", "nvfp4_gemv/cuda", "--device", "cpu", code=errors.UNSUPPORTED)
     assert "needs cuda" in done.stderr
+
+
+def test_new_counts_the_elements_of_a_tensor_of_any_rank(folder):
+    """Such a shape has no symbol that an entry could get."""
+    lab(folder, "new", "cuda", "softmax")
+    text = (folder / "softmax_mine.cu").read_text()
+    assert '"x.numel", "dim"' in text and "int64_t x_numel, int64_t dim" in text
 
 
 @pytest.mark.parametrize("language", ["python", "triton", "cuda", "cpp", "cute"])

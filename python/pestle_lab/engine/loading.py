@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -69,11 +70,17 @@ def _value(name: str, tensors: dict, attributes: dict, symbols: dict, stream: in
         return _SCALARS[kind](value)
     if name in symbols:
         return ctypes.c_int64(symbols[name])
-    tensor, _, dim = name.partition(".stride")
-    if tensor in tensors and dim.isdigit():
-        return ctypes.c_int64(tensors[tensor].stride(int(dim)))
+    tensor, _, what = name.partition(".")
+    if tensor in tensors and (found := re.fullmatch(r"(stride|size)(\d+)|numel", what)):
+        of = tensors[tensor]
+        kind, dim = found[1], int(found[2] or 0)
+        if kind and dim >= of.dim():
+            raise IndexError(f"argument {name!r} of the entry: {tensor} has {of.dim()} dimensions")
+        value = of.numel() if kind is None else of.stride(dim) if kind == "stride" else of.size(dim)
+        return ctypes.c_int64(value)
     raise KeyError(
-        f"argument {name!r} of the entry is no tensor, attribute, symbol, TENSOR.strideN or stream"
+        f"argument {name!r} of the entry is no tensor, attribute, symbol, TENSOR.strideN, "
+        "TENSOR.sizeN, TENSOR.numel or stream"
     )
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from ..checking import Verdict, Wrong, judge, out_of_domain
 from ..engine import cases, reference
 from ..engine.building import Build
-from ..engine.session import child_environment
+from ..engine.child import environment as child_environment
+from ..engine.session import interpreted
 from ..errors import UNSUPPORTED, LabError
 from ..kernels import Kernel
 from ..problems import Problem
@@ -103,7 +104,8 @@ class Calls:
         process = subprocess.Popen(
             [*before, sys.executable, "-m", "pestle_lab.profiling.child", str(job)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env=child_environment(self.kernel, self.device) | environment, start_new_session=True,
+            env=child_environment() | interpreted(self.kernel, self.device) | environment,
+            start_new_session=True,
         )  # fmt: skip
         seconds = STARTING + self.timeout * len(self.cases)
         try:
