@@ -58,7 +58,7 @@ def out_of_domain(kernel: Kernel, case: cases.Case) -> str:
     if kernel.dtypes and cases.DTYPE_NAMES[first.dtype] not in kernel.dtypes:
         return f"{first.name} is {names[first.name]}; the kernel takes {', '.join(kernel.dtypes)}"
     taken = {word.partition(".")[0] for word in kernel.arguments}
-    for plan in case.of_role("input"):
+    for plan in case.plans.values():
         if taken and plan.name not in taken and case.problem.contract.by_name[plan.name].optional:
             return f"the case has {plan.name}, and the kernel no such argument"
     for condition in kernel.constraints:

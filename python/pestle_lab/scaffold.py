@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jinja2
 
+from .engine import cases
 from .errors import LabError
 from .kernels import LANGUAGES
 from .problems import Problem
@@ -26,18 +27,32 @@ def write(language: str, problem: Problem, folder: Path, variant: str) -> Path:
         keep_trailing_newline=True,
     )
     op = problem.contract
+    conditional = [a for a in op.of_role("output") if a.optional and a.present_if]
+    outputs = [a for a in op.of_role("output") if a not in conditional]
+    written = ", ".join(a.name for a in [*outputs, *conditional])
     text = environment.get_template(f"new.{language}.jinja").render(
         name=f"{problem.name}/{variant}",
         problem=problem,
-        outputs=[a for a in op.of_role("output") if not a.optional or not a.present_if],
+        outputs=outputs,
+        written=f"{written} (those that are not None)" if conditional else written,
+        usual=_usual_outputs(problem),
         inputs=[a for a in op.of_role("input") if not a.optional],
-        optional=[a for a in op.of_role("input") if a.optional],
+        optional=[a for a in op.of_role("input") if a.optional] + conditional,
         attributes=op.of_role("attribute"),
         symbols=_symbols(problem),
     )
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
+
+
+def _usual_outputs(problem: Problem) -> list:
+    """What a compiled entry gets, which has no optional arguments: those of the first case."""
+    first = next((text for texts in problem.suites.values() for text in texts), None)
+    if first is None:
+        return [a for a in problem.contract.of_role("output") if not a.optional]
+    names = [plan.name for plan in cases.make(problem, first).of_role("output")]
+    return [problem.contract.by_name[name] for name in names]
 
 
 def _symbols(problem: Problem) -> list[str]:

@@ -230,6 +230,16 @@ def test_new_counts_the_elements_of_a_tensor_of_any_rank(folder):
     assert '"x.numel", "dim"' in text and "int64_t x_numel, int64_t dim" in text
 
 
+def test_new_has_the_outputs_that_only_some_cases_have(folder):
+    """Of rms_norm they all are: none is lost, in a compiled entry those of the first case."""
+    lab(folder, "new", "python", "rms_norm")
+    text = (folder / "rms_norm_mine.py").read_text()
+    assert "out=None, residual_out=None, q=None" in text
+    assert "Write into out, residual_out, q, scale_out" in text
+    lab(folder, "new", "cpp", "rms_norm")
+    assert 'arguments = ["out", "x", ' in (folder / "rms_norm_mine.cpp").read_text()
+
+
 @pytest.mark.parametrize("language", ["python", "triton", "cuda", "cpp", "cute"])
 def test_new_writes_a_file_that_is_read(folder, language):
     lab(folder, "new", language, "double", "--variant", "new")

@@ -120,10 +120,10 @@ def test_a_submission_runs_as_it_is(project):
     (project / "submission.py").write_text(SUBMISSION)
     (project / "nvfp4_best.py").write_text(SUBMISSION)
     (project / "mine.py").write_text(f"#!POPCORN leaderboard nvfp4_gemv\n{SUBMISSION}")
-    (project / "other.py").write_text(f"#!POPCORN leaderboard trimul\n{SUBMISSION}")
+    (project / "trimul.py").write_text(f"#!POPCORN leaderboard trimul\n{SUBMISSION}")
     done = python(project, *SMOKE, "submission", "best", "mine", "--no-timing")
     assert done.stdout.count("Correctness: PASS") == 6
-    assert "other" not in python(project, *SMOKE, "--list").stdout
+    assert "trimul" not in python(project, *SMOKE, "--list").stdout
     # Without the harness, and without a line that says which problem it is for.
     done = python(project, "-m", "pestle_lab", "check", "submission.py")
     assert "nvfp4_gemv/submission" in done.stderr
