@@ -51,7 +51,7 @@ def verdicts(monkeypatch, machine: str, slower: float, runs: int = RUNS) -> list
     drift, jump, jitter, late = MACHINES[machine]
     found = []
     for seed in range(runs):
-        here = Machine(drift, jump, np.random.default_rng([seed, int(slower * 1e4)]))
+        here = Machine(drift, jump, np.random.default_rng([seed, round((1 + slower) * 1e4)]))
         clock = SimpleNamespace(monotonic=lambda here=here: here.now)
         monkeypatch.setattr(benching, "time", clock)
         sides = [Side(here, 100_000 * (1 + extra), jitter, late) for extra in (0, slower)]
