@@ -4,6 +4,7 @@
 
 #include "backends/cuda/device/numeric/exponential.cuh"
 #include "backends/cuda/device/row/row_access.cuh"
+#include "backends/cuda/device/tensor/any_f64.cuh"
 #include "backends/cuda/host/early_launch.h"
 #include "backends/cuda/host/tensor_amax.h"
 
@@ -128,7 +129,7 @@ __device__ inline float load_target_logit(const SoftmaxJob& job, int64_t row, in
 // By one thread of the row. The loss is made from differences to the largest logit, in f32.
 __device__ inline void store_loss(const SoftmaxJob& job, int64_t row, const SoftmaxPart& part) {
   const LossJob& loss = job.loss;
-  loss.lse.store_f64(loss.lse.element_at(row), part.lse());
+  cuda::store_f64(loss.lse.element_at(row), part.lse());
   const int64_t target = loss.targets.load_integer(loss.targets.element_at(row));
   float value = __uint_as_float(formats::kF32Nan);
   if (target == loss.ignore_index) {

@@ -26,6 +26,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "backends/cuda/device/ptx/bulk_reduce.cuh"
 #include "backends/cuda/device/ptx/wgmma_registers.cuh"
 #include "ops/attention/attention_backward/attention_backward_job.cuh"
 #include "ops/attention/sm90/attention_hopper.h"

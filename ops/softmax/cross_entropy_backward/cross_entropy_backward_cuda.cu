@@ -11,6 +11,7 @@
 #include <cfloat>
 
 #include "backends/cuda/device/row/tiles.h"
+#include "backends/cuda/device/tensor/any_f64.cuh"
 #include "backends/cuda/host/early_launch.h"
 #include "ops/softmax/cross_entropy_backward/cross_entropy_backward_spec.h"
 #include "ops/softmax/softmax_rows.cuh"
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) any_kernel(Job job) {
 #pragma unroll
   for (int c = 0; c < kRowChunks; ++c) raw[c] = x.load(c);
   const int64_t target = class_of(job.target, place.row);
-  const LseParts lse(job.lse.load_f64(job.lse.element_at(place.row)));
+  const LseParts lse(cuda::load_f64(job.lse.element_at(place.row)));
   float d_loss = number_of(job.d_loss, place.row);
   const bool is_ignored = target == job.ignore_index;
   if (!is_ignored && (target < 0 || target >= job.logits.count)) {

@@ -34,14 +34,6 @@ __device__ inline void arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
-// By a thread that is `told` to, without a branch.
-__device__ inline void arrive_if(uint64_t* barrier, bool told) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.s32 p, %1, 0;\n"
-      "@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(shared_address(barrier)),
-      "r"(static_cast<int>(told))
-      : "memory");
-}
 // Arrives and announces bytes that the copy engine will deliver.
 __device__ inline void arrive_expecting(uint64_t* barrier, uint32_t bytes) {
   asm volatile(
@@ -89,18 +81,6 @@ __device__ inline void store_box(const CUtensorMap* map, const void* from, int c
       : "memory");
 }
 __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// f32 of shared memory onto those of global memory: 16-byte aligned, multiples of 16 bytes.
-__device__ inline void add_floats(float* to, const void* from, int bytes) {
-  asm volatile(
-      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
-      "r"(shared_address(from)), "r"(bytes)
-      : "memory");
-}
-// Until all but kPending of the committed groups are done: what they wrote is there for this thread.
-template <int kPending>
-__device__ inline void wait_stores() {
-  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
-}
 // Until all but kPending of the committed groups have read their shared memory.
 template <int kPending>
 __device__ inline void wait_stores_read() {
@@ -109,11 +89,6 @@ __device__ inline void wait_stores_read() {
 // Ordinary stores to shared memory, before the copy engine or the tensor cores read them.
 __device__ inline void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-// The same of all memory, and the other way round.
-__device__ inline void fence_async_proxy_of_all() {
-  asm volatile("fence.proxy.async;" ::: "memory");
 }
 
 // ---- counts in global memory, between blocks that run at once -----------------------------------
@@ -144,18 +119,6 @@ __device__ inline void sync_threads(int id, int threads) {
 // Counts as having come to that barrier, without waiting.
 __device__ inline void arrive_threads(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-// Of the threads that come to that barrier, does one say yes? Waits for all of them.
-__device__ inline bool any_thread(int id, int threads, bool yes) {
-  uint32_t any;
-  asm volatile(
-      "{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\nbar.red.or.pred q, %2, %3, p;\n"
-      "selp.u32 %0, 1, 0, q;\n}"
-      : "=r"(any)
-      : "r"(static_cast<uint32_t>(yes)), "r"(id), "r"(threads)
-      : "memory");
-  return any != 0;
 }
 
 // Four 8x8 matrices of 16-bit elements: lane i names row i % 8 of matrix i / 8.

@@ -66,14 +66,6 @@ struct AnyTensor {
       default: put(p, v != v ? formats::kF32Nan : __float_as_uint(v), 4); break;
     }
   }
-  // Of f64.
-  __device__ double load_f64(const char* p) const {
-    return __hiloint2double(static_cast<int>(bits(p + 4, 4)), static_cast<int>(bits(p, 4)));
-  }
-  __device__ void store_f64(char* p, double v) const {
-    put(p, static_cast<uint32_t>(__double2loint(v)), 4);
-    put(p + 4, static_cast<uint32_t>(__double2hiint(v)), 4);
-  }
   // Byte by byte: addresses need no alignment.
   __device__ static uint32_t bits(const char* p, int count) {
     uint32_t value = 0;
