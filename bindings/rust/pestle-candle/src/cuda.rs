@@ -94,6 +94,7 @@ fn room(device: &CudaDevice, dtype: DType, count: usize) -> Result<CudaStorage> 
         DType::BF16 => of::<pestle::half::bf16>(device, count),
         DType::F16 => of::<pestle::half::f16>(device, count),
         DType::F32 => of::<f32>(device, count),
+        DType::F64 => of::<f64>(device, count),
         other => bail!("pestle makes no tensor of {}", other.as_str()),
     }
 }

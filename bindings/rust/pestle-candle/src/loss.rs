@@ -18,7 +18,7 @@ pub struct CrossEntropy {
 pub fn cross_entropy(logits: &Tensor, target: &Tensor, how: CrossEntropy) -> Result<Tensor> {
     let op = "cross_entropy";
     let Some((_, rows)) = logits.dims().split_last() else { bail!("{op}: logits have no classes") };
-    let outputs = [Out::new(DType::F32, rows), Out::new(DType::F32, rows)];
+    let outputs = [Out::new(DType::F32, rows), Out::new(DType::F64, rows)];
     let inputs = [Some(In::new(logits)), Some(classes(target))];
     let [loss, lse] = launch(op, inputs, outputs, |views, [mut loss, mut lse], on| {
         let [Some(logits), Some(target)] = views else { bail!("{op}: no operands") };

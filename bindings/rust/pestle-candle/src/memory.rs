@@ -179,6 +179,7 @@ fn cpu_room(dtype: DType, count: usize) -> Result<CpuStorage> {
         DType::BF16 => CpuStorage::BF16(Vec::with_capacity(count)),
         DType::F16 => CpuStorage::F16(Vec::with_capacity(count)),
         DType::F32 => CpuStorage::F32(Vec::with_capacity(count)),
+        DType::F64 => CpuStorage::F64(Vec::with_capacity(count)),
         other => bail!("pestle makes no tensor of {}", other.as_str()),
     })
 }
@@ -197,6 +198,7 @@ unsafe fn cpu_filled(storage: &mut CpuStorage, count: usize) {
             CpuStorage::BF16(data) => data.set_len(count),
             CpuStorage::F16(data) => data.set_len(count),
             CpuStorage::F32(data) => data.set_len(count),
+            CpuStorage::F64(data) => data.set_len(count),
             _ => unreachable!("cpu_room makes no other"),
         }
     }
