@@ -12,5 +12,6 @@ site() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 site .venv/bin/python >"$(site "$venv/bin/python")/tests.pth"
 .venv/bin/pip --python "$venv/bin/python" install -q --disable-pip-version-check --no-index \
   dist/pestle-*manylinux*.whl
-PESTLE_BUILD_DIR=$PWD/build exec "$venv/bin/python" -m pytest -q tests/torch \
+# A file goes to one of two processes, whose threads are few; -n 0 is one after the other.
+PESTLE_BUILD_DIR=$PWD/build exec "$venv/bin/python" -m pytest -q tests/torch -n 2 --dist loadfile \
   ${PESTLE_TEST_RESULTS:+--junitxml="$PESTLE_TEST_RESULTS/pytest.xml"} "$@"
