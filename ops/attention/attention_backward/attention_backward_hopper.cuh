@@ -571,7 +571,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-__global__ void __launch_bounds__(256) clear_kernel(uint4* to, int64_t count) {
+static __global__ void __launch_bounds__(256) clear_kernel(uint4* to, int64_t count) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step)
     to[i] = make_uint4(0, 0, 0, 0);
