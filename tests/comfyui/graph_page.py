@@ -64,6 +64,14 @@ TOLD = """id => {
 PICTURES = "id => app.graph.getNodeById(id).imgs?.filter(i => i.naturalWidth > 0).length ?? 0"
 
 
+# Widgets of a kind's node by name, those of the page's own aside.
+VALUES = """kind => {
+  const node = app.graph.nodes.find(one => one.type === kind);
+  return Object.fromEntries(node.widgets.map(w => [w.name, w.value]));
+}"""
+UNKNOWN = "app.graph.nodes.map(n => n.type).filter(t => !LiteGraph.registered_node_types[t])"
+
+
 class GraphPage:
     def __init__(self, seen, port: int):
         self.seen, self.page = seen, seen.page
@@ -73,6 +81,27 @@ class GraphPage:
 
     def clear(self) -> None:
         self.page.evaluate(READY, [SCALE, OFFSET, ENDS])
+
+    def open_template(self, name: str) -> None:
+        """As a user does: the browser of templates, a click on one."""
+        self.page.evaluate("app.extensionManager.command.execute('Comfy.BrowseTemplates')")
+        self.page.get_by_test_id(f"template-workflow-{name}").click()
+        self.page.get_by_test_id(f"template-workflow-{name}").wait_for(state="hidden")
+        self.page.wait_for_function("app.graph.nodes.length > 0")
+
+    def load(self, workflow: dict) -> None:
+        """A file that is dropped on the page."""
+        self.page.evaluate("workflow => app.loadGraphData(workflow)", workflow)
+
+    def kinds(self) -> tuple[list[str], list[str]]:
+        """Of the graph's nodes, and of those that the page does not know."""
+        return self.page.evaluate("app.graph.nodes.map(n => n.type)"), self.page.evaluate(UNKNOWN)
+
+    def links(self) -> int:
+        return self.page.evaluate("app.graph.links.size")
+
+    def values(self, kind: str) -> dict:
+        return self.page.evaluate(VALUES, kind)
 
     def search(self, words: str):
         """The palette with what it found, the best first."""

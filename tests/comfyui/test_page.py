@@ -148,6 +148,56 @@ def test_an_error_and_then_a_file_that_loads(graph, photograph):
         graph.nodes_as_elements(False)
 
 
+EXAMPLES = sorted((ROOT / "comfyui/example_workflows").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_loads_from_the_template_browser(graph, path):
+    graph.clear()
+    graph.open_template(path.stem)
+    saved = json.loads(path.read_text())
+    kinds, unknown = graph.kinds()
+    assert sorted(kinds) == sorted(one["type"] for one in saved["nodes"]) and not unknown
+    assert graph.links() == len(saved["links"])
+    for one in saved["nodes"]:
+        if one["type"] in NODES.values():
+            assert list(graph.values(one["type"]).values()) == one["widgets_values"], one["type"]
+
+
+# Values in the order in which the seed's nodes have their widgets, each another than the default.
+SEEDS_VALUES = {
+    "backend": "cudagraphs", "fullgraph": True, "mode": "reduce-overhead", "dynamic": True,
+    "dynamo_cache_size_limit": 32, "compile_transformer_blocks_only": False,
+    "reuse_if_similar": False, "experimental_ptx": True, "ptx_fast_math": False, "warmup_runs": 3,
+    "ptx_cache_dir": "somewhere", "dynamo_recompile_limit": 256,
+    "force_parameter_static_shapes": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("values", [12, 13], ids=["v1.1.0", "its fork"])
+def test_a_workflow_of_the_seed_loads(graph, values):
+    """Its nodes by its ids, with its slots; a saved workflow has values by their order alone."""
+    settings = {"id": 1, "type": "TorchCompileSpeedSettings", "pos": [0, 170], "size": [300, 300],
+                "flags": {}, "order": 0, "mode": 0, "inputs": [], "properties": {},
+                "outputs": [{"name": "torch_compile_args", "type": "WANCOMPILEARGS", "links": [1]}],
+                "widgets_values": list(SEEDS_VALUES.values())[:values]}  # fmt: skip
+    apply = {"id": 2, "type": "ApplyTorchCompile", "pos": [500, 0], "size": [300, 60], "flags": {},
+             "order": 1, "mode": 0, "properties": {}, "widgets_values": [],
+             "inputs": [{"name": "model", "type": "MODEL", "link": None},
+                        {"name": "compile_args", "type": "WANCOMPILEARGS", "link": 1}],
+             "outputs": [{"name": "MODEL", "type": "MODEL", "links": []}]}  # fmt: skip
+    graph.load({
+        "last_node_id": 2, "last_link_id": 1, "nodes": [settings, apply], "groups": [],
+        "links": [[1, 1, 0, 2, 1, "WANCOMPILEARGS"]], "config": {}, "extra": {}, "version": 0.4,
+    })  # fmt: skip
+    assert graph.kinds() == (["TorchCompileSpeedSettings", "ApplyTorchCompile"], [])
+    assert graph.links() == 1
+    found = graph.values("TorchCompileSpeedSettings")
+    fork = {} if values == 13 else {"force_parameter_static_shapes": False}
+    assert found == SEEDS_VALUES | fork and list(found) == list(SEEDS_VALUES)
+    assert graph.values("ApplyTorchCompile") == {"error_bound": 0.05, "stance": "default"}
+
+
 def test_the_documentation_shows_the_pictures():
     page = (ROOT / "docs/site/comfyui.md").read_text()
     folder = ROOT / "docs/site/pictures"
