@@ -24,6 +24,19 @@ target_compile_options(pestle_options INTERFACE
 # Highways lack some names: AVX10.2, AVX3_SPR, reserved, AVX3_ZEN4, AVX3_DL, SSE4, SSSE3.
 set(PESTLE_HWY_DISABLED 0x18F8 CACHE STRING "Highway targets that are not compiled (bit mask)")
 target_compile_definitions(pestle_options INTERFACE HWY_DISABLED_TARGETS=${PESTLE_HWY_DISABLED})
+# One target instead, that of the architecture named: a quarter of the compile time, and the programs
+# run on no lesser machine. A sanitizer's builds do so, since every target is the same source.
+set(default_simd_arch "")
+if(PESTLE_SANITIZE AND CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+  set(default_simd_arch x86-64-v3)
+endif()
+set(PESTLE_SIMD_ARCH "${default_simd_arch}" CACHE STRING
+    "Compile SIMD files once, for this -march; empty: for each Highway target, chosen at run time")
+if(PESTLE_SIMD_ARCH)
+  target_compile_definitions(pestle_options INTERFACE HWY_COMPILE_ONLY_STATIC)
+  target_compile_options(pestle_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-march=${PESTLE_SIMD_ARCH}>)
+endif()
 
 if(PESTLE_SANITIZE)
   add_compile_options(-fsanitize=${PESTLE_SANITIZE} -fno-sanitize-recover=all

@@ -29,6 +29,7 @@ RESULTS = ROOT / "bench/results/evidence.jsonl"
 DEVICE_CODE = ("backends/cuda", "*.cu", "*.cuh", "python/csrc")
 TORCH = ROOT / "build/gpu-torch"
 PARTS = ("check", "wheel", "host", "sweep", "step", "comfy", "rust")
+LOG = "printed.txt"  # in each part's folder
 MARGIN = 15  # seconds to write results and end
 
 
@@ -93,20 +94,30 @@ def host_line(folder: Path) -> dict:
     return {"part": "host", "complete": bool(us), "us": us}
 
 
+def left_by(log: Path) -> int:
+    """What a bench says that it left for want of time: points of a sweep, rows of the others."""
+    text = log.read_text() if log.exists() else ""
+    points = sum(map(int, re.findall(r"^sweep: .*, (\d+) left$", text, re.MULTILINE)))
+    return points + len(re.findall(r"left out, [\d.]+ s are (?:over|left)", text))
+
+
 def figures_line(part: str, file: Path, status: int | None) -> dict:
     """How many lines of JSON a bench left in `file`, which are its figures."""
     rows = [json.loads(line) for line in lines_of(file) if line.startswith("{")]
-    return {"part": part, "complete": status == 0 and bool(rows), "figures": len(rows)}
+    left = left_by(file.parent / LOG)
+    complete = status == 0 and bool(rows) and left == 0
+    return {"part": part, "complete": complete, "figures": len(rows), "left": left}
 
 
 def step_line(file: Path, status: int | None) -> dict:
     """The fastest way of each shape, and how many there were."""
+    left = left_by(file.parent / LOG)
     rows = json.loads(file.read_text())["rows"] if file.exists() else []
     best = {}
     for row in sorted(rows, key=lambda row: -row["step_ms"]):
         best[row["shape"]] = f"{row['variant']}: {row['step_ms']:.1f} ms"
-    complete = status == 0 and bool(rows)
-    return {"part": "step", "complete": complete, "figures": len(rows), "best": best}
+    complete = status == 0 and bool(rows) and left == 0
+    return {"part": "step", "complete": complete, "figures": len(rows), "left": left, "best": best}
 
 
 def rust_line(folder: Path, status: int | None) -> dict:
@@ -126,14 +137,19 @@ def lines_of(file: Path) -> list[str]:
 
 
 def timed(command: list[str], folder: Path, cwd: Path, limit: float, **more) -> tuple:
-    """Exit status (None: out of time) and seconds of a command with $OUT in `folder`."""
+    """Exit status (None: out of time) and seconds of a command with $OUT in `folder`, where LOG
+    holds what it printed; the end of that is printed here."""
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     environment = {**os.environ, "OUT": str(folder), **more}
-    try:
-        status = subprocess.run(command, cwd=cwd, env=environment, timeout=limit).returncode
-    except subprocess.TimeoutExpired:
-        status = None
+    with open(folder / LOG, "w") as log:
+        try:
+            status = subprocess.run(
+                command, cwd=cwd, env=environment, timeout=limit, stdout=log, stderr=log
+            ).returncode
+        except subprocess.TimeoutExpired:
+            status = None
+    print("\n".join((folder / LOG).read_text(errors="replace").splitlines()[-20:]), flush=True)
     return status, round(time.monotonic() - began)
 
 

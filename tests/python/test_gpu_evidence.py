@@ -62,6 +62,29 @@ def test_figures_are_counted_and_an_early_end_is_not_complete(evidence, tmp_path
     assert not evidence.figures_line("sweep", file, None)["complete"]
 
 
+def test_a_bench_that_time_ended_is_not_complete_and_says_what_it_left(evidence, tmp_path):
+    file, log = tmp_path / "sweep.jsonl", tmp_path / evidence.LOG
+    file.write_text('{"sweep": "a"}\n')
+    told = "sweep: 9 points, 1 measured, 0 known, 2 no calls or too large, {} left\n"
+    log.write_text(told.format(0))
+    assert evidence.figures_line("sweep", file, 0)["complete"]
+    log.write_text(told.format(6))
+    line = evidence.figures_line("sweep", file, 0)
+    assert not line["complete"] and line["left"] == 6
+    # An absent peer is left out too, but not for want of time.
+    log.write_text("flux: te: left out, not installed\nwan: bf16: left out, 40 s are over\n")
+    (tmp_path / "step.json").write_text('{"rows": [{"shape": "a", "variant": "b", "step_ms": 1}]}')
+    line = evidence.step_line(tmp_path / "step.json", 0)
+    assert not line["complete"] and line["left"] == 1
+
+
+def test_what_a_part_prints_is_kept_beside_its_figures(evidence, tmp_path, capfd):
+    command = ["sh", "-c", "echo out; echo faulty >&2; exit 3"]
+    status, _ = evidence.timed(command, tmp_path / "a", tmp_path, 9)
+    assert status == 3 and (tmp_path / "a" / evidence.LOG).read_text() == "out\nfaulty\n"
+    assert "faulty" in capfd.readouterr().out
+
+
 def test_a_step_names_the_fastest_way_of_each_shape(evidence, tmp_path):
     file = tmp_path / "step.json"
     rows = [("flux", "bf16", 9.0), ("flux", "pestle int8", 5.0), ("wan", "bf16", 90.0)]
