@@ -10,6 +10,7 @@
 #include "cli/bench_sweep.h"
 #include "cli/case_file.h"
 #include "cli/commands.h"
+#include "core/json_text.h"
 #include "harness/bars.h"
 #include "harness/bench.h"
 #include "harness/check.h"
@@ -165,7 +166,7 @@ int bench_all(const BenchArguments& options) {
     for (const Job& job : jobs.value()) {
       auto json = harness::case_json(*job.op, job.row);
       if (!json.ok()) return fail(json.status());
-      std::printf("%s\n", json.value().dump().c_str());
+      std::printf("%s\n", print_json(json.value()).c_str());
     }
     return 0;
   }
@@ -193,7 +194,7 @@ int bench_all(const BenchArguments& options) {
     const auto json = harness::result_json(result.value());
     file.write(json);
     if (options.json)
-      std::printf("%s\n", json.dump().c_str());
+      std::printf("%s\n", print_json(json).c_str());
     else
       print_result(result.value());
   }
@@ -207,7 +208,7 @@ int bench_dispatch(const BenchArguments& options) {
                                            {"case", cost.case_text},
                                            {"seen_ns", cost.seen_ns},
                                            {"fresh_ns", cost.fresh_ns}};
-      std::printf("%s\n", json.dump().c_str());
+      std::printf("%s\n", print_json(json).c_str());
     } else {
       std::printf("%-24s seen %6.0f ns   fresh %6.0f ns\n", cost.op.c_str(), cost.seen_ns,
                   cost.fresh_ns);
@@ -272,7 +273,7 @@ int bench_bars(const BenchArguments& options) {
     const auto json = harness::verdict_json(verdict);
     file.write(json);
     if (options.json)
-      std::printf("%s\n", json.dump().c_str());
+      std::printf("%s\n", print_json(json).c_str());
     else
       print_verdict(verdict);
   });
@@ -310,77 +311,75 @@ int run(BenchArguments& options) {
   return options.dispatch ? bench_dispatch(options) : bench_all(options);
 }
 
-void add_sweep_options(CLI::App* command, BenchArguments& options) {
+void add_sweep_options(Command& command, BenchArguments& options) {
   harness::SweepOptions& sweep = options.sweep_arguments.options;
-  command->add_flag("--sweep", options.sweep,
-                    "every op that memory bounds at many shapes and kinds of data");
-  command->add_option("--rows", sweep.rows, "of --sweep, such as 256,4096")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber);
-  command->add_option("--widths", sweep.widths, "of --sweep, such as 4096,11008")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber);
+  command.add_flag("--sweep", options.sweep,
+                   "every op that memory bounds at many shapes and kinds of data");
+  command.add_option("--rows", sweep.rows, "of --sweep, such as 256,4096")
+      .separated_by(',')
+      .positive();
+  command.add_option("--widths", sweep.widths, "of --sweep, such as 4096,11008")
+      .separated_by(',')
+      .positive();
   command
-      ->add_option("--budget", sweep.budget_seconds,
-                   "seconds after which --sweep begins no further point (0: none)")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--largest", options.largest_mib, "MiB of a call of --sweep at most (4096)")
-      ->check(CLI::PositiveNumber);
+      .add_option("--budget", sweep.budget_seconds,
+                  "seconds after which --sweep begins no further point (0: none)")
+      .not_negative();
+  command.add_option("--largest", options.largest_mib, "MiB of a call of --sweep at most (4096)")
+      .positive();
 }
 
-void add_bars_options(CLI::App* command, BenchArguments& options) {
-  command->add_flag("--bars", options.bars, "measure and judge every bar of --bars-file");
-  command->add_option("--bars-file", options.bar_options.bars_file, "(bench/bars.json)");
-  command->add_option("--only", options.bar_options.only, "bars whose name contains this");
-  command->add_option("--peers", options.bar_options.peers_file,
-                      "peers' times as run_peers.py wrote them, instead of measuring them now");
-  command->add_option("--python", options.bar_options.python,
-                      "an interpreter with PyTorch (.venv/bin/python)");
-  command->add_option("--work-folder", options.bar_options.work_folder,
-                      "where bars about files put them; 20 GiB");
+void add_bars_options(Command& command, BenchArguments& options) {
+  command.add_flag("--bars", options.bars, "measure and judge every bar of --bars-file");
+  command.add_option("--bars-file", options.bar_options.bars_file, "(bench/bars.json)");
+  command.add_option("--only", options.bar_options.only, "bars whose name contains this");
+  command.add_option("--peers", options.bar_options.peers_file,
+                     "peers' times as run_peers.py wrote them, instead of measuring them now");
+  command.add_option("--python", options.bar_options.python,
+                     "an interpreter with PyTorch (.venv/bin/python)");
+  command.add_option("--work-folder", options.bar_options.work_folder,
+                     "where bars about files put them; 20 GiB");
 }
 
 }  // namespace
 
-void add_bench(CLI::App& app, int* exit_code) {
-  auto* command = app.add_subcommand(
+void add_bench(Program& program) {
+  Command command = program.add_command(
       "bench", "Time implementations, next to a copy of the same memory in the same run");
   auto options = std::make_shared<BenchArguments>();
   options->bench.timing.spread = 0;  // by device
-  command->add_option("op", options->ops, "ops; all when none is named");
-  command->add_option("--tags", options->tags, "cases: smoke, edge, bar, huge or all (bar)");
-  command->add_option("--case", options->case_text, "a call in a case's words, for one op");
-  command->add_option("--cases", options->cases_file,
-                      "a JSON file with more cases, such as bench/bars_cuda.json");
-  command->add_option("--impl", options->bench.impl, "an implementation, not the chosen one");
-  command->add_option("--vs", options->bench.versus,
-                      "a second implementation, or another build's libpestle.so, timed in turn "
-                      "with the first, with a verdict");
-  command->add_option("--isa", options->bench.isa, "scalar, avx2, avx512 or best");
-  command->add_option("--threads", options->bench.threads, "0: one a core")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--seconds", options->seconds, "at most, for each case (2; in a sweep 0.02)")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option(
-      "--spread", options->bench.timing.spread,
-      "enough when the median's 95 % interval is this narrow (0.01; 0.005 on CUDA)");
-  command->add_option("--device", options->device, "cpu, cuda or cuda:N (cpu)");
-  command->add_option("--graph", options->bench.graph,
-                      "on a CUDA device, calls in a graph: on, off or, when they are short, auto");
-  command->add_flag("--with-peers", options->with_peers,
-                    "on a CUDA device, PyTorch on the same cases in the same run (--python)");
-  command->add_option("--peers-script", options->peers_script, "(bench/peers/run_peers.py)");
-  command->add_flag("--host-cost", options->host_cost,
-                    "on a CUDA device, what a call through the C ABI costs the host");
-  command->add_option("--footprint", options->footprint_mib,
-                      "MiB over which calls rotate, to keep them out of the caches (1024)");
-  command->add_option("--out", options->out, "append JSON lines to this file");
-  command->add_flag("--dispatch", options->dispatch, "cost of choosing an implementation");
-  command->add_flag("--list-cases", options->list_cases, "print the cases as JSON lines only");
-  command->add_flag("--json", options->json, "JSON lines with raw samples instead of a table");
+  command.add_option("op", options->ops, "ops; all when none is named");
+  command.add_option("--tags", options->tags, "cases: smoke, edge, bar, huge or all (bar)");
+  command.add_option("--case", options->case_text, "a call in a case's words, for one op");
+  command.add_option("--cases", options->cases_file,
+                     "a JSON file with more cases, such as bench/bars_cuda.json");
+  command.add_option("--impl", options->bench.impl, "an implementation, not the chosen one");
+  command.add_option("--vs", options->bench.versus,
+                     "a second implementation, or another build's libpestle.so, timed in turn "
+                     "with the first, with a verdict");
+  command.add_option("--isa", options->bench.isa, "scalar, avx2, avx512 or best");
+  command.add_option("--threads", options->bench.threads, "0: one a core").not_negative();
+  command.add_option("--seconds", options->seconds, "at most, for each case (2; in a sweep 0.02)")
+      .not_negative();
+  command.add_option("--spread", options->bench.timing.spread,
+                     "enough when the median's 95 % interval is this narrow (0.01; 0.005 on CUDA)");
+  command.add_option("--device", options->device, "cpu, cuda or cuda:N (cpu)");
+  command.add_option("--graph", options->bench.graph,
+                     "on a CUDA device, calls in a graph: on, off or, when they are short, auto");
+  command.add_flag("--with-peers", options->with_peers,
+                   "on a CUDA device, PyTorch on the same cases in the same run (--python)");
+  command.add_option("--peers-script", options->peers_script, "(bench/peers/run_peers.py)");
+  command.add_flag("--host-cost", options->host_cost,
+                   "on a CUDA device, what a call through the C ABI costs the host");
+  command.add_option("--footprint", options->footprint_mib,
+                     "MiB over which calls rotate, to keep them out of the caches (1024)");
+  command.add_option("--out", options->out, "append JSON lines to this file");
+  command.add_flag("--dispatch", options->dispatch, "cost of choosing an implementation");
+  command.add_flag("--list-cases", options->list_cases, "print the cases as JSON lines only");
+  command.add_flag("--json", options->json, "JSON lines with raw samples instead of a table");
   add_sweep_options(command, *options);
   add_bars_options(command, *options);
-  command->callback([=] { *exit_code = run(*options); });
+  command.run([=] { return run(*options); });
 }
 
 }  // namespace pestle::cli

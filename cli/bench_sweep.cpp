@@ -153,9 +153,9 @@ int bench_sweep(const SweepArguments& arguments, harness::Memory* memory) {
   if (!forms.ok()) return fail(forms.status());
   if (arguments.list_forms) {
     for (const SweepForm& form : forms.value())
-      std::printf(
-          "%s\n",
-          nlohmann::ordered_json{{"op", form.op->spec->name}, {"case", form.text}}.dump().c_str());
+      std::printf("%s\n", print_json(nlohmann::ordered_json{{"op", form.op->spec->name},
+                                                            {"case", form.text}})
+                              .c_str());
     return 0;
   }
   const nlohmann::ordered_json where = where_json(memory);
@@ -171,7 +171,7 @@ int bench_sweep(const SweepArguments& arguments, harness::Memory* memory) {
     const auto json = point_json(point, where);
     file.write(json);
     if (arguments.json)
-      std::printf("%s\n", json.dump().c_str());
+      std::printf("%s\n", print_json(json).c_str());
     else if (arguments.out.empty())
       print_point(point);
     if (!point.results_agree) {

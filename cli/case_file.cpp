@@ -23,8 +23,9 @@ Result<std::vector<FileCase>> cases_of_file(const std::string& path,
       return entry.is_object() && entry.contains(key) && entry[key].is_string();
     };
     if (!is_text("op") || !is_text("case") || (entry.contains("impl") && !is_text("impl"))) {
-      return Status{Code::kCorruptFile,
-                    path + ": a case is no object with the texts 'op' and 'case': " + entry.dump()};
+      return Status{
+          Code::kCorruptFile,
+          path + ": a case is no object with the texts 'op' and 'case': " + print_json(entry)};
     }
     auto op = require_op(entry.at("op").get<std::string>());
     PESTLE_TRY(op.status());

@@ -5,6 +5,7 @@
 
 #include "cli/case_file.h"
 #include "cli/commands.h"
+#include "core/json_text.h"
 #include "harness/check.h"
 #include "harness/cuda_memory.h"
 #include "harness/data.h"
@@ -181,7 +182,7 @@ int run(CheckArguments& options) {
   harness::CheckReport report;
   run_checks(options, ops, dist, report);
   if (options.json)
-    std::printf("%s\n", harness::check_json(report).dump(2).c_str());
+    std::printf("%s\n", print_json(harness::check_json(report), 2).c_str());
   else
     print_text(report, options.verbose);
   int64_t ran = 0;
@@ -195,40 +196,39 @@ int run(CheckArguments& options) {
 
 }  // namespace
 
-void add_check(CLI::App& app, int* exit_code) {
-  auto* command = app.add_subcommand(
+void add_check(Program& program) {
+  Command command = program.add_command(
       "check", "Run implementations on the contracts' cases and compare with the reference");
   auto options = std::make_shared<CheckArguments>();
-  command->add_option("op", options->ops, "ops; all when none is named");
-  command->add_option("--tags", options->tags, "smoke, edge, bar, huge or all (smoke,edge)");
-  command->add_option("--impl", options->check.impl, "only this implementation");
-  command->add_option("--case", options->case_text, "a call in a case's words, for one op");
-  command->add_option("--cases", options->cases_file,
-                      "a JSON file with more huge cases, such as bench/huge_cuda.json");
-  command->add_option("--host-gib", options->check.host_bytes,
-                      "the host's memory, where the system says less than there is");
-  command->add_option("--dist", options->dist, "data for --case (normal)");
-  command->add_option("--variant", options->check.variant,
-                      "only contiguous, offset, unaligned, padded, strided, transposed, reversed "
-                      "or in_place");
-  command->add_option("--isa", options->check.isa, "only scalar, avx2 or avx512");
-  command->add_option("--threads", options->check.threads, "only 1, 2 or 3 threads")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--device", options->device,
-                      "where implementations run: cpu, cuda or cuda:N (cpu)");
-  command->add_option("--launch", options->check.launch,
-                      "on a CUDA device, only default (stream), stream (of its own) or graph");
+  command.add_option("op", options->ops, "ops; all when none is named");
+  command.add_option("--tags", options->tags, "smoke, edge, bar, huge or all (smoke,edge)");
+  command.add_option("--impl", options->check.impl, "only this implementation");
+  command.add_option("--case", options->case_text, "a call in a case's words, for one op");
+  command.add_option("--cases", options->cases_file,
+                     "a JSON file with more huge cases, such as bench/huge_cuda.json");
+  command.add_option("--host-gib", options->check.host_bytes,
+                     "the host's memory, where the system says less than there is");
+  command.add_option("--dist", options->dist, "data for --case (normal)");
+  command.add_option("--variant", options->check.variant,
+                     "only contiguous, offset, unaligned, padded, strided, transposed, reversed "
+                     "or in_place");
+  command.add_option("--isa", options->check.isa, "only scalar, avx2 or avx512");
+  command.add_option("--threads", options->check.threads, "only 1, 2 or 3 threads").not_negative();
+  command.add_option("--device", options->device,
+                     "where implementations run: cpu, cuda or cuda:N (cpu)");
+  command.add_option("--launch", options->check.launch,
+                     "on a CUDA device, only default (stream), stream (of its own) or graph");
   command
-      ->add_option("--repeats", options->check.repeats,
-                   "on a CUDA device, runs that must give the same bits (20)")
-      ->check(CLI::NonNegativeNumber);
-  command->add_flag("--mutants", options->mutants,
-                    "break each op's first implementation on purpose; fail unless all is noticed");
-  command->add_option("--out", options->out, "append a JSON line for each op to this file");
-  command->add_option("--seed", options->check.seed, "of the data (1)");
-  command->add_flag("--verbose", options->verbose, "every failure and refusal with its reason");
-  command->add_flag("--json", options->json, "for machines");
-  command->callback([=] { *exit_code = run(*options); });
+      .add_option("--repeats", options->check.repeats,
+                  "on a CUDA device, runs that must give the same bits (20)")
+      .not_negative();
+  command.add_flag("--mutants", options->mutants,
+                   "break each op's first implementation on purpose; fail unless all is noticed");
+  command.add_option("--out", options->out, "append a JSON line for each op to this file");
+  command.add_option("--seed", options->check.seed, "of the data (1)");
+  command.add_flag("--verbose", options->verbose, "every failure and refusal with its reason");
+  command.add_flag("--json", options->json, "for machines");
+  command.run([=] { return run(*options); });
 }
 
 }  // namespace pestle::cli

@@ -1,29 +1,27 @@
 // The commands of `pestle`, one file each. A new command adds its line here.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <string>
 
+#include "cli/command.h"
 #include "core/op_table.h"
 #include "core/status.h"
 
 namespace pestle::cli {
 
-// A command describes itself to the parser and, when chosen, stores its exit code in *exit_code.
-using AddCommand = void (*)(CLI::App& app, int* exit_code);
+using AddCommand = void (*)(Program& program);
 
-void add_ops(CLI::App& app, int* exit_code);
-void add_why(CLI::App& app, int* exit_code);
-void add_dump(CLI::App& app, int* exit_code);
-void add_env(CLI::App& app, int* exit_code);
-void add_check(CLI::App& app, int* exit_code);
-void add_bench(CLI::App& app, int* exit_code);
-void add_tune(CLI::App& app, int* exit_code);
-void add_quantize(CLI::App& app, int* exit_code);
-void add_inspect(CLI::App& app, int* exit_code);
-void add_dequantize(CLI::App& app, int* exit_code);
-void add_diff(CLI::App& app, int* exit_code);
+void add_ops(Program& program);
+void add_why(Program& program);
+void add_dump(Program& program);
+void add_env(Program& program);
+void add_check(Program& program);
+void add_bench(Program& program);
+void add_tune(Program& program);
+void add_quantize(Program& program);
+void add_inspect(Program& program);
+void add_dequantize(Program& program);
+void add_diff(Program& program);
 
 inline constexpr AddCommand kCommands[] = {
     add_ops,  add_why,      add_dump,    add_env,        add_check, add_bench,

@@ -40,20 +40,20 @@ int run_dequantize(DequantizeArguments& arguments) {
 
 }  // namespace
 
-void add_dequantize(CLI::App& app, int* exit_code) {
-  auto* command = app.add_subcommand("dequantize", "Turn a quantised model into plain weights");
+void add_dequantize(Program& program) {
+  Command command = program.add_command("dequantize", "Turn a quantised model into plain weights");
   auto arguments = std::make_shared<DequantizeArguments>();
   files::DequantizeOptions& options = arguments->options;
-  command->add_option("input", options.input, "a quantised safetensors model, or GGUF")->required();
-  command->add_option("output", options.output, "the safetensors file to write")->required();
+  command.add_option("input", options.input, "a quantised safetensors model, or GGUF").required();
+  command.add_option("output", options.output, "the safetensors file to write").required();
   command
-      ->add_option("--dtype", arguments->dtype,
-                   "of the decoded weights; unset: what they were, else bf16")
-      ->check(CLI::IsMember({"bf16", "f16", "f32"}));
-  command->add_option("--max-shard", arguments->max_shard, "split the output, e.g. 5GB");
-  command->add_flag("--force", options.overwrite, "replace an existing output");
-  command->add_flag("-q,--quiet", arguments->quiet, "no progress bar, no summary");
-  command->callback([=] { *exit_code = run_dequantize(*arguments); });
+      .add_option("--dtype", arguments->dtype,
+                  "of the decoded weights; unset: what they were, else bf16")
+      .one_of({"bf16", "f16", "f32"});
+  command.add_option("--max-shard", arguments->max_shard, "split the output, e.g. 5GB");
+  command.add_flag("--force", options.overwrite, "replace an existing output");
+  command.add_flag("-q,--quiet", arguments->quiet, "no progress bar, no summary");
+  command.run([=] { return run_dequantize(*arguments); });
 }
 
 }  // namespace pestle::cli

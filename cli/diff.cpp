@@ -52,20 +52,20 @@ int run_diff(DiffArguments& arguments) {
 
 }  // namespace
 
-void add_diff(CLI::App& app, int* exit_code) {
-  auto* command = app.add_subcommand("diff", "Error per layer between two models of any formats");
+void add_diff(Program& program) {
+  Command command =
+      program.add_command("diff", "Error per layer between two models of any formats");
   auto arguments = std::make_shared<DiffArguments>();
-  command->add_option("a", arguments->options.a, "the model that errors are relative to")
-      ->required();
-  command->add_option("b", arguments->options.b, "the other one")->required();
-  command->add_option("--rows", arguments->rows, "layers in the printed table, 0 for all")
-      ->check(CLI::NonNegativeNumber);
+  command.add_option("a", arguments->options.a, "the model that errors are relative to").required();
+  command.add_option("b", arguments->options.b, "the other one").required();
+  command.add_option("--rows", arguments->rows, "layers in the printed table, 0 for all")
+      .not_negative();
   command
-      ->add_option("--max-error", arguments->max_error,
-                   "exit with 1 if a layer's relative error is larger")
-      ->check(CLI::NonNegativeNumber);
-  command->add_flag("--json", arguments->json, "for machines");
-  command->callback([=] { *exit_code = run_diff(*arguments); });
+      .add_option("--max-error", arguments->max_error,
+                  "exit with 1 if a layer's relative error is larger")
+      .not_negative();
+  command.add_flag("--json", arguments->json, "for machines");
+  command.run([=] { return run_diff(*arguments); });
 }
 
 }  // namespace pestle::cli

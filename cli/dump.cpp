@@ -146,19 +146,19 @@ void print_markdown() {
 
 }  // namespace
 
-void add_dump(CLI::App& app, int* exit_code) {
-  auto* command = app.add_subcommand(
+void add_dump(Program& program) {
+  Command command = program.add_command(
       "dump",
       "Print what is made from the op table: include/pestle/ops.h, docs/ops.md, the Rust ops");
   auto what = std::make_shared<std::string>();
-  command->add_option("what", *what, "c, markdown or rust")
-      ->required()
-      ->check(CLI::IsMember({"c", "markdown", "rust"}));
-  command->callback([=] {
+  command.add_option("what", *what, "c, markdown or rust")
+      .required()
+      .one_of({"c", "markdown", "rust"});
+  command.run([=] {
     if (*what == "c") print_c_wrappers();
     if (*what == "markdown") print_markdown();
     if (*what == "rust") print_rust();
-    *exit_code = 0;
+    return 0;
   });
 }
 

@@ -7,6 +7,7 @@
 #include "backends/cuda/host/runtime.h"
 #include "cli/commands.h"
 #include "core/build_info.h"
+#include "core/json_text.h"
 #include "core/machine.h"
 
 namespace pestle::cli {
@@ -29,11 +30,12 @@ std::string gpus() {
 
 }  // namespace
 
-void add_env(CLI::App& app, int* exit_code) {
-  auto* command = app.add_subcommand("env", "Print versions, build and machine for a bug report");
+void add_env(Program& program) {
+  Command command =
+      program.add_command("env", "Print versions, build and machine for a bug report");
   auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "for machines");
-  command->callback([=] {
+  command.add_flag("--json", *json, "for machines");
+  command.run([=] {
     nlohmann::ordered_json env = {
         {"version", build_version()},
         {"commit", build_commit()},
@@ -45,14 +47,15 @@ void add_env(CLI::App& app, int* exit_code) {
     };
     if (cuda::compiled()) env["gpus"] = gpus();
     if (*json) {
-      std::printf("%s\n", env.dump(2).c_str());
+      std::printf("%s\n", print_json(env, 2).c_str());
     } else {
       for (const auto& [key, value] : env.items()) {
-        std::printf("%-10s %s\n", key.c_str(),
-                    value.is_string() ? value.get<std::string>().c_str() : value.dump().c_str());
+        std::printf(
+            "%-10s %s\n", key.c_str(),
+            value.is_string() ? value.get<std::string>().c_str() : print_json(value).c_str());
       }
     }
-    *exit_code = 0;
+    return 0;
   });
 }
 

@@ -25,14 +25,15 @@ int run_inspect(const InspectArguments& arguments) {
 
 }  // namespace
 
-void add_inspect(CLI::App& app, int* exit_code) {
-  auto* command = app.add_subcommand("inspect", "Say what is in a model: formats, sizes, metadata");
+void add_inspect(Program& program) {
+  Command command =
+      program.add_command("inspect", "Say what is in a model: formats, sizes, metadata");
   auto arguments = std::make_shared<InspectArguments>();
-  command->add_option("model", arguments->path, "safetensors, an index, a folder, or GGUF")
-      ->required();
-  command->add_flag("--layers", arguments->layers, "list every layer");
-  command->add_flag("--json", arguments->json, "for machines");
-  command->callback([=] { *exit_code = run_inspect(*arguments); });
+  command.add_option("model", arguments->path, "safetensors, an index, a folder, or GGUF")
+      .required();
+  command.add_flag("--layers", arguments->layers, "list every layer");
+  command.add_flag("--json", arguments->json, "for machines");
+  command.run([=] { return run_inspect(*arguments); });
 }
 
 }  // namespace pestle::cli

@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "core/contract_json.h"
+#include "core/json_text.h"
 #include "core/text.h"
 
 namespace pestle::cli {
@@ -78,13 +79,13 @@ int run_ops(const std::string& name, bool json) {
     }
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     for (const Op& op : all_ops()) all.push_back(contract_json(op));
-    std::printf("%s\n", all.dump(2).c_str());
+    std::printf("%s\n", print_json(all, 2).c_str());
     return 0;
   }
   auto op = require_op(name);
   if (!op.ok()) return fail(op.status());
   if (json)
-    std::printf("%s\n", contract_json(*op.value()).dump(2).c_str());
+    std::printf("%s\n", print_json(contract_json(*op.value()), 2).c_str());
   else
     print_contract(*op.value());
   return 0;
@@ -102,13 +103,13 @@ Result<const Op*> require_op(const std::string& name) {
       (near.empty() ? "; `pestle ops` lists them all" : "; did you mean '" + near + "'?"));
 }
 
-void add_ops(CLI::App& app, int* exit_code) {
-  auto* command = app.add_subcommand("ops", "List the ops, or print one op's contract");
+void add_ops(Program& program) {
+  Command command = program.add_command("ops", "List the ops, or print one op's contract");
   auto name = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
-  command->add_option("name", *name, "an op; all when left out");
-  command->add_flag("--json", *json, "for machines");
-  command->callback([=] { *exit_code = run_ops(*name, *json); });
+  command.add_option("name", *name, "an op; all when left out");
+  command.add_flag("--json", *json, "for machines");
+  command.run([=] { return run_ops(*name, *json); });
 }
 
 }  // namespace pestle::cli

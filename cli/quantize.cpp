@@ -111,15 +111,15 @@ int run_quantize(QuantizeArguments& arguments) {
   return fail(write_reports(arguments, report.value()));
 }
 
-void add_choice_options(CLI::App& command, QuantizeArguments& arguments) {
+void add_choice_options(Command& command, QuantizeArguments& arguments) {
   files::QuantizeOptions& options = arguments.options;
   command.add_option("-f,--format", options.format, "format of every layer that no --layer names");
   command
       .add_option("-l,--layer", arguments.layers,
                   "'PATTERN=FORMAT' for the layers that match; the first that matches wins")
-      ->allow_extra_args(false);
+      .one_value_each();
   command.add_option("-k,--keep", options.keep, "store the tensors that match as they are")
-      ->allow_extra_args(false);
+      .one_value_each();
   command.add_flag("--all", arguments.quantize_all,
                    "also embeddings, first and last layers, which are kept by default");
   command.add_option("--recipe", arguments.recipe,
@@ -129,14 +129,14 @@ void add_choice_options(CLI::App& command, QuantizeArguments& arguments) {
   command
       .add_option("--scale-search", arguments.scale_search,
                   "mse: search for better scales than amax, where the format allows")
-      ->check(CLI::IsMember({"amax", "mse"}));
+      .one_of({"amax", "mse"});
   command
       .add_option("--layout", arguments.layout,
                   "comfy or plain (docs/file-layouts.md); comfy where it has the formats")
-      ->check(CLI::IsMember({"comfy", "plain"}));
+      .one_of({"comfy", "plain"});
 }
 
-void add_run_options(CLI::App& command, QuantizeArguments& arguments) {
+void add_run_options(Command& command, QuantizeArguments& arguments) {
   files::QuantizeOptions& options = arguments.options;
   command.add_option("--max-shard", arguments.max_shard, "split the output, e.g. 5GB");
   command.add_flag("--allow-non-finite", options.allow_non_finite,
@@ -149,26 +149,25 @@ void add_run_options(CLI::App& command, QuantizeArguments& arguments) {
                      "write the report as JSON to this file, or - for stdout");
   command.add_option("--html", arguments.html, "write the report with plots to this file");
   command.add_option("--rows", arguments.rows, "layers in the printed table, 0 for all")
-      ->check(CLI::NonNegativeNumber);
-  command.add_option("--threads", arguments.threads, "threads, 0 for one per core")
-      ->check(CLI::NonNegativeNumber);
+      .not_negative();
+  command.add_option("--threads", arguments.threads, "threads, 0 for one per core").not_negative();
   command.add_flag("-q,--quiet", arguments.quiet, "no progress bar and no table");
 }
 
 }  // namespace
 
-void add_quantize(CLI::App& app, int* exit_code) {
-  auto* command = app.add_subcommand("quantize", "Make a model smaller and say what that cost");
+void add_quantize(Program& program) {
+  Command command = program.add_command("quantize", "Make a model smaller and say what that cost");
   auto arguments = std::make_shared<QuantizeArguments>();
   command
-      ->add_option("input", arguments->options.input,
-                   "a safetensors file, an index of shards, or a Hugging Face folder")
-      ->required();
-  command->add_option("output", arguments->options.output, "the safetensors file to write");
-  add_choice_options(*command, *arguments);
-  add_run_options(*command, *arguments);
-  command->footer(format_list);
-  command->callback([=] { *exit_code = run_quantize(*arguments); });
+      .add_option("input", arguments->options.input,
+                  "a safetensors file, an index of shards, or a Hugging Face folder")
+      .required();
+  command.add_option("output", arguments->options.output, "the safetensors file to write");
+  add_choice_options(command, *arguments);
+  add_run_options(command, *arguments);
+  command.footer(format_list);
+  command.run([=] { return run_quantize(*arguments); });
 }
 
 }  // namespace pestle::cli

@@ -87,23 +87,23 @@ int run_tune(const TuneOptions& options) {
 
 }  // namespace
 
-void add_tune(CLI::App& app, int* exit_code) {
-  auto* command = app.add_subcommand(
+void add_tune(Program& program) {
+  Command command = program.add_command(
       "tune", "Measure on a GPU which way a matrix product goes fastest, and keep it in a file");
   auto options = std::make_shared<TuneOptions>();
   options->bench.timing = {.spread = 0.003, .seconds = 1, .at_least = 3};
   options->out = "pestle_tuned.json";
-  command->add_option("op", options->op, "an op that multiplies matrices");
-  command->add_option("--case", options->cases, "a call in a case's words; may be repeated");
-  command->add_option("--out", options->out,
-                      "the file that gains the choices (pestle_tuned.json); PESTLE_TUNED names it "
-                      "to programs");
-  command->add_option("--show", options->show, "check and print such a file instead");
-  command->add_option("--margin", options->margin,
-                      "write only what is faster by this share than without a file (0.01)");
-  command->add_option("--seconds", options->bench.timing.seconds, "at most, for each case (1)");
-  command->add_option("--device", options->device, "cuda or cuda:N (cuda)");
-  command->callback([=] { *exit_code = run_tune(*options); });
+  command.add_option("op", options->op, "an op that multiplies matrices");
+  command.add_option("--case", options->cases, "a call in a case's words; may be repeated");
+  command.add_option("--out", options->out,
+                     "the file that gains the choices (pestle_tuned.json); PESTLE_TUNED names it "
+                     "to programs");
+  command.add_option("--show", options->show, "check and print such a file instead");
+  command.add_option("--margin", options->margin,
+                     "write only what is faster by this share than without a file (0.01)");
+  command.add_option("--seconds", options->bench.timing.seconds, "at most, for each case (1)");
+  command.add_option("--device", options->device, "cuda or cuda:N (cuda)");
+  command.run([=] { return run_tune(*options); });
 }
 
 }  // namespace pestle::cli

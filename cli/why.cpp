@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "core/call_text.h"
 #include "core/dispatch.h"
+#include "core/json_text.h"
 #include "core/text.h"
 
 namespace pestle::cli {
@@ -66,7 +67,7 @@ void print_json(const Op& op, const TextCall& call, const std::vector<Candidate>
     }
     if (json["chosen"].is_null() && verdict.refusal.empty()) json["chosen"] = verdict.impl->id;
   }
-  std::printf("%s\n", json.dump(2).c_str());
+  std::printf("%s\n", print_json(json, 2).c_str());
 }
 
 // "bf16[8,16]", or "bf16[8,16],bf16[4,4],... (70)" of a list.
@@ -123,19 +124,19 @@ int run_why(const WhyOptions& options) {
 
 }  // namespace
 
-void add_why(CLI::App& app, int* exit_code) {
-  auto* command = app.add_subcommand(
+void add_why(Program& program) {
+  Command command = program.add_command(
       "why", "Say which implementation would serve a call, and why the others would not");
   auto options = std::make_shared<WhyOptions>();
-  command->add_option("op", options->op, "an op")->required();
-  command->add_option("call", options->items,
-                      "tensors (x=bf16[8,4096], scale=none), dimensions (M=8 K=4096), attributes");
-  command->add_option("--cc", options->compute_capability,
-                      "as if on a GPU of this compute capability, e.g. 90");
-  command->add_option("--isa", options->isa, "as if on a CPU with scalar, avx2 or avx512");
-  command->add_option("--device", options->device, "cpu or cuda; cuda when --cc is given");
-  command->add_flag("--json", options->json, "for machines");
-  command->callback([=] { *exit_code = run_why(*options); });
+  command.add_option("op", options->op, "an op").required();
+  command.add_option("call", options->items,
+                     "tensors (x=bf16[8,4096], scale=none), dimensions (M=8 K=4096), attributes");
+  command.add_option("--cc", options->compute_capability,
+                     "as if on a GPU of this compute capability, e.g. 90");
+  command.add_option("--isa", options->isa, "as if on a CPU with scalar, avx2 or avx512");
+  command.add_option("--device", options->device, "cpu or cuda; cuda when --cc is given");
+  command.add_flag("--json", options->json, "for machines");
+  command.run([=] { return run_why(*options); });
 }
 
 }  // namespace pestle::cli

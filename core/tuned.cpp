@@ -107,7 +107,7 @@ Status write_tuned(const std::string& path, const TunedFile& file) {
   const std::string partial = path + ".partial." + std::to_string(getpid());
   const int fd = open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return io_error(partial, "open");
-  Status status = write_all(fd, partial, json.dump(1) + "\n");
+  Status status = write_all(fd, partial, print_json(json, 1) + "\n");
   close(fd);
   if (status.ok() && rename(partial.c_str(), path.c_str()) != 0) status = io_error(path, "rename");
   if (!status.ok()) unlink(partial.c_str());

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "backends/cpu/parallel.h"
+#include "core/json_text.h"
 #include "files/stored_layers.h"
 #include "files/text.h"
 
@@ -151,7 +152,7 @@ std::string diff_json(const DiffReport& report) {
                               {"max_error", layer.sums.max_error},
                               {"elements", layer.sums.elements}});
   }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return print_json(json, 2, true) + "\n";
 }
 
 std::string diff_text(const DiffReport& report, size_t limit) {

@@ -194,7 +194,7 @@ Result<std::string> dequantize_job(OptionReader& reader, Hooks& hooks) {
                                        {"tensors_copied", report.value().tensors_copied},
                                        {"bytes_before", report.value().bytes_before},
                                        {"bytes_after", report.value().bytes_after}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return print_json(json, 2, true) + "\n";
 }
 
 Result<std::string> inspect_job(OptionReader& reader) {

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "core/json_text.h"
 #include "files/stored_layers.h"
 #include "files/text.h"
 
@@ -55,7 +56,7 @@ std::string inspect_json(const InspectReport& report) {
     if (!layer.note.empty()) row["note"] = layer.note;
     json["layers"].push_back(row);
   }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return print_json(json, 2, true) + "\n";
 }
 
 std::string inspect_text(const InspectReport& report, bool every_layer) {

@@ -28,8 +28,7 @@ std::string members(const Json& entry, const std::set<std::string>& made, const 
     if (made.contains(name)) continue;
     Json described = value;
     change(described);
-    text += (text.empty() ? "" : ",") + json_string(name) + ":" +
-            described.dump(-1, ' ', false, Json::error_handler_t::replace);
+    text += (text.empty() ? "" : ",") + json_string(name) + ":" + print_json(described, -1, true);
   }
   return text;
 }

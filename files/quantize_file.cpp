@@ -36,7 +36,7 @@ std::string note_of(size_t index, uint64_t hash, const EncodeResult& result) {
                          {"elements", result.sums.elements},
                          {"clipped", result.sums.clipped}};
   if (result.amax_noise) note["amax_noise"] = *result.amax_noise;
-  return note.dump();
+  return print_json(note);
 }
 
 struct FoundLayer {

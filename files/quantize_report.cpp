@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "core/json_text.h"
 #include "files/text.h"
 
 namespace pestle::files {
@@ -137,7 +138,7 @@ std::string report_json(const QuantizeReport& report) {
                {"notes", report.notes},
                {"layers", Json::array()}};
   for (const LayerReport& layer : report.layers) json["layers"].push_back(layer_json(layer));
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return print_json(json, 2, true) + "\n";
 }
 
 std::string report_text(const QuantizeReport& report, size_t limit) {

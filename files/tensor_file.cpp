@@ -128,7 +128,7 @@ Result<std::string> list_tensors(const std::string& path) {
     json["tensors"].push_back(
         {{"name", tensor.name}, {"dtype", tensor.dtype_name}, {"shape", tensor.shape}});
   }
-  return json.dump();
+  return print_json(json);
 }
 
 Status load_tensors(const std::string& path, std::span<const MemoryTensor> tensors,

@@ -4,6 +4,9 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+
+#include "core/json_text.h"
 
 namespace pestle::harness {
 namespace {
@@ -172,7 +175,8 @@ nlohmann::ordered_json verdict_json(const Verdict& v) {
 Status run_bars(const BarsOptions& options, ResultFile& raw, const Judge& judge) {
   std::ifstream file(options.bars_file);
   if (!file) return {Code::kIoError, options.bars_file + ": cannot be read; --bars-file names it"};
-  const json bars = json::parse(file, nullptr, false);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const json bars = parse_json(text);
   if (!bars.is_object()) return {Code::kCorruptFile, options.bars_file + ": is not JSON"};
   bool any = false;
   const auto rows = [&](const char* section) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/json_text.h"
 #include "harness/bars.h"
 #include "harness/data.h"
 
@@ -49,7 +50,7 @@ Status write_model(const fs::path& path, int64_t bytes) {
         {"shape", {kRows, kColumns}},
         {"data_offsets", {i * kTensorBytes, (i + 1) * kTensorBytes}}};
   }
-  std::string text = header.dump();
+  std::string text = print_json(header);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   std::ofstream file(path, std::ios::binary);
   const auto size = static_cast<uint64_t>(text.size());

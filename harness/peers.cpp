@@ -4,6 +4,8 @@
 
 #include <fstream>
 
+#include "core/json_text.h"
+
 namespace pestle::harness {
 
 using nlohmann::json;
@@ -24,7 +26,7 @@ Status Peers::load(const std::string& path) {
   std::ifstream file(path);
   if (!file) return {Code::kIoError, path + ": cannot be read"};
   for (std::string line; std::getline(file, line);) {
-    json parsed = json::parse(line, nullptr, false);
+    json parsed = parse_json(line);
     if (!parsed.is_object() || !parsed.contains("samples_us")) {
       return {Code::kCorruptFile, path + ": a line is no peer's time: " + line.substr(0, 80)};
     }
@@ -43,9 +45,9 @@ void Peers::add(const json& answer, std::map<std::string, PeerTime>& times) cons
 }
 
 Status Peers::ask(const nlohmann::ordered_json& request, std::map<std::string, PeerTime>& times) {
-  auto answer = worker_.ask(request.dump());
+  auto answer = worker_.ask(print_json(request));
   PESTLE_TRY(answer.status());
-  const json parsed = json::parse(answer.value(), nullptr, false);
+  const json parsed = parse_json(answer.value());
   // A line too many would give every later case the times of another one.
   const auto op = request.at("op").get<std::string>();
   const auto text = request.at("case").get<std::string>();

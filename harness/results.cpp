@@ -8,6 +8,7 @@
 #include "backends/cuda/host/runtime.h"
 #include "core/build_info.h"
 #include "core/call_text.h"
+#include "core/json_text.h"
 #include "harness/check.h"
 #include "harness/data.h"
 #include "harness/test_tensor.h"
@@ -202,7 +203,7 @@ Status ResultFile::open(const std::string& path) {
 }
 
 void ResultFile::write(const nlohmann::ordered_json& line) {
-  if (file_.is_open()) file_ << line.dump() << '\n' << std::flush;
+  if (file_.is_open()) file_ << print_json(line) << '\n' << std::flush;
 }
 
 }  // namespace pestle::harness

@@ -12,6 +12,7 @@
 #include "core/build_info.h"
 #include "core/contract_json.h"
 #include "core/dispatch.h"
+#include "core/json_text.h"
 #include "files/file_job.h"
 #include "files/tensor_file.h"
 #include "pestle/pestle.h"
@@ -213,7 +214,7 @@ pestle_status pestle_why(const pestle_op* op, const pestle_arg* args, size_t cou
                       {"reason", one.refusal},
                       {"plan", one.plan}});
     }
-    *json = copy_text(list.dump());
+    *json = copy_text(print_json(list));
     return {};
   });
 }
@@ -269,7 +270,7 @@ pestle_status pestle_op_impl(const pestle_op* op, size_t index, pestle_impl_info
 pestle_status pestle_op_json(const pestle_op* op, char** json) {
   return guarded([&]() -> Status {
     PESTLE_TRY(require(op != nullptr && json != nullptr, "pestle_op_json: NULL argument"));
-    *json = copy_text(contract_json(*unwrap(op)).dump(2));
+    *json = copy_text(print_json(contract_json(*unwrap(op)), 2));
     return {};
   });
 }
