@@ -42,7 +42,8 @@ Result<DeviceType> device_of(const WhyOptions& options) {
   return options.compute_capability > 0 ? DeviceType::kCuda : DeviceType::kCpu;
 }
 
-void print_json(const Op& op, const TextCall& call, const std::vector<Candidate>& verdicts) {
+void print_verdicts_json(const Op& op, const TextCall& call,
+                         const std::vector<Candidate>& verdicts) {
   nlohmann::ordered_json json = {{"op", op.spec->name}};
   for (size_t i = 0; i < op.spec->args.size(); ++i) {
     const Value& value = call.values[i];
@@ -116,7 +117,7 @@ int run_why(const WhyOptions& options) {
   if (!call.ok()) return fail(call.status());
   const auto verdicts = candidates(*op.value(), call.value().call, machine.value());
   if (options.json)
-    print_json(*op.value(), call.value(), verdicts);
+    print_verdicts_json(*op.value(), call.value(), verdicts);
   else
     print_text(*op.value(), call.value(), verdicts);
   return 0;
