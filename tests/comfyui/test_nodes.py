@@ -9,9 +9,10 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from pestle.comfy import INPUTS
+from safetensors.torch import load_file, save_file
 from server import ROOT
-from workflows import compiled, latent, link, loaded, node, sampled, succeed
+from workflows import compiled, error, latent, link, loaded, node, sampled, succeed
 
 NODES = {
     "TorchCompileSpeedSettings": "Torch Compile Speed Settings",
@@ -41,12 +42,24 @@ def test_every_node_is_listed(server):
         if info["python_module"] == "custom_nodes.pestle"
     }
     assert found == NODES
-    settings = listed["TorchCompileSpeedSettings"]
-    assert settings["output"] == ["WANCOMPILEARGS"]
-    assert list(settings["input"]["required"])[:3] == ["backend", "fullgraph", "mode"]
+    assert listed["TorchCompileSpeedSettings"]["output"] == ["WANCOMPILEARGS"]
     apply = listed["ApplyTorchCompile"]
     assert apply["input"]["required"]["model"][0] == "MODEL,WANVIDEOMODEL"
     assert all(listed[name]["description"] for name in NODES)
+
+
+def test_the_settings_have_every_input_default_range_and_tooltip(server):
+    listed = server.get("/object_info")["TorchCompileSpeedSettings"]["input"]
+    found = {**listed["required"], **listed["optional"]}
+    assert list(found) == [one.name for one in INPUTS]
+    kinds = {"bool": "BOOLEAN", "int": "INT", "string": "STRING", "combo": "COMBO"}
+    for one in INPUTS:
+        kind, told = found[one.name]
+        assert kind == kinds[one.kind] or kind == list(one.options)
+        assert (one.name in listed["optional"]) == one.optional
+        assert told["default"] == one.default and told["tooltip"] == one.tooltip
+        if one.kind == "int":
+            assert (told["min"], told["max"]) == (one.low, one.high)
 
 
 def test_the_example_workflows_are_offered(server):
@@ -129,6 +142,29 @@ def test_a_quantised_flux_compiles_with_pestles_kernels(server):
     assert float((both - eager).norm() / eager.norm()) < 0.02
 
 
+def test_an_error_above_the_bound_runs_eagerly_and_says_so(server):
+    """Kernels differ in the last bits: under a bound of nothing that is too much."""
+    succeed(server, loaded() | sampled(link("model"), "exact"))
+    strict = loaded() | compiled()
+    strict["apply"]["inputs"]["error_bound"] = 1e-12
+    text = succeed(server, strict | sampled(link("apply"), "strict")).shown["report"]["text"][0]
+    assert "runs eagerly: the error against eager is" in text
+    assert "above the bound of 1e-12" in text
+    assert torch.equal(latent(server, "strict"), latent(server, "exact"))
+
+
+def test_the_settings_as_they_are_put_down_compile(server):
+    """Every input at its default: the mode `speed`."""
+    succeed(server, loaded() | sampled(link("model"), "eager_speed"))
+    fast = loaded() | compiled()
+    fast["settings"]["inputs"] = {
+        one.name: one.default for one in INPUTS if not one.optional
+    }  # fmt: skip
+    text = succeed(server, fast | sampled(link("apply"), "speed")).shown["report"]["text"][0]
+    assert "runs eagerly" not in text and "graph breaks: 0" in text, text
+    assert error(latent(server, "speed"), latent(server, "eager_speed")) < 1e-3
+
+
 def test_a_report_of_a_model_that_is_not_compiled_says_so(server):
     flow = loaded() | {"report": node("PestleCompileReport", model=link("model"))}
     run = server.run(flow)
@@ -158,13 +194,15 @@ def test_a_quantised_flux_is_near_the_float_one(server, format):
     assert " weights: " in shown["text"][0] and len(shown["images"]) == 1
     told = run.shown["report"]["text"][0]
     assert "x pestle" in told and "x eager" not in told
+    assert re.search(r"  double_blocks\.0\.img_attn\.qkv: .* by pestle \(cpu/", told), told
 
     # The loader's model is as it was.
     succeed(server, loaded() | sampled(link("model"), "still", salt=3 + len(format)))
     assert torch.equal(latent(server, "still"), want)
 
 
-def test_a_quantised_model_takes_a_lora(server):
+@pytest.fixture(scope="module")
+def lora_file(server) -> str:
     weight = "double_blocks.0.img_attn.proj"
     made = torch.Generator().manual_seed(3)
     save_file(
@@ -174,17 +212,54 @@ def test_a_quantised_model_takes_a_lora(server):
         },
         server.base / "models/loras/one.safetensors",
     )
-    quantised = loaded() | {
-        "quantise": node("PestleQuantiseModel", model=link("model"), format="int8-row"),
-        "lora": node("LoraLoaderModelOnly", model=link("quantise"), lora_name="one.safetensors",
-                     strength_model=0.05),
-    }  # fmt: skip
+    return "one.safetensors"
+
+
+def lora_on(model: list, file: str, strength: float = 0.05) -> dict:
+    return {"lora": node("LoraLoaderModelOnly", model=model, lora_name=file,
+                         strength_model=strength)}  # fmt: skip
+
+
+def test_a_compiled_model_takes_a_lora(server, lora_file):
+    """Before Apply Torch Compile and behind it, where another strength compiles nothing."""
+    eager = {}
+    for strength in (0.05, 0.1):
+        flow = loaded() | lora_on(link("model"), lora_file, strength)
+        succeed(server, flow | sampled(link("lora"), f"eager_lora_{strength}"))
+        eager[strength] = latent(server, f"eager_lora_{strength}")
+    succeed(server, loaded() | sampled(link("model"), "no_lora"))
+    none = latent(server, "no_lora")
+    assert float((eager[0.05] - none).norm() / none.norm()) > 0.01
+
+    before = loaded() | lora_on(link("model"), lora_file) | compiled()
+    before["apply"]["inputs"]["model"] = link("lora")
+    text = succeed(server, before | sampled(link("apply"), "lora_before")).shown["report"]["text"][
+        0
+    ]
+    assert "1 weights have patches (LoRA)" in text and "runs eagerly" not in text
+    assert error(latent(server, "lora_before"), eager[0.05]) < 1e-3
+
+    for strength in (0.05, 0.1):
+        behind = loaded() | compiled() | lora_on(link("apply"), lora_file, strength)
+        prefix = f"lora_behind_{strength}"
+        text = succeed(server, behind | sampled(link("lora"), prefix)).shown["report"]["text"][0]
+        assert "(0 again)" in text and "1 weights have patches (LoRA)" in text, text
+        assert error(latent(server, prefix), eager[strength]) < 1e-3
+    succeed(server, loaded() | compiled() | sampled(link("apply"), "lora_gone"))
+    assert error(latent(server, "lora_gone"), none) < 1e-3
+
+
+def test_a_quantised_model_takes_a_lora(server, lora_file):
+    quantised = (
+        loaded()
+        | {
+            "quantise": node("PestleQuantiseModel", model=link("model"), format="int8-row"),
+        }
+        | lora_on(link("quantise"), lora_file)
+    )
     succeed(server, quantised | sampled(link("quantise"), "plain"))
     succeed(server, quantised | sampled(link("lora"), "lora"))
-    with_float = loaded() | {
-        "lora": node("LoraLoaderModelOnly", model=link("model"), lora_name="one.safetensors",
-                     strength_model=0.05),
-    }  # fmt: skip
+    with_float = loaded() | lora_on(link("model"), lora_file)
     succeed(server, with_float | sampled(link("lora"), "lora_float"))
     plain, lora, want = (latent(server, name) for name in ("plain", "lora", "lora_float"))
     change = float((plain - want).norm() / want.norm())
@@ -206,6 +281,44 @@ def test_files_that_comfyui_cannot_read_load(server):
         succeed(server, flow | sampled(link("model"), f"from_{layout}"))
         latents.append(latent(server, f"from_{layout}"))
     assert torch.equal(*latents)
+
+
+def test_gguf_loads_and_says_that_it_is_decoded(server):
+    import gguf
+
+    models = server.base / "models/diffusion_models"
+    kind = gguf.GGMLQuantizationType.Q8_0
+    writer = gguf.GGUFWriter(models / "flux.gguf", "flux")
+    for name, value in load_file(models / "flux.safetensors").items():
+        given = value.float().numpy()
+        if value.ndim == 2 and value.shape[1] % 32 == 0:
+            writer.add_tensor(name, gguf.quants.quantize(given, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(name, given)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    succeed(server, loaded() | sampled(link("model"), "not_gguf"))
+    flow = {
+        "model": node("PestleLoadDiffusionModel", name="flux.gguf"),
+        "notes": node("PreviewAny", source=link("model", 1)),
+    }
+    run = succeed(server, flow | sampled(link("model"), "gguf"))
+    assert run.shown["notes"]["text"] == ["flux.gguf is GGUF: its weights are decoded to bf16"]
+    assert 1e-4 < error(latent(server, "gguf"), latent(server, "not_gguf")) < 0.05
+
+
+def test_a_recipe_chooses_and_one_that_is_not_there_is_a_sentence(server):
+    recipe = server.base / "recipe.toml"
+    asked = {"format": "from recipe", "model": link("model"), "recipe": str(recipe)}
+    flow = loaded() | {"quantise": node("PestleQuantiseModel", **asked)}
+    run = server.run(flow | sampled(link("quantise"), "by_recipe"))
+    assert run.status == "execution_error" and run.error["node_id"] == "quantise"
+    assert "recipe.toml" in run.error["exception_message"]
+    recipe.write_text('format = "int8-row"\n')
+    text = succeed(server, flow | sampled(link("quantise"), "by_recipe")).shown["quantise"]["text"]
+    assert " weights: " in text[0]
 
 
 def test_a_wrong_file_is_a_sentence_on_the_node(server):

@@ -46,8 +46,8 @@ def compiled(**settings) -> dict:
 
 
 def latent(server: Server, prefix: str) -> torch.Tensor:
-    """The last file that SaveLatent wrote."""
-    files = sorted((server.base / "output").glob(f"{prefix}_*.latent"))
+    """The last file that SaveLatent wrote: PREFIX_00001_.latent and so on."""
+    files = sorted((server.base / "output").glob(f"{prefix}_[0-9]*_.latent"))
     return load_file(files[-1])["latent_tensor"].float()
 
 

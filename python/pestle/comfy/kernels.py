@@ -117,13 +117,22 @@ def serving(served: Served, model: nn.Module | None = None) -> Iterator[None]:
         install()
     layers, layer, asked = _Layers(model), NO_LAYER, set()
 
-    def recorded(func_name, backend=None, kwargs=None):
+    def count(func_name, backend, tensors):
         nonlocal layer
+        layer = layers.of(tensors)
+        served.calls[func_name, backend] += 1
+        served.layers[layer][func_name, backend] += 1
+
+    def recorded(func_name, backend=None, kwargs=None):
         chosen = backend or registry.get_capable_backend(func_name, kwargs)
-        layer = layers.of((kwargs or {}).values())
-        served.calls[func_name, chosen] += 1
-        served.layers[layer][func_name, chosen] += 1
+        count(func_name, chosen, (kwargs or {}).values())
         return inner(func_name, chosen, kwargs)
+
+    def multiplied(layout, x, codes, params):
+        """Of weights whose products comfy-kitchen has no function for: it would decode them."""
+        op, tensors, options = layout.kernel_call(x, codes, params)
+        count(op, "pestle", (codes,))
+        note(op, lambda: why(op, *tensors, **options).chosen)
 
     def note(op, kernel):
         if (layer, op) not in asked:  # the same weight's calls differ in the tokens alone
@@ -136,11 +145,13 @@ def serving(served: Served, model: nn.Module | None = None) -> Iterator[None]:
 
     registry.set_priority(_order(registry, check_mode(served.mode)))
     registry.get_implementation, ours.function = recorded, watched
+    told, _stop_decoding.told = _stop_decoding.told, multiplied
     if served.mode == "off":
         _stop_decoding.stop()
     try:
         yield
     finally:
         del registry.get_implementation, ours.function
+        _stop_decoding.told = told
         registry.set_priority(before)
         _stop_decoding.start(theirs)

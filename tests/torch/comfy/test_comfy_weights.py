@@ -168,12 +168,17 @@ def test_kernels_are_chosen_for_the_block_only():
     assert registry._priority == before
 
 
-def test_calls_are_told_by_layer_and_kernel(wide):
+@pytest.mark.parametrize(
+    ("layout", "function"),
+    [("TensorWiseINT8Layout", "int8_linear"), ("TensorCoreFP8Layout", "linear_fp8")],
+)
+def test_calls_are_told_by_layer_and_kernel(wide, layout, function):
+    """Also products that comfy-kitchen would make of a decoded weight."""
     kitchen = pytest.importorskip("comfy_kitchen")
     tensor = pytest.importorskip("comfy_kitchen.tensor")
     for block in wide.blocks:
         linear = block.mlp[0]
-        theirs = tensor.QuantizedTensor.from_float(linear.weight.data, "TensorWiseINT8Layout")
+        theirs = tensor.QuantizedTensor.from_float(linear.weight.data, layout)
         linear.weight = torch.nn.Parameter(theirs, requires_grad=False)
     served = Served("on")
     x = torch.randn(4, 32)
@@ -183,10 +188,10 @@ def test_calls_are_told_by_layer_and_kernel(wide):
             block.mlp[0](torch.randn(3, 256, dtype=torch.bfloat16))
     for index in range(2):
         name = f"blocks.{index}.mlp.0"
-        assert served.layers[name] == {("int8_linear", "pestle"): 1}
+        assert served.layers[name] == {(function, "pestle"): 1}
         kernels = list(served.kernels[name])
         assert kernels and all(kernel.startswith("cpu/") for kernel in kernels)
-        assert f"  {name}: 1 x int8_linear by pestle ({', '.join(kernels)})" in str(served)
+        assert f"  {name}: 1 x {function} by pestle ({', '.join(kernels)})" in str(served)
     assert served.layers[NO_LAYER] == {("quantize_per_tensor_fp8", "pestle"): 1}
     assert "function" not in vars(pestle.compat.comfy_kitchen.registry)
 
