@@ -57,12 +57,5 @@ file(GLOB PESTLE_CUDA_SOURCES CONFIGURE_DEPENDS
   backends/cuda/*/*.cu ops/*/*.cu ops/*/*/*.cu ops/*/*/*/*.cu)
 list(APPEND PESTLE_SOURCES ${PESTLE_CUDA_SOURCES})
 set(PESTLE_CUDA_LIBRARIES CUDA::cudart_static)
-# What the front end says of the portable code, in a tenth of the time that assembling it takes: for
-# CI, which compiles for Hopper alone.
-add_library(pestle_portable_ptx OBJECT EXCLUDE_FROM_ALL ${PESTLE_CUDA_SOURCES})
-set_target_properties(pestle_portable_ptx PROPERTIES
-  CUDA_ARCHITECTURES 80-virtual CUDA_PTX_COMPILATION ON)
-target_compile_options(pestle_portable_ptx PRIVATE "SHELL:-Xcicc -O0")
-target_link_libraries(pestle_portable_ptx PRIVATE pestle_options hwy::hwy)
 # Only the table's expansion asks, so the other objects are those of a build without CUDA.
 set_source_files_properties(ops/table.cpp PROPERTIES COMPILE_DEFINITIONS PESTLE_WITH_CUDA=1)
