@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "backends/cpu/parallel.h"
+#include "core/call_text.h"
 #include "core/text.h"
 #include "harness/data.h"
 #include "harness/trial.h"
@@ -31,7 +32,8 @@ std::vector<Isa> wanted_isas(const CheckOptions& options, bool is_reference) {
     }
   }
   // A reference has no SIMD code, and sanitizers look at what users run.
-  if ((is_reference || options.few_variants) && options.isa.empty()) return {best_isa()};
+  const bool one = is_reference || options.few_variants || options.for_sanitizer;
+  if (one && options.isa.empty()) return {best_isa()};
   return isas;
 }
 
@@ -69,9 +71,9 @@ std::vector<Variant> wanted_variants(const Trial& trial, const Case& row,
   for (Isa isa : wanted_isas(options, is_reference)) {
     for (int threads : kThreadCounts) {
       const bool needed = threads == kLayoutThreads || !(big || is_reference);
-      if (needed && !(options.few_variants && threads == 1)) {
-        add({.threads = threads, .isa = isa});
-      }
+      const bool repeats = (threads == 1 && options.few_variants) ||
+                           (threads != kLayoutThreads && options.for_sanitizer);
+      if (needed && !repeats) add({.threads = threads, .isa = isa});
     }
     if (big) continue;
     for (int layout = 1; layout < kLayouts; ++layout) {
@@ -80,6 +82,16 @@ std::vector<Variant> wanted_variants(const Trial& trial, const Case& row,
     if (trial.can_run_in_place()) add({.in_place = true, .threads = kLayoutThreads, .isa = isa});
   }
   return variants;
+}
+
+// More than a sanitizer's build does in some tenths of a second.
+bool is_much_work(const Op& op, const Case& row) {
+  constexpr int64_t kMost = int64_t{1} << 22;
+  const auto call = call_from_text(op, row.text, DeviceType::kCpu);
+  if (!call.ok()) return false;  // the check says what is wrong with it
+  const auto flops = op.contract.evaluate(op.spec->flops, call.value().scope);
+  const auto bytes = op.contract.bytes(call.value().scope);
+  return (flops.ok() && flops.value() > kMost) || (bytes.ok() && bytes.value() > kMost);
 }
 
 bool is_plain(const Variant& variant) {
@@ -336,13 +348,18 @@ void CheckReport::add(const CheckReport& other) {
 }
 
 void check_case(const Op& op, const Case& row, const CheckOptions& options, CheckReport& report) {
+  if (options.for_sanitizer && is_much_work(op, row)) {
+    ++report.not_run["much work for a sanitizer"];
+    return;
+  }
   CaseCheck check(op, row, options, report);
   check.run(options.seed);
   if (row.tags & (kBar | kHuge)) return;
   // Special values come in flavours, chosen by the seed: small cases see all of them.
   for (uint64_t i = 1; i < kSpecialFlavours; ++i) {
-    if (row.dist == Dist::kSpecial) check.run(options.seed + i);
+    if (row.dist == Dist::kSpecial) check.run(options.seed + i, options.for_sanitizer);
   }
+  if (options.for_sanitizer) return;
   // Its NaN is in one argument only: the others have theirs in turn.
   const uint64_t flavour = options.seed % kSpecialFlavours;
   const uint64_t nan_seed =

@@ -35,7 +35,10 @@ struct CheckOptions {
   uint64_t seed = 1;
   int64_t host_bytes = 0;     // the host's memory; 0: what the system says is free
   int repeats = 20;           // runs of the plain variant on a device, which must agree
-  bool few_variants = false;  // for sanitizers: one instruction set, fewer thread counts
+  bool few_variants = false;  // for mutants: one instruction set, fewer thread counts
+  // For sanitizers, which look at memory and threads: also no case of much work, and of other values
+  // than a case's first the plain variant alone, since both repeat the accesses that others show.
+  bool for_sanitizer = false;
   bool until_failure = false;
 };
 

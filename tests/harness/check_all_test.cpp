@@ -13,7 +13,7 @@ class CheckAll : public testing::TestWithParam<const Op*> {};
 TEST_P(CheckAll, KeepsItsContract) {
   const Op& op = *GetParam();
   CheckOptions options;
-  options.few_variants = std::getenv("PESTLE_SANITIZED") != nullptr;
+  options.for_sanitizer = std::getenv("PESTLE_SANITIZED") != nullptr;
   CheckReport report;
   check_op(op, options, report);
   check_contract(op, report);
