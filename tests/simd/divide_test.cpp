@@ -49,6 +49,11 @@ void random_bits(uint64_t seed, uint64_t first, int64_t count, uint16_t* out) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#if defined(HWY_COMPILE_ONLY_STATIC) && HWY_ARCH_X86
+// A build for one target is one of vectors (PESTLE_SIMD_ARCH).
+static_assert(HWY_STATIC_TARGET <= HWY_AVX2);
+#endif
+
 #include <cmath>
 #include <random>
 #include <vector>
