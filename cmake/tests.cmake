@@ -16,7 +16,7 @@ function(pestle_add_test name)
     "${pestle_test_environment};GTEST_OUTPUT=xml:${CMAKE_BINARY_DIR}/test-results/${name}.xml")
 endfunction()
 
-# A sanitizer's slowest program, in parts that take a core each (GoogleTest's own sharding).
+# The slowest program, in parts that take a core each (GoogleTest's own sharding).
 set(pestle_shards_harness 4)
 
 function(pestle_add_sharded_test area shards)
@@ -24,9 +24,12 @@ function(pestle_add_sharded_test area shards)
     math(EXPR index "${shard} - 1")
     pestle_add_test(${area}.${shard}of${shards} pestle_test_${area} --gtest_brief=1)
     set_property(TEST ${area}.${shard}of${shards} APPEND PROPERTY ENVIRONMENT
-                 "GTEST_TOTAL_SHARDS=${shards}" "GTEST_SHARD_INDEX=${index}"
-                 # Mutants leave other results, not other accesses.
-                 "GTEST_FILTER=-Ops/*Mutants.*")
+                 "GTEST_TOTAL_SHARDS=${shards}" "GTEST_SHARD_INDEX=${index}")
+    if(PESTLE_SANITIZE)
+      # Mutants leave other results, not other accesses.
+      set_property(TEST ${area}.${shard}of${shards} APPEND PROPERTY ENVIRONMENT
+                   "GTEST_FILTER=-Ops/*Mutants.*")
+    endif()
     # The longest first, or the last of them runs alone.
     set_property(TEST ${area}.${shard}of${shards} PROPERTY COST 1000)
   endforeach()
@@ -42,7 +45,7 @@ foreach(folder IN LISTS test_folders)
     add_executable(pestle_test_${area} ${cpp_tests})
     target_link_libraries(pestle_test_${area} PRIVATE ${PESTLE_TOOLS} pestle_internal
                                                       GTest::gtest GTest::gtest_main)
-    if(PESTLE_SANITIZE AND pestle_shards_${area})
+    if(pestle_shards_${area})
       pestle_add_sharded_test(${area} ${pestle_shards_${area}})
     else()
       pestle_add_test(${area} pestle_test_${area} --gtest_brief=1)
