@@ -41,10 +41,15 @@ set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 enable_language(CUDA)
 find_package(CUDAToolkit 13.0 REQUIRED)
 
-# Kernels are stored small (a quarter of the default's bytes): drivers from 580 on unpack that.
+# Kernels are stored small (a quarter of the default's bytes): drivers from 580 on unpack that. Flags
+# that say how they are stored otherwise, as CI's do, have their way.
+if(NOT CMAKE_CUDA_FLAGS MATCHES "compress-mode")
+  target_compile_options(pestle_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
+endif()
 # Codes come from the same scalar functions as on the host, so no contraction here either.
 target_compile_options(pestle_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:
-  -fmad=false --compress-mode=size -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-ffp-contract=off,-fvisibility=hidden>)
+  -fmad=false -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-ffp-contract=off,-fvisibility=hidden>)
 
 if(PESTLE_CUDA_LINEINFO)
   target_compile_options(pestle_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>)
