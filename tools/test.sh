@@ -44,7 +44,7 @@ build_cuda() {
   cmake --build build-cuda --target pestle_cli pestle pestle_cuda_formats pestle_cuda_chains
 }
 run_pytest() {
-  PESTLE_BUILD_DIR=$PWD/build PESTLE_BIN=$PWD/build/bin/pestle python -m pytest -q tests \
+  PESTLE_BUILD_DIR=$PWD/build PESTLE_BIN=$PWD/build/bin/pestle python -m pytest -q tests -n 2 --dist loadfile \
     --junitxml="$PESTLE_TEST_RESULTS/pytest.xml" --ignore=tests/torch \
     --ignore=tests/torch_pure --ignore=tests/lab \
     --ignore=tests/lab_ray --ignore=tests/comfyui
