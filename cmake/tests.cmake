@@ -96,10 +96,9 @@ if(PESTLE_CUDA)
   add_executable(pestle_cuda_chains tests/cuda/chains.cu)
   target_link_libraries(pestle_cuda_chains PRIVATE pestle_internal CUDA::cudart_static)
   # Assembled also where the library's kernels end as PTX.
-  if(DEFINED ENV{CUDAARCHS} AND NOT PESTLE_CUDA_PORTABLE)
-    set_target_properties(pestle_cuda_formats pestle_cuda_chains PROPERTIES
-      CUDA_ARCHITECTURES "80-real;90a-real")
-  endif()
+  string(REPLACE "virtual" "real" assembled "${CMAKE_CUDA_ARCHITECTURES}")
+  set_target_properties(pestle_cuda_formats pestle_cuda_chains PROPERTIES
+    CUDA_ARCHITECTURES "${assembled}")
 endif()
 
 if(NOT PESTLE_SANITIZE)

@@ -138,18 +138,23 @@ def lines_of(file: Path) -> list[str]:
 
 def timed(command: list[str], folder: Path, cwd: Path, limit: float, **more) -> tuple:
     """Exit status (None: out of time) and seconds of a command with $OUT in `folder`, where LOG
-    holds what it printed; the end of that is printed here."""
+    keeps what it prints."""
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     environment = {**os.environ, "OUT": str(folder), **more}
-    with open(folder / LOG, "w") as log:
-        try:
-            status = subprocess.run(
-                command, cwd=cwd, env=environment, timeout=limit, stdout=log, stderr=log
-            ).returncode
-        except subprocess.TimeoutExpired:
-            status = None
-    print("\n".join((folder / LOG).read_text(errors="replace").splitlines()[-20:]), flush=True)
+    tee = subprocess.Popen(["tee", folder / LOG], stdin=subprocess.PIPE)
+    try:
+        status = subprocess.run(
+            command, cwd=cwd, env=environment, timeout=limit, stdout=tee.stdin,
+            stderr=subprocess.STDOUT,
+        ).returncode  # fmt: skip
+    except subprocess.TimeoutExpired:
+        status = None
+    tee.stdin.close()
+    try:
+        tee.wait(5)
+    except subprocess.TimeoutExpired:  # what the command left behind still holds the pipe
+        tee.kill()
     return status, round(time.monotonic() - began)
 
 

@@ -34,9 +34,9 @@ run_ctest() {
   return $verdict
 }
 sanitizer() { tools/build.sh "$1" && run_ctest "build/$1"; }
-# Beside build/, as deep as it and build-wheel/, so that the compiler cache serves all three. Where a
-# GPU has yet to run them anyway, CI's kernels end as PTX, barely optimised: assembling them takes two
-# cores an hour. What the assembler says, tools/gpu_evidence.py pack and make cuda tell.
+# Beside build/, as deep as it and build-wheel/, so that the compiler cache serves all three. CI has no
+# GPU: its kernels end as PTX, unoptimised, since assembling those of sm_90a alone takes two cores 25
+# minutes. What the assembler says, make cuda and tools/gpu_evidence.py pack tell.
 [ -z "${CI:-}" ] || export CUDAARCHS="80-virtual;90a-virtual" CUDAFLAGS="-Xcicc -O0 --compress-mode=speed"
 build_cuda() {
   cmake --preset cuda -B build-cuda >build/cuda-configure.log 2>&1 ||

@@ -80,7 +80,7 @@ def test_a_compiled_flux_is_the_eager_one_and_the_rest_is_as_before(server):
     text = shown["text"][0]
     assert len(shown["images"]) == 1
     fast = latent(server, "compiled")
-    assert float((fast - eager).norm() / eager.norm()) < 1e-3
+    assert error(fast, eager) < 1e-3
     assert "Flux: 2 x DoubleStreamBlock, 2 x SingleStreamBlock" in text
     assert "compiled 2 graphs (0 again)" in text and "graph breaks: 0" in text
     assert "error against eager" in text and "runs eagerly" not in text
@@ -120,7 +120,7 @@ def test_a_compiled_wan_is_the_eager_one_for_any_length(server):
         flow = loaded(name) | compiled() | wan(link("apply"), f"wan_fast{frames}", frames)
         text = succeed(server, flow).shown["report"]["text"][0]
         eager, fast = latent(server, f"wan{frames}"), latent(server, f"wan_fast{frames}")
-        assert float((fast - eager).norm() / eager.norm()) < 1e-3
+        assert error(fast, eager) < 1e-3
         assert "2 x WanAttentionBlock" in text
         # 0 the second time if ComfyUI ran the node again, which took the graph that was there.
         graphs = "1" if frames == 5 else "[01]"
@@ -139,7 +139,7 @@ def test_a_quantised_flux_compiles_with_pestles_kernels(server):
     text = succeed(server, fast | sampled(link("apply"), "both")).shown["report"]["text"][0]
     both = latent(server, "both")
     assert "runs eagerly" not in text and "error against eager" in text, text
-    assert float((both - eager).norm() / eager.norm()) < 0.02
+    assert error(both, eager) < 0.02
 
 
 def test_an_error_above_the_bound_runs_eagerly_and_says_so(server):
@@ -188,7 +188,7 @@ def test_a_quantised_flux_is_near_the_float_one(server, format):
     }  # fmt: skip
     run = succeed(server, flow | sampled(link("kernels"), format))
     got = latent(server, format)
-    assert 1e-4 < float((got - want).norm() / want.norm()) < FORMAT_BOUNDS[format]
+    assert 1e-4 < error(got, want) < FORMAT_BOUNDS[format]
     assert "quantise" in run.progress
     shown = run.shown["quantise"]
     assert " weights: " in shown["text"][0] and len(shown["images"]) == 1
@@ -229,7 +229,7 @@ def test_a_compiled_model_takes_a_lora(server, lora_file):
         eager[strength] = latent(server, f"eager_lora_{strength}")
     succeed(server, loaded() | sampled(link("model"), "no_lora"))
     none = latent(server, "no_lora")
-    assert float((eager[0.05] - none).norm() / none.norm()) > 0.01
+    assert error(eager[0.05], none) > 0.01
 
     before = loaded() | lora_on(link("model"), lora_file) | compiled()
     before["apply"]["inputs"]["model"] = link("lora")
@@ -262,8 +262,8 @@ def test_a_quantised_model_takes_a_lora(server, lora_file):
     with_float = loaded() | lora_on(link("model"), lora_file)
     succeed(server, with_float | sampled(link("lora"), "lora_float"))
     plain, lora, want = (latent(server, name) for name in ("plain", "lora", "lora_float"))
-    change = float((plain - want).norm() / want.norm())
-    assert float((lora - want).norm() / want.norm()) < 0.5 * change
+    change = error(plain, want)
+    assert error(lora, want) < 0.5 * change
 
 
 def test_files_that_comfyui_cannot_read_load(server):
