@@ -1,158 +1,89 @@
-// GEMV with 4-bit weights by mma.sync, up to 16 rows of bf16 or f16 x: the weight is the left operand
-// and is decoded in registers, x is the right one.
+// GEMV with weights of 4 or 8 bits by mma.sync, up to 16 rows of bf16 or f16 x: the weight is the left
+// operand and is decoded in registers, x is the right one.
 //
-// Map      A CTA takes 16 rows of the weight and all rows of x; its warps take turns along k, 128 a
-//          step, and add their sums in shared memory in one order. A lane reads 16 bytes (32 codes) of
-//          two rows a step, two steps ahead of their use, and x as 16 bytes a word of codes, out of L1.
-//          Nothing waits for another warp before the end.
-// k        A product may take k in any order, as long as both operands agree. Where a lane's scales
-//          multiply its codes, its 32 codes are 4 products' of its own (chunks); where scales multiply
-//          sums, the four lanes of a row exchange words, so that a product's codes share a scale.
+// Map      Persistent CTAs take tiles of 16 rows of the weight and all rows of x in turn. A CTA's warps
+//          share a tile's k, 64 bytes of a row a step, and add their sums in shared memory in one order.
+//          A lane copies 16 bytes of two rows a step into a ring of its own, four steps ahead of their use,
+//          past the end of a tile into the next; scales of the next tile go the same way. A barrier a tile.
+//          x lies in shared memory where its rows fit.
+// k        A product may take k in any order, as long as both operands agree. So codes of 4 bits stay the
+//          pairs (i, i + 4) that masks make of a word, and x is paired likewise. A lane's 16 bytes are
+//          octets of neighbours; where each octet's sums have a scale of their own, the four lanes of a
+//          row exchange words first, so that the octets of a product lie side by side.
 // Traffic  the weight and its scales once from memory, x once a CTA from L2.
 // Numerics as many_rows.cuh: code times block scale exact in x's dtype, or exact codes whose sums are
-//          scaled in f32; CTAs that meet what is not exact (`odd`) begin again from f32 values.
+//          scaled in f32; tiles that meet what is not exact (`odd`) begin again from f32 values.
 //          Epilogue in f32, one rounding.
-// Measured H100, 14336 x 4096, 1 and 16 rows: mxfp4 29.5 and 39 us, nvfp4 40 and 52, int4 61 and 58.
-// Needs    rows of x and of the weight at multiples of 16 bytes, K of 32.
+// Needs    rows of x and of the weight at multiples of 16 bytes, K of 32, evenly spaced rows.
 #pragma once
 
+#include <cfloat>
+
+#include "backends/cuda/device/ptx/async_copy.cuh"
+#include "ops/gemm/gemv/gemv_weight_formats.cuh"
 #include "ops/gemm/gemv/gemv_weight_only.cuh"
-#include "ops/gemm/weight_only/formats.cuh"
 
-namespace pestle::ops {
+namespace pestle::ops::gemv {
 
-namespace gemv {
-
-using cuda::many_rows::Int4;
-using cuda::many_rows::MxWeight;
-using cuda::many_rows::Nvfp4;
 using cuda::warp::Kind;
 
-constexpr int kStep = 128;  // of k
 constexpr int kTileRows = 16;
-constexpr int kMostWarps = 16;
-constexpr int kAhead = 2;  // steps
+constexpr int kAhead = 4;  // steps
+
+// A matrix of any float dtype, aligned to its elements.
+struct FloatRows {
+  char* data = nullptr;  // null: none
+  DType dtype = DType::kF32;
+  int64_t row = 0;  // bytes from one to the next
 
 #ifdef __CUDACC__
-
-// ---- formats: scales of a lane's 32 codes of a row, or of all words of a row ----
-//   kSums        scales multiply sums: lanes exchange words
-//   load         scales of the row for the step whose columns begin at `unit` (of 32); `mine`: the
-//                lane's own
-//   odd          are they such that sums or products would not be exact?
-//   decode       the w-th word of the lane to 4 pairs of neighbours
-//   factor       of the w-th word's sums
-
-struct GemvNvfp4 : Nvfp4 {
-  static constexpr bool kSums = false;
-  using Scales = uint32_t;  // two bytes
-
-  __device__ Scales load(int64_t row, int unit, int mine) const {
-    return scale.load<2>(row, (unit + mine) * 2);
+  __device__ float load(int64_t m, int64_t n) const {
+    const char* from = data + m * row;
+    switch (dtype) {
+      case DType::kBF16:
+        return __uint_as_float(uint32_t{reinterpret_cast<const uint16_t*>(from)[n]} << 16);
+      case DType::kF16: return __half2float(reinterpret_cast<const __half*>(from)[n]);
+      default: return reinterpret_cast<const float*>(from)[n];
+    }
   }
-  template <bool kBf16>
-  __device__ bool is_odd(Scales) const {
-    return false;
+  __device__ void store(int64_t m, int64_t n, float v) const {
+    char* to = data + m * row;
+    switch (dtype) {
+      case DType::kBF16: reinterpret_cast<uint16_t*>(to)[n] = formats::bf16_from_f32(v); break;
+      case DType::kF16: reinterpret_cast<uint16_t*>(to)[n] = formats::f16_from_f32(v); break;
+      default: reinterpret_cast<float*>(to)[n] = v != v ? formats::f32_nan() : v;
+    }
   }
-  template <bool kBf16>
-  __device__ void decode(uint32_t word, Scales s, int w, uint32_t (&b)[4]) const {
-    const auto byte = static_cast<uint8_t>(s >> (w / 2 * 8));
-    const float v = cuda::e4m3_value(byte) * of_scales;
-    const uint32_t bits =
-        kBf16 ? __float_as_uint(v) >> 16 : uint32_t{__half_as_ushort(__float2half_rn(v))};
-    cuda::many_rows::scale_e2m1<kBf16>(word, __byte_perm(bits, 0, 0x1010), high_first, b);
-  }
+#endif
 };
 
-// Scaled: for bf16. Of sums: for f16, which does not hold products with scales.
-template <bool kSumsOf>
-struct GemvMxfp4 : MxWeight {
-  static constexpr bool kSums = kSumsOf;
-  using Scales = uint32_t;  // a byte for each word, or the lane's own
-
-  __device__ bool start() { return false; }
-  __device__ float factor() const { return 1.0f; }
-  __device__ Scales load(int64_t row, int unit, int mine) const {
-    if constexpr (kSums) return scale.load<4>(row, unit);
-    return scale.at(row, unit + mine);
-  }
-  template <bool kBf16>
-  __device__ bool is_odd(Scales s) const {
-    bool odd = false;
-    if constexpr (kSums) {
-#pragma unroll
-      for (int w = 0; w < 4; ++w) {
-        const uint32_t e = s >> (8 * w) & 0xFF;
-        odd |= e != 255 && e >= 253;
-      }
-    }
-    return odd;
-  }
-  template <bool kBf16>
-  __device__ void decode(uint32_t word, Scales s, int, uint32_t (&b)[4]) const {
-    uint32_t by = cuda::many_rows::kF16_2p14;
-    if constexpr (!kSums) {
-      const float v = formats::f32_from_e8m0(static_cast<uint8_t>(s));
-      by = __byte_perm(__float_as_uint(v), 0, 0x3232);
-    }
-    cuda::many_rows::scale_e2m1<kBf16>(word, by, high_first, b);
-  }
-  __device__ float factor(Scales s, int w) const {
-    return formats::f32_from_e8m0(static_cast<uint8_t>(s >> (8 * w)));
-  }
-  __device__ float value(const char* row_codes, int64_t row, int k) const {
-    return cuda::many_rows::Mx<4, true>{*this}.value(row_codes, row, k);
-  }
+struct Job {
+  const char *weight, *x;
+  int64_t weight_row, x_row;  // bytes
+  int64_t n;
+  int k, rows_of_x, tiles;
+  FloatRows out, residual;
+  FloatRows bias;  // one row
+  int64_t bias_step;
+  const float* alpha;  // null: 1
+  int activation;
+  int scale_row, scale_buffers;  // of shared memory: bytes of a row's scales, tiles of them
+  int sum_buffers;               // 1: a barrier a tile more
 };
 
-struct GemvInt4 : Int4 {
-  static constexpr bool kSums = true;
-  static constexpr bool high_first = false;
-  struct Scales {
-    float scale[4];
-    uint32_t zeros;  // a byte for each word
-  };
+// Bytes of shared memory. x_row: of a row of x there, 0 if it is not.
+struct SharedPlan {
+  int threads, scale_row, scale_buffers, sum_buffers, rows_of_x, x_row;
 
-  __device__ Scales load(int64_t row, int unit, int) const {
-    Scales s{{0, 0, 0, 0}, 0x08080808u};
-    if (zero != nullptr) s.zeros = 0;
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      const int column = (unit + w) * 32;
-      if (column >= k) continue;
-      const int g = column / group;
-      s.scale[w] = scale_at(row, g);
-      if (zero != nullptr)
-        s.zeros |= uint32_t{__ldg(zero + row * zero_row + g * zero_column)} << (8 * w);
-    }
-    return s;
+  constexpr int64_t ring() const { return int64_t{kAhead} * 32 * threads; }
+  constexpr int64_t sums() const {
+    return int64_t{sum_buffers} * (threads / 32) * rows_of_x * kTileRows * 4;
   }
-  template <bool kBf16>
-  __device__ bool is_odd(const Scales& s) const {
-    bool odd = false;
-#pragma unroll
-    for (int w = 0; w < 4; ++w) odd |= Int4::is_odd<kBf16>(s.scale[w], s.zeros >> (8 * w) & 0xFF);
-    return odd;
-  }
-  template <bool kBf16>
-  __device__ void decode(uint32_t word, const Scales& s, int w, uint32_t (&b)[4]) const {
-    const float offset = -static_cast<float>((kBf16 ? 128 : 1024) + (s.zeros >> (8 * w) & 0xFF));
-    const uint32_t bits =
-        kBf16 ? __float_as_uint(offset) >> 16 : uint32_t{__half_as_ushort(__float2half_rn(offset))};
-    const uint32_t less = __byte_perm(bits, 0, 0x1010);
-    const uint32_t codes = zero == nullptr ? word ^ 0x88888888u : word;
-    uint32_t p[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t code = codes >> (4 * i) & 0x000F000Fu;
-      p[i] = kBf16 ? cuda::many_rows::add_bf16(code | 0x43004300u, less)
-                   : cuda::many_rows::add_f16(code | 0x64006400u, less);
-    }
-    cuda::many_rows::neighbours(p, false, b);
-  }
-  __device__ float factor(const Scales& s, int w) const { return s.scale[w]; }
-  __device__ float factor() const { return 1.0f; }
+  constexpr int64_t scales() const { return int64_t{scale_buffers} * kTileRows * scale_row; }
+  constexpr int64_t total() const { return ring() + sums() + scales() + int64_t{rows_of_x} * x_row; }
 };
+
+#ifdef __CUDACC__
 
 // Word t of each of the four chunks that lanes 4i to 4i + 3 hold goes to lane t: its w-th is of
 // chunk w.
@@ -173,56 +104,140 @@ __device__ inline void exchange(uint32_t (&words)[4]) {
   }
 }
 
-// kN8: eights of rows of x.
-template <bool kBf16, class Format, int kN8>
+// 8 neighbours of x as decoded words have them: (0, 4), (1, 5), (2, 6), (3, 7), or each of these
+// pairs of bytes of codes the other way round.
+struct Pairing {
+  uint32_t even, odd;
+
+  __device__ explicit Pairing(bool high_first)
+      : even(high_first ? 0x7632u : 0x5410u), odd(high_first ? 0x5410u : 0x7632u) {}
+  __device__ uint4 operator()(const uint4& x) const {
+    return make_uint4(__byte_perm(x.x, x.z, even), __byte_perm(x.x, x.z, odd),
+                      __byte_perm(x.y, x.w, even), __byte_perm(x.y, x.w, odd));
+  }
+};
+
+// The epilogue of column `n` of row `m` of out.
+__device__ inline void finish(const Job& job, int m, int64_t n, float sum) {
+  if (job.alpha != nullptr) sum *= *job.alpha;
+  if (job.bias.data != nullptr) sum += job.bias.load(0, n * job.bias_step);
+  sum = activated(job.activation, sum);
+  if (job.residual.data != nullptr) sum += job.residual.load(m, n);
+  job.out.store(m, n, sum);
+}
+
+// kN8: eights of rows of x. kStaged: x is in shared memory.
+template <bool kBf16, class Format, int kN8, bool kStaged>
 struct WeightMma {
   static constexpr Kind kKind = kBf16 ? Kind::kBf16 : Kind::kF16;
+  static constexpr bool kExchanged = Format::kSums == SumsOf::kOctets;
+  static constexpr int kStep = kStepOf<Format::kBits>;
+  static constexpr int kOctets = kStep / 32;  // of a lane
+  static constexpr int kUnits = kStep / 8;
   using Sums = float[kN8][4];
 
-  struct Step {
-    uint4 codes[2];
-    typename Format::Scales scales[2];
+  // Of shared memory.
+  struct Places {
+    uint4* ring;
+    float* sums;
+    char* scales;
+    uint4* x;
   };
 
-  struct Lane {
-    const WeightOnlyJob& job;
-    const Format& format;
-    int64_t rows[2];
-    const char* from[2];
-    const char* x[kN8];  // null: no such row
-    int t;
+  // Units of 8 columns of x in shared memory: by row of x, step, octet, lane of four. The rows' distance
+  // keeps the lanes of a warp apart.
+  __device__ static int row_units(int k) { return (k + kStep - 1) / kStep * kUnits + 4; }
 
-    __device__ Lane(const WeightOnlyJob& j, const Format& f, int64_t tile)
-        : job(j), format(f), t(threadIdx.x % 4) {
-      const int g = threadIdx.x % 32 / 4;
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        rows[h] = min(tile * kTileRows + g + 8 * h, job.n - 1);
-        from[h] = job.weight + rows[h] * job.weight_row;
+  __device__ static uint4 paired(const Pairing& pairing, const uint4& x) {
+    return Format::kBits == 4 ? pairing(x) : x;
+  }
+  __device__ static void stage(const Job& job, const Pairing& pairing, uint4* to) {
+    const int units = (job.k + kStep - 1) / kStep * kUnits;
+    for (int m = 0; m < job.rows_of_x; ++m) {
+      const auto* row = reinterpret_cast<const uint4*>(job.x + m * job.x_row);
+      for (int u = threadIdx.x; u < units; u += blockDim.x) {
+        const uint4 x = u * 8 < job.k ? __ldg(row + u) : make_uint4(0, 0, 0, 0);
+        const int v = u % kUnits;
+        const int place = kExchanged ? v : v % kOctets * 4 + v / kOctets;
+        to[m * row_units(job.k) + u - v + place] = paired(pairing, x);
       }
+    }
+  }
+
+  // A lane's x. Columns of the product that have no row of x repeat the last one's; nobody reads them.
+  struct LaneX {
+    const char* rows[kN8];
+    Pairing pairing;
+    int first, k;  // column
+
+    __device__ LaneX(const Job& job, const Pairing& p, const uint4* staged) : pairing(p), k(job.k) {
+      const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+      first = kExchanged ? 8 * t : 8 * kOctets * t;
 #pragma unroll
       for (int i = 0; i < kN8; ++i) {
-        const int64_t row = g + 8 * i;
-        x[i] = row < job.rows_of_x ? job.x.row_at(row) : nullptr;
+        const int row = min(g + 8 * i, job.rows_of_x - 1);
+        rows[i] = kStaged ? reinterpret_cast<const char*>(staged + row * row_units(k) + t)
+                          : job.x + row * job.x_row + first * 2;
       }
     }
-    __device__ void load(int step, Step* s) const {
-      const int column = step * kStep + t * 32;
+    // 8 columns, of octet o.
+    __device__ uint4 at(int i, int step, int o) const {
+      if constexpr (kStaged)
+        return *reinterpret_cast<const uint4*>(rows[i] + step * (kUnits * 16) + o * 64);
+      const int column = step * kStep + o * (kExchanged ? 32 : 8);
+      if (first + column >= k) return make_uint4(0, 0, 0, 0);
+      return paired(pairing, __ldg(reinterpret_cast<const uint4*>(rows[i] + column * 2)));
+    }
+  };
+
+  // What a lane copies ahead.
+  struct Ahead {
+    const Job& job;
+    const Format& format;
+    char* scales;
+    int64_t tile;
+    const char* rows[2];  // the lane's, of the tile
+    int steps, turns;     // of a tile; of those a warp's
+    int turn = 0, buffer = 0;
+
+    __device__ Ahead(const Job& j, const Format& f, char* s)
+        : job(j), format(f), scales(s), tile(blockIdx.x), steps((j.k + kStep - 1) / kStep),
+          turns((steps + blockDim.x / 32 - 1) / (blockDim.x / 32)) {
+      begin_tile();
+    }
+    __device__ void begin_tile() {
+      const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+      const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+      char* to = scales + buffer * kTileRows * job.scale_row;
+#pragma unroll 1
+      for (int r = warp; r < kTileRows; r += warps)
+        format.copy_scales(min(tile * kTileRows + r, job.n - 1), steps, to + r * job.scale_row);
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const bool inside = column < job.k;
-        s->codes[h] = inside ? __ldcs(reinterpret_cast<const uint4*>(from[h] + column / 2))
-                             : make_uint4(0, 0, 0, 0);
-        // Of all four words, or the lane's own, which may lie past the end.
-        s->scales[h] = {};
-        if (Format::kSums || inside) s->scales[h] = format.load(rows[h], step * 4, t);
-      }
+      for (int h = 0; h < 2; ++h)
+        rows[h] = job.weight + min(tile * kTileRows + g + 8 * h, job.n - 1) * job.weight_row +
+                  (warp * 64 + t * 16);
     }
-    // x of word w: 8 columns.
-    __device__ uint4 x_of(int i, int step, int w) const {
-      const int column = step * kStep + (Format::kSums ? 32 * w + 8 * t : 32 * t + 8 * w);
-      if (x[i] == nullptr || column >= job.k) return make_uint4(0, 0, 0, 0);
-      return __ldg(reinterpret_cast<const uint4*>(x[i] + int64_t{column} * 2));
+    // One group of copies, also where none is left, so that all are counted alike.
+    __device__ void load(uint4* slot) {
+      if (tile < job.tiles) {
+        if (turn == turns) {
+          turn = 0;
+          tile += gridDim.x;
+          if (++buffer == job.scale_buffers) buffer = 0;
+          if (tile < job.tiles) begin_tile();
+        }
+        const int step = threadIdx.x / 32 + turn * (blockDim.x / 32);
+        const bool inside =
+            tile < job.tiles && step * kStep + threadIdx.x % 4 * (kOctets * 8) < job.k;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          cuda::copy_async(cuda::warp::shared_place(slot + h * blockDim.x),
+                           inside ? rows[h] : job.weight, inside ? 16 : 0);
+          rows[h] += blockDim.x * 2;
+        }
+        ++turn;
+      }
+      cuda::commit_copies();
     }
   };
 
@@ -232,66 +247,50 @@ struct WeightMma {
     cuda::warp::multiply<kKind>(d, low[0], high[0], low[1], high[1], x.x, x.y);
     cuda::warp::multiply<kKind>(d, low[2], high[2], low[3], high[3], x.z, x.w);
   }
+  __device__ static void add_scaled(float (&d)[4], const float (&sums)[4], float low, float high) {
+    d[0] = __fmaf_rn(sums[0], low, d[0]), d[1] = __fmaf_rn(sums[1], low, d[1]);
+    d[2] = __fmaf_rn(sums[2], high, d[2]), d[3] = __fmaf_rn(sums[3], high, d[3]);
+  }
 
-  __device__ static bool add(const Lane& lane, int step, const Step& s, Sums& d) {
+  // scales: of the lane's rows.
+  __device__ static void add(const Format& format, const LaneX& x, const uint4* slot,
+                             const char* const (&scales)[2], int step, uint32_t& odd, Sums& d) {
     uint32_t words[2][4];
+    typename Format::Ready ready[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      words[h][0] = s.codes[h].x, words[h][1] = s.codes[h].y;
-      words[h][2] = s.codes[h].z, words[h][3] = s.codes[h].w;
-      if constexpr (Format::kSums) exchange(words[h]);
+      const uint4 codes = slot[h * blockDim.x];
+      words[h][0] = codes.x, words[h][1] = codes.y, words[h][2] = codes.z, words[h][3] = codes.w;
+      ready[h] = format.template ready<kBf16>(scales[h], words[h], step, odd);
+      if constexpr (kExchanged) exchange(words[h]);
     }
+    Sums of_step = {};
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
+    for (int o = 0; o < kOctets; ++o) {
       uint32_t low[4], high[4];
-      lane.format.template decode<kBf16>(words[0][w], s.scales[0], w, low);
-      lane.format.template decode<kBf16>(words[1][w], s.scales[1], w, high);
+      format.template decode<kBf16>(words[0], o, ready[0], odd, low);
+      format.template decode<kBf16>(words[1], o, ready[1], odd, high);
 #pragma unroll
       for (int i = 0; i < kN8; ++i) {
-        const uint4 x = lane.x_of(i, step, w);
-        if constexpr (Format::kSums) {
+        const uint4 v = x.at(i, step, o);
+        if constexpr (kExchanged) {
           float sums[4] = {};
-          multiply(sums, low, high, x);
-          const float of_low = lane.format.factor(s.scales[0], w);
-          const float of_high = lane.format.factor(s.scales[1], w);
-          d[i][0] = __fmaf_rn(sums[0], of_low, d[i][0]);
-          d[i][1] = __fmaf_rn(sums[1], of_low, d[i][1]);
-          d[i][2] = __fmaf_rn(sums[2], of_high, d[i][2]);
-          d[i][3] = __fmaf_rn(sums[3], of_high, d[i][3]);
+          multiply(sums, low, high, v);
+          add_scaled(d[i], sums, format.factor(ready[0], o), format.factor(ready[1], o));
         } else {
-          multiply(d[i], low, high, x);
+          multiply(Format::kSums == SumsOf::kSteps ? of_step[i] : d[i], low, high, v);
         }
       }
     }
-    return lane.format.template is_odd<kBf16>(s.scales[0]) ||
-           lane.format.template is_odd<kBf16>(s.scales[1]);
-  }
-
-  // The warp's share; true: not exact.
-  __device__ static bool accumulate(const Lane& lane, Sums& d) {
-    const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    const int steps = static_cast<int>((lane.job.k + kStep - 1) / kStep);
-    Step ring[kAhead];
+    if constexpr (Format::kSums == SumsOf::kSteps) {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-      if (warp + i * warps < steps) lane.load(warp + i * warps, &ring[i]);
-    bool odd = false;
-    for (int step = warp; step < steps; step += kAhead * warps) {
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int now = step + i * warps, next = now + kAhead * warps;
-        if (now >= steps) break;  // all lanes of a warp alike
-        const Step s = ring[i];
-        if (next < steps) lane.load(next, &ring[i]);
-        odd |= add(lane, now, s, d);
-      }
+      for (int i = 0; i < kN8; ++i)
+        add_scaled(d[i], of_step[i], format.factor(ready[0], 0), format.factor(ready[1], 0));
     }
-    return odd;
   }
 
-  __device__ static float slow_sum(const WeightOnlyJob& job, const Format& format, int64_t m,
-                                   int64_t n) {
-    const auto* x = reinterpret_cast<const unsigned short*>(job.x.row_at(m));
+  __device__ static float slow_sum(const Job& job, const Format& format, int m, int64_t n) {
+    const auto* x = reinterpret_cast<const unsigned short*>(job.x + m * job.x_row);
     const char* codes = job.weight + n * job.weight_row;
     float sum = 0;
     for (int k = 0; k < job.k; ++k) {
@@ -302,84 +301,98 @@ struct WeightMma {
     return sum;
   }
 
-  __device__ static void run(const WeightOnlyJob& job, Format format) {
-    __shared__ float shared[kMostWarps][kN8 * 8][kTileRows];
-    const int64_t tile = blockIdx.x;
-    bool odd = format.start();
-    if (!odd) {
-      const Lane lane(job, format, tile);
-      Sums d = {};
-      odd = accumulate(lane, d);
-      const int g = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2, warp = threadIdx.x / 32;
+  // A warp's sums of a tile, by warp, row of x and row of the weight.
+  __device__ static void put_sums(const Job& job, const Sums& d, float* to, uint32_t& odd) {
+    const int g = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+    float* own = to + threadIdx.x / 32 * job.rows_of_x * kTileRows;
 #pragma unroll
-      for (int i = 0; i < kN8; ++i)
+    for (int i = 0; i < kN8; ++i)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          shared[warp][i * 8 + column + e % 2][g + e / 2 * 8] = d[i][e];
-          // x of bf16 may overflow sums that scales would have brought back.
-          if (Format::kSums && kBf16) odd |= !(fabsf(d[i][e]) <= 0x1.fffffep127f);
-        }
-    }
-    odd = __syncthreads_or(odd);
-    const float factor = odd ? 1.0f : format.factor();
-    for (int i = threadIdx.x; i < job.rows_of_x * kTileRows; i += blockDim.x) {
-      const int m = i / kTileRows, row = i % kTileRows;
-      const int64_t n = tile * kTileRows + row;
+      for (int e = 0; e < 4; ++e) {
+        const int m = i * 8 + column + e % 2;
+        if (m >= job.rows_of_x) continue;
+        own[m * kTileRows + g + e / 2 * 8] = d[i][e];
+        // x of bf16 may overflow sums that scales would have brought back.
+        if (kBf16) odd |= !(fabsf(d[i][e]) <= FLT_MAX);
+      }
+  }
+  __device__ static void finish_tile(const Job& job, const Format& format, int64_t tile, bool odd,
+                                     const float* sums) {
+    const int all = job.rows_of_x * kTileRows;
+    for (int i = threadIdx.x; i < all; i += blockDim.x) {
+      const int m = i / kTileRows;
+      const int64_t n = tile * kTileRows + i % kTileRows;
       if (n >= job.n) continue;
       float sum = 0;
-      if (odd) {
+      if (odd || format.row_is_odd(n)) {
         sum = slow_sum(job, format, m, n);
       } else {
-        for (int w = 0; w < blockDim.x / 32; ++w) sum += shared[w][m][row];
+        for (int w = 0; w < blockDim.x / 32; ++w) sum += sums[w * all + i];
+        sum *= format.factor() * format.row_factor(n);
       }
-      finish_weight_only(job, m, n, sum * factor);
+      finish(job, m, n, sum);
+    }
+  }
+
+  __device__ static void run(const Job& job, Format format, const Places& places) {
+    const uint32_t always_odd = format.start();
+    const Pairing pairing(format.high_first);
+    Ahead ahead(job, format, places.scales);
+    uint4* const ring = places.ring + threadIdx.x;
+    const int slot_size = 2 * blockDim.x, warps = blockDim.x / 32;
+#pragma unroll 1
+    for (int i = 0; i < kAhead; ++i) ahead.load(ring + i * slot_size);
+    if constexpr (kStaged) stage(job, pairing, places.x);
+    const LaneX x(job, pairing, places.x);
+    cuda::wait_for_copies<kAhead - 1>();
+    __syncthreads();
+    uint4* slot = ring;
+    int buffer = 0, sums = 0;
+    const int sums_size = warps * job.rows_of_x * kTileRows;
+    for (int64_t tile = blockIdx.x; tile < job.tiles; tile += gridDim.x) {
+      const char* scales[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        scales[h] = places.scales +
+                    (buffer * kTileRows + threadIdx.x % 32 / 4 + 8 * h) * job.scale_row;
+      Sums d = {};
+      uint32_t odd = always_odd;
+      int step = threadIdx.x / 32;
+#pragma unroll 1
+      for (int turn = 0; turn < ahead.turns; ++turn, step += warps) {
+        if (step < ahead.steps) add(format, x, slot, scales, step, odd, d);
+        ahead.load(slot);
+        slot = slot == ring + (kAhead - 1) * slot_size ? ring : slot + slot_size;
+        cuda::wait_for_copies<kAhead - 1>();
+      }
+      float* const at = places.sums + sums * sums_size;
+      put_sums(job, d, at, odd);
+      // With it the next tile's scales are there for all.
+      const bool any_odd = __syncthreads_or(static_cast<int>(odd));
+      finish_tile(job, format, tile, any_odd, at);
+      if (++buffer == job.scale_buffers) buffer = 0;
+      if (job.sum_buffers == 1) __syncthreads();
+      sums = job.sum_buffers - 1 - sums;
     }
   }
 };
 
-template <bool kBf16, class Format, int kN8>
-__global__ void __launch_bounds__(kMostWarps * 32)
-    weight_mma_kernel(const __grid_constant__ WeightOnlyJob job, const Format format) {
-  WeightMma<kBf16, Format, kN8>::run(job, format);
-}
-
-// Warps of a CTA: about 32 a multiprocessor, and no more than steps.
-inline int warps_of(const Call& call, const WeightOnlyJob& job) {
-  const int64_t tiles = cuda::ceil_div(job.n, kTileRows);
-  const int64_t steps = cuda::ceil_div(job.k, kStep);
-  const int64_t wanted = 32 * cuda::multiprocessors(cuda::device_index(call)) / tiles;
-  int warps = 4;
-  while (warps < kMostWarps && warps * 2 <= steps && warps < wanted) warps *= 2;
-  return warps;
-}
-
-template <bool kBf16, class Format>
-Status start_weight_mma(const Call& call, const char* name, const WeightOnlyJob& job,
-                        const Format& format) {
-  const cuda::Grid grid{.blocks = cuda::ceil_div(job.n, kTileRows),
-                        .threads = warps_of(call, job) * 32};
-  if (job.rows_of_x <= 8)
-    return cuda::launch(call, name, grid, weight_mma_kernel<kBf16, Format, 1>, job, format);
-  return cuda::launch(call, name, grid, weight_mma_kernel<kBf16, Format, 2>, job, format);
+template <bool kBf16, class Format, int kN8, bool kStaged>
+__global__ void __launch_bounds__(kN8 == 1 ? 256 : 512, kN8 == 1 ? 3 : 1)
+    weight_mma_kernel(const __grid_constant__ Job job, const Format format) {
+  extern __shared__ uint4 ring[];
+  char* at = reinterpret_cast<char*>(ring + kAhead * 2 * blockDim.x);
+  using Mma = WeightMma<kBf16, Format, kN8, kStaged>;
+  typename Mma::Places places;
+  places.ring = ring;
+  places.scales = at;
+  at += job.scale_buffers * kTileRows * job.scale_row;
+  places.sums = reinterpret_cast<float*>(at);
+  at += job.sum_buffers * (blockDim.x / 32) * job.rows_of_x * kTileRows * 4;
+  places.x = reinterpret_cast<uint4*>(at);
+  Mma::run(job, format, places);
 }
 
 #endif  // __CUDACC__
 
-// Why this kernel does not take a call that gemv_weight_only.cuh takes.
-inline std::string refuse_mma(const Call& call, const WeightOnlyArgs& args) {
-  const TensorView& x = call.tensor(args.x);
-  if (x.dtype == DType::kF32) return "x: is for bf16 and f16";
-  if (numel(x) == 0 || call.tensor(args.weight).shape[0] == 0)
-    return "is for products that are not empty";
-  if (call.tensor(args.weight).shape[1] > INT_MAX / 4) return "K must be below 2^30";
-  if (x.strides[x.rank - 1] != 1 && row_length(x) > 1) return "x must lie along k";
-  for (int d = 0; d + 1 < x.rank; ++d)
-    if (x.shape[d] > 1 && x.strides[d] * 2 % 16 != 0)
-      return "x's rows must lie at multiples of 16 bytes";
-  return reinterpret_cast<uintptr_t>(x.data) % 16 != 0 ? "x must begin at a multiple of 16 bytes"
-                                                       : "";
-}
-
-}  // namespace gemv
-
-}  // namespace pestle::ops
+}  // namespace pestle::ops::gemv

@@ -296,14 +296,15 @@ inline WeightOnlyJob weight_only_job(const Call& call, const WeightOnlyArgs& arg
   return job;
 }
 
-// Why the kernel can't take the product of the call, whatever its epilogue; empty: it can.
-inline std::string refuse_weight_only(const Call& call, const WeightOnlyArgs& args) {
+// Why the kernel can't take the product of the call, whatever its epilogue; empty: it can. `bits` of a
+// code of the weight.
+inline std::string refuse_weight_only(const Call& call, const WeightOnlyArgs& args, int bits = 4) {
   const TensorView& weight = call.tensor(args.weight);
   if (row_count(call.tensor(args.x)) > kWeightOnlyMost) return "is for at most 16 rows of x";
   if (has_input_act(call)) return "input_act: another implementation's";
   if (args.hadamard >= 0 && call.integer(args.hadamard) != 0)
     return "hadamard: x is rotated in the workspace first";
-  if (weight.shape[1] % 16 != 0) return "K must be a multiple of 32";
+  if (weight.shape[1] * 8 / bits % 32 != 0) return "K must be a multiple of 32";
   return cuda::refuse_unaligned("weight", weight);
 }
 

@@ -173,6 +173,12 @@ struct FloatOp {
     return whole ? "" : "scale must begin at a multiple of 4 bytes";
   }
   static Status run_many(const Call& call, const TensorView& x) { return run_float_x(call, x); }
+  static std::string refuse_gemv(const Call& call) { return refuse_many(call); }
+  static int mma_scale_row(const Call& call) {
+    return gemv::GemvGroupBytes<many_rows::ByteCode::kE4m3>{}.row_bytes(
+        call.tensor(kArgs.weight).shape[1]);
+  }
+  static Status run_mma(const Call& call) { return run_float_gemv(call); }
   static AnyByteRows fallback_weight(const Call& call) {
     const std::string_view granularity = label_of(call, "granularity");
     AnyByteRows rows{AnyTensor(call.tensor(kArgs.weight)),
@@ -191,6 +197,7 @@ constexpr auto kFloatX = float_x_impls<FloatOp>(
 using Refusals = LinearQuantizedRefusals<kArgs>;
 
 constexpr Impl kImpls[] = {
+    mma_impl<FloatOp>("cuda/linear_fp8_gemv"),
     {.id = "cuda/linear_fp8_hopper",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,

@@ -22,7 +22,22 @@ Status run(const Call& call, const TensorView& x) {
   return run_group_bytes<kCode>(call, "linear_fp8_float", kArgs, x, scale, rows, 128);
 }
 
+template <many_rows::ByteCode kCode>
+Status run_gemv(const Call& call) {
+  const TensorView& scale = call.tensor(arg_index(spec, "scale"));
+  const std::string_view granularity = label_of(call, "granularity");
+  if (granularity == "tensor" || granularity == "row")
+    return run_row_bytes_gemv<kCode>(call, "linear_fp8_gemv", kArgs, scale);
+  const int rows = granularity == "block_128x128" ? 128 : 1;
+  return run_group_bytes_gemv<kCode>(call, "linear_fp8_gemv", kArgs, scale, rows, 128);
+}
+
 }  // namespace
+
+Status run_float_gemv(const Call& call) {
+  return call.tensor(kArgs.weight).dtype == DType::kE5M2 ? run_gemv<many_rows::ByteCode::kE5m2>(call)
+                                                         : run_gemv<many_rows::ByteCode::kE4m3>(call);
+}
 
 Status run_float_x(const Call& call, const TensorView& x) {
   return call.tensor(kArgs.weight).dtype == DType::kE5M2 ? run<many_rows::ByteCode::kE5m2>(call, x)

@@ -7,5 +7,7 @@ namespace pestle::ops::linear_fp8 {
 
 // x: of the call, or what it became in the workspace.
 Status run_float_x(const Call& call, const TensorView& x);
+// Up to 16 rows of bf16 or f16 x.
+Status run_float_gemv(const Call& call);
 
 }  // namespace pestle::ops::linear_fp8

@@ -76,7 +76,6 @@ Format int4_format(const Call& call) {
 struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_int4::kArgs;
   static constexpr int kBits = 4;
-  static constexpr int64_t kLeastMmaRows = 3;
   static constexpr WeightOnlyWorkspace kWorkspace = kRotatedX;
   static constexpr const char* kFallback = "linear_int4_any";
 
@@ -91,14 +90,25 @@ struct Op {
   static Status run_gemv(const Call& call) {
     return run_weight_only(call, "linear_int4_few_rows", kArgs, int4_format<Int4>(call));
   }
-  static Status run_mma(const Call& call) {
-    auto format = int4_format<gemv::GemvInt4>(call);
+  template <gemv::SumsOf kSums>
+  static Status start_mma(const Call& call) {
+    auto format = int4_format<gemv::GemvInt4<kSums>>(call);
     format.k = static_cast<int>(call.tensor(kArgs.weight).shape[1] * 2);
-    const WeightOnlyJob job = weight_only_job(call, kArgs);
-    const char* name = "linear_int4_gemv";
-    return call.tensor(kArgs.x).dtype == DType::kBF16
-               ? gemv::start_weight_mma<true>(call, name, job, format)
-               : gemv::start_weight_mma<false>(call, name, job, format);
+    return run_weight_mma(call, "linear_int4_gemv", kArgs, format);
+  }
+  static bool one_scale_a_step(const Call& call) {
+    const int64_t k = call.tensor(kArgs.weight).shape[1] * 2;
+    const int64_t group = int4_group(call.integer(kGroupSize), k);
+    return group >= k || group % gemv::kStepOf<4> == 0;
+  }
+  static int mma_scale_row(const Call& call) {
+    const int64_t k = call.tensor(kArgs.weight).shape[1] * 2;
+    return one_scale_a_step(call) ? gemv::GemvInt4<gemv::SumsOf::kSteps>{}.row_bytes(k)
+                                  : gemv::GemvInt4<gemv::SumsOf::kOctets>{}.row_bytes(k);
+  }
+  static Status run_mma(const Call& call) {
+    return one_scale_a_step(call) ? start_mma<gemv::SumsOf::kSteps>(call)
+                                  : start_mma<gemv::SumsOf::kOctets>(call);
   }
   static Status run_many(const Call& call, const TensorView& x) {
     auto format = int4_format<many_rows::Int4>(call);

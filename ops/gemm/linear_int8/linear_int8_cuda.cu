@@ -120,6 +120,18 @@ struct FloatOp {
     return whole ? "" : "scale must begin at a multiple of 4 bytes";
   }
   static Status run_many(const Call& call, const TensorView& x) { return run_float_x(call, x); }
+  static std::string refuse_gemv(const Call& call) {
+    const int64_t group = call.integer(kGroupSize);
+    const bool even = group % gemv::kStepOf<8> == 0 || group >= call.tensor(kArgs.weight).shape[1];
+    if (label_of(call, "granularity") == "group" && !even)
+      return "group_size must be a multiple of 64";
+    return refuse_many(call);
+  }
+  static int mma_scale_row(const Call& call) {
+    return gemv::GemvGroupBytes<many_rows::ByteCode::kInt8>{}.row_bytes(
+        call.tensor(kArgs.weight).shape[1]);
+  }
+  static Status run_mma(const Call& call) { return run_float_gemv(call); }
   static AnyByteRows fallback_weight(const Call& call) {
     const std::string_view granularity = label_of(call, "granularity");
     AnyByteRows rows{AnyTensor(call.tensor(kArgs.weight)),
@@ -136,6 +148,7 @@ constexpr auto kFloatX = float_x_impls<FloatOp>(
 using Refusals = LinearQuantizedRefusals<kArgs>;
 
 constexpr Impl kImpls[] = {
+    mma_impl<FloatOp>("cuda/linear_int8_gemv"),
     {.id = "cuda/linear_int8_slices",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,

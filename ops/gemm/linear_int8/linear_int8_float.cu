@@ -13,16 +13,27 @@ constexpr WeightOnlyArgs kArgs{arg_index(spec, "x"), arg_index(spec, "weight"),
                                arg_index(spec, "out"), arg_index(spec, "alpha"),
                                arg_index(spec, "hadamard")};
 
+constexpr auto kCode = many_rows::ByteCode::kInt8;
+
+int group_of(const Call& call) {
+  return static_cast<int>(
+      std::min(call.integer(arg_index(spec, "group_size")), call.tensor(kArgs.weight).shape[1]));
+}
+
 }  // namespace
 
+Status run_float_gemv(const Call& call) {
+  const TensorView& scale = call.tensor(arg_index(spec, "scale"));
+  if (label_of(call, "granularity") != "group")
+    return run_row_bytes_gemv<kCode>(call, "linear_int8_gemv", kArgs, scale);
+  return run_group_bytes_gemv<kCode>(call, "linear_int8_gemv", kArgs, scale, 1, group_of(call));
+}
+
 Status run_float_x(const Call& call, const TensorView& x) {
-  constexpr auto kCode = many_rows::ByteCode::kInt8;
   const TensorView& scale = call.tensor(arg_index(spec, "scale"));
   if (label_of(call, "granularity") != "group")
     return run_row_bytes<kCode>(call, "linear_int8_float", kArgs, x, scale);
-  const auto group = static_cast<int>(
-      std::min(call.integer(arg_index(spec, "group_size")), call.tensor(kArgs.weight).shape[1]));
-  return run_group_bytes<kCode>(call, "linear_int8_float", kArgs, x, scale, 1, group);
+  return run_group_bytes<kCode>(call, "linear_int8_float", kArgs, x, scale, 1, group_of(call));
 }
 
 }  // namespace pestle::ops::linear_int8

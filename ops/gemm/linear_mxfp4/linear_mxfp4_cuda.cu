@@ -49,7 +49,6 @@ int64_t blocks(const Call& call) {
 struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_mxfp4::kArgs;
   static constexpr int kBits = 4;
-  static constexpr int64_t kLeastMmaRows = 1;
   static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
   static constexpr const char* kFallback = "linear_mxfp4_any";
 
@@ -71,13 +70,15 @@ struct Op {
     weight.high_first = high_first(call);
     return weight;
   }
+  static int mma_scale_row(const Call& call) {
+    return gemv::GemvMxfp4<false>{}.row_bytes(call.tensor(kArgs.weight).shape[1] * 2);
+  }
   static Status run_mma(const Call& call) {
-    const WeightOnlyJob job = weight_only_job(call, kArgs);
     const many_rows::MxWeight weight = weight_of(call, 4);
     const char* name = "linear_mxfp4_gemv";
     return call.tensor(kArgs.x).dtype == DType::kBF16
-               ? gemv::start_weight_mma<true>(call, name, job, gemv::GemvMxfp4<false>{weight})
-               : gemv::start_weight_mma<false>(call, name, job, gemv::GemvMxfp4<true>{weight});
+               ? gemv::start_weight_mma<true>(call, name, kArgs, gemv::GemvMxfp4<false>{weight, {}})
+               : gemv::start_weight_mma<false>(call, name, kArgs, gemv::GemvMxfp4<true>{weight, {}});
   }
   static Status run_many(const Call& call, const TensorView& x) {
     return run_mx_many_rows<kBits>(call, "linear_mxfp4_many_rows", kArgs, x, weight_of(call, 2));

@@ -1,4 +1,5 @@
-// linear_mxfp8 on CUDA: ops/gemm/weight_only/many_rows.cuh with this format, few rows of x too.
+// linear_mxfp8 on CUDA: GEMV (up to 16 rows of bf16 x) by ops/gemm/gemv/gemv_weight_mma.cuh, else
+// ops/gemm/weight_only/many_rows.cuh, both with this format.
 #include "ops/gemm/linear_mxfp8/linear_mxfp8_spec.h"
 #include "ops/gemm/weight_only/many_rows_launch.cuh"
 
@@ -21,7 +22,15 @@ struct Op {
   static std::string refuse_many(const Call& call) {
     return cuda::refuse_scale_strides("scale", call.tensor(kScale), is_swizzled(call));
   }
-  static Status run_many(const Call& call, const TensorView& x) {
+  static std::string refuse_gemv(const Call& call) {
+    // F16 does not hold products with scales.
+    if (call.tensor(kArgs.x).dtype != DType::kBF16) return "x: is for bf16";
+    return refuse_many(call);
+  }
+  static int mma_scale_row(const Call& call) {
+    return gemv::GemvMxfp8{}.row_bytes(call.tensor(kArgs.weight).shape[1]);
+  }
+  static many_rows::MxWeight weight_of(const Call& call) {
     const TensorView& codes = call.tensor(kArgs.weight);
     many_rows::MxWeight weight;
     weight.scale = many_rows::scale_bytes(call.tensor(kScale), is_swizzled(call),
@@ -29,6 +38,14 @@ struct Op {
     weight.e5m2 = codes.dtype == DType::kE5M2;
     weight.codes = codes.as<char>();
     weight.code_row = cuda::row_distance(codes);
+    return weight;
+  }
+  static Status run_mma(const Call& call) {
+    return gemv::start_weight_mma<true>(call, "linear_mxfp8_gemv", kArgs,
+                                        gemv::GemvMxfp8{{weight_of(call)}, {}});
+  }
+  static Status run_many(const Call& call, const TensorView& x) {
+    const many_rows::MxWeight weight = weight_of(call);
     return run_mx_many_rows<kBits>(call, "linear_mxfp8_many_rows", kArgs, x, weight);
   }
   static AnyMxfp8Rows fallback_weight(const Call& call) {
@@ -38,9 +55,11 @@ struct Op {
   }
 };
 
-constexpr auto kImpls =
+constexpr auto kManyRows =
     many_rows_impls<Op>("cuda/linear_mxfp8_many_rows", "cuda/linear_mxfp8_input",
                         "cuda/linear_mxfp8_late", "cuda/linear_mxfp8_any");
+constexpr Impl kImpls[] = {mma_impl<Op>("cuda/linear_mxfp8_gemv"), kManyRows[0], kManyRows[1],
+                           kManyRows[2], kManyRows[3]};
 
 }  // namespace
 

@@ -52,7 +52,6 @@ bool is_swizzled(const Call& call) { return call.integer(kScaleLayout) == 0; }
 struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_nvfp4::kArgs;
   static constexpr int kBits = 4;
-  static constexpr int64_t kLeastMmaRows = 3;
   static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
   static constexpr const char* kFallback = "linear_nvfp4_any";
 
@@ -78,14 +77,14 @@ struct Op {
                        0};
     return run_weight_only(call, "linear_nvfp4_few_rows", kArgs, format);
   }
+  static int mma_scale_row(const Call& call) {
+    return gemv::GemvNvfp4{}.row_bytes(call.tensor(kArgs.weight).shape[1] * 2);
+  }
   static Status run_mma(const Call& call) {
     const bool bf16 = call.tensor(kArgs.x).dtype == DType::kBF16;
     gemv::GemvNvfp4 format;
-    fill(call, bf16, 2, &format);
-    const WeightOnlyJob job = weight_only_job(call, kArgs);
-    const char* name = "linear_nvfp4_gemv";
-    return bf16 ? gemv::start_weight_mma<true>(call, name, job, format)
-                : gemv::start_weight_mma<false>(call, name, job, format);
+    fill(call, bf16, 4, &format);
+    return run_weight_mma(call, "linear_nvfp4_gemv", kArgs, format);
   }
   // `together`: as many scales as are read at once.
   static void fill(const Call& call, bool bf16, int together, many_rows::Nvfp4* format) {

@@ -17,10 +17,11 @@ struct ScaleGrid {
   int rows = 0, columns = 0;
 
 #ifdef __CUDACC__
-  __device__ float at(int64_t row, int k) const {
+  __device__ const float* place(int64_t row, int k) const {
     const int64_t r = rows == 0 ? 0 : row / rows, c = columns == 0 ? 0 : k / columns;
-    return __ldg(reinterpret_cast<const float*>(data + r * row_bytes + c * column_bytes));
+    return reinterpret_cast<const float*>(data + r * row_bytes + c * column_bytes);
   }
+  __device__ float at(int64_t row, int k) const { return __ldg(place(row, k)); }
   // May sums be scaled as a whole? Not where decoded weights are subnormal or infinite.
   __device__ static bool is_odd(float scale) {
     const float size = fabsf(scale);

@@ -5,11 +5,11 @@
 #include "backends/cuda/host/tensor_amax.h"
 #include "ops/copy/strided_copy_cuda.h"
 #include "ops/gemm/fallback/decoded_weights.cuh"
-#include "ops/gemm/gemv/gemv_weight_mma.cuh"
-#include "ops/gemm/sm90/gemm_launch.cuh"
+#include "ops/gemm/gemv/gemv_weight_launch.cuh"
 #include "ops/gemm/weight_only/byte_formats.cuh"
 #include "ops/gemm/weight_only/formats.cuh"
 #include "ops/gemm/weight_only/many_rows.cuh"
+#include "ops/gemm/weight_only/outputs.h"
 #include "ops/shared/inner_call.h"
 
 namespace pestle::ops {
@@ -27,27 +27,6 @@ inline constexpr WeightOnlyWorkspace kPlainX = {
     PESTLE_MANY_ROWS_X_BYTES, PESTLE_UNFUSED_BYTES " + 512 + " PESTLE_MANY_ROWS_X_BYTES};
 inline constexpr WeightOnlyWorkspace kRotatedX = {
     PESTLE_ROTATED_X_BYTES, PESTLE_UNFUSED_BYTES " + 512 + " PESTLE_ROTATED_X_BYTES};
-
-// All leading dimensions as one.
-inline std::string read_even(const Call& call, int place, Stack* s) {
-  const TensorView& t = call.tensor(place);
-  *s = {t.data, t.dtype, row_count(t), row_length(t), 1, 0, 1, 0};
-  if (even_rows(t, s->row_stride)) return "";
-  return std::string(call.spec->args[static_cast<size_t>(place)].name) +
-         "'s rows are not dense and evenly spaced";
-}
-
-// The epilogue's operands.
-inline std::string read_outputs(const Call& call, const WeightOnlyArgs& args, Operands* o) {
-  const int residual = args.alpha + 2, gate = args.alpha + kGatePlace;
-  std::string why = read_even(call, args.out, &o->out);
-  if (why.empty() && call.has(residual)) why = read_even(call, residual, &o->residual);
-  Stack rows;
-  if (why.empty() && call.has(gate)) why = read_even(call, gate, &rows);
-  return why.empty() ? refuse_misaligned(call, {args.out, args.alpha, args.alpha + 1, residual,
-                                                args.alpha + kBetaPlace, gate})
-                     : why;
-}
 
 // Copies count 16 bytes in 32 bits, and run a tile past the end.
 inline std::string refuse_far_rows(const char* name, const TensorView& t) {
@@ -231,27 +210,50 @@ Status run_group_bytes(const Call& call, const char* name, const WeightOnlyArgs&
   return run_many_rows(call, name, args, x, format);
 }
 
+// The same by GEMV.
+template <class Format>
+Status run_weight_mma(const Call& call, const char* name, const WeightOnlyArgs& args,
+                      const Format& format) {
+  return call.tensor(args.x).dtype == DType::kBF16
+             ? gemv::start_weight_mma<true>(call, name, args, format)
+             : gemv::start_weight_mma<false>(call, name, args, format);
+}
+template <many_rows::ByteCode kCode>
+Status run_row_bytes_gemv(const Call& call, const char* name, const WeightOnlyArgs& args,
+                          const TensorView& scale) {
+  gemv::GemvRowBytes<kCode> format;
+  format.scale = scale_grid(scale, scale.rank < 2 ? 0 : 1, 0);
+  return run_weight_mma(call, name, args, format);
+}
+template <many_rows::ByteCode kCode>
+Status run_group_bytes_gemv(const Call& call, const char* name, const WeightOnlyArgs& args,
+                            const TensorView& scale, int rows, int columns) {
+  gemv::GemvGroupBytes<kCode> format;
+  format.scale = scale_grid(scale, rows, columns);
+  format.k = static_cast<int>(call.tensor(args.weight).shape[1]);
+  return run_weight_mma(call, name, args, format);
+}
+
 #endif  // __CUDACC__
 
 // ---- what the ops of such weights have in common ----
 // Op: kArgs; kBits; kWorkspace; refuse_call(call): why none of the implementations takes it;
 // refuse_many(call): why many_rows can't read its scales; run_many(call, x); kFallback, a name, and
 // fallback_weight(call), which gemm_fallback_decoded.cuh multiplies by. Where few rows have a kernel
-// of their own also refuse_gemv(call), run_mma(call) for bf16 and f16 from kLeastMmaRows on,
-// run_gemv(call).
+// of their own also refuse_gemv(call), and for bf16 and f16 mma_scale_row(call), bytes of a row's scales
+// in shared memory, and run_mma(call); of 4 bits run_gemv(call) too.
 template <class Op>
 struct WeightOnlyOp {
   static std::string refuses_gemv(const Call& call, const Machine&) {
     if (wants_extended(call)) return refuse_extended(call);
-    const std::string why = refuse_weight_only(call, Op::kArgs);
+    std::string why = Op::refuse_call(call);
+    if (why.empty()) why = refuse_weight_only(call, Op::kArgs, Op::kBits);
     return why.empty() ? Op::refuse_gemv(call) : why;
   }
   static std::string refuses_mma(const Call& call, const Machine& machine) {
     const std::string why = refuses_gemv(call, machine);
-    if (!why.empty()) return why;
-    if (row_count(call.tensor(Op::kArgs.x)) < Op::kLeastMmaRows)
-      return "so few rows of x are faster without mma";
-    return gemv::refuse_mma(call, Op::kArgs);
+    return why.empty() ? gemv::refuse_mma(call, Op::kArgs, machine, Op::kBits,
+                                          Op::mma_scale_row(call)) : why;
   }
   static std::string many_of_any_x(const Call& call) {
     std::string why = Op::refuse_call(call);
@@ -286,6 +288,15 @@ struct WeightOnlyOp {
                                 AnyFloatRows{AnyTensor(x)}, Op::fallback_weight(call));
   }
 };
+
+template <class Op>
+constexpr Impl mma_impl(const char* id) {
+  return {.id = id,
+          .device = DeviceType::kCuda,
+          .min_compute_capability = 80,
+          .refuses = WeightOnlyOp<Op>::refuses_mma,
+          .run = Op::run_mma};
+}
 
 // Without the unfused epilogue.
 template <class Op>
@@ -331,11 +342,7 @@ constexpr std::array<Impl, 6> weight_only_impls(const char* mma, const char* gem
                                                 const char* fallback) {
   const auto [with_x, input_first, second_pass, any] =
       many_rows_impls<Op>(many, input, unfused, fallback);
-  return {Impl{.id = mma,
-               .device = DeviceType::kCuda,
-               .min_compute_capability = 80,
-               .refuses = WeightOnlyOp<Op>::refuses_mma,
-               .run = Op::run_mma},
+  return {mma_impl<Op>(mma),
           Impl{.id = gemv,
                .device = DeviceType::kCuda,
                .min_compute_capability = 80,
