@@ -1,16 +1,17 @@
 // attention_backward on CUDA.
 // Map      First lse in units of ln 2 and d_out . out of each query, a warp a query, into the
-//          workspace. cuda/attention_backward_tiles: bf16 and f16, heads of up to 256 columns in
-//          steps of 8, by mma.sync (attention_backward_tiles.cuh); tiles with infinities or NaN by
-//          the next. cuda/attention_backward_any: f32, and any dtype, depth, stride and alignment
-//          (attention_backward_any.cuh). By name: cuda/attention_backward_tiles_f32, up to 128
-//          columns, and cuda/attention_backward_hopper (attention_backward_hopper.cuh), bf16 and
-//          f16. d_mask and d_sinks: attention_backward_mask.cuh.
+//          workspace. Then the first that takes the call: cuda/attention_backward_hopper, bf16 and
+//          f16, up to 128 columns, no mask, soft cap or packing (attention_backward_hopper.cuh);
+//          cuda/attention_backward_tiles_f32, f32 up to 128 columns, and
+//          cuda/attention_backward_tiles, bf16 and f16 up to 256, all in steps of 8 columns, by
+//          mma.sync (attention_backward_tiles.cuh); cuda/attention_backward_any, any dtype, depth,
+//          stride and alignment (attention_backward_any.cuh), which also makes the tiles with
+//          infinities or NaN of the others. d_mask and d_sinks: attention_backward_mask.cuh.
 // Traffic  Keys' kernel: q and d_out once for each 64 keys, queries' kernel: k and v once for each 64
 //          queries, from the L2 where it holds them; everything else once.
-// Numerics f32 sums in a fixed order, no atomics: two runs give the same bits. So logits are made
-//          twice, seven products instead of five. Hopper's kernel makes five, d_q by turns, or with
-//          deterministic=false as it comes.
+// Numerics f32 sums in a fixed order, no atomics: two runs give the same bits. So the tiles make
+//          logits twice, seven products instead of five. Hopper's kernel makes five and adds d_q up
+//          by turns, or with deterministic=false as it comes.
 #include <cfloat>
 
 #include "backends/cuda/device/row/block_sums.cuh"
@@ -277,6 +278,18 @@ Status run_hopper(const Call& args) {
 constexpr const char* kTilesWorkspace = "8*B*Hq*Sq + 4*B*(2*Hk*cdiv(Sk,64) + Hq*cdiv(Sq,64))";
 
 constexpr Impl kImpls[] = {
+    {.id = "cuda/attention_backward_hopper",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_hopper,
+     .run = run_hopper,
+     .workspace = PESTLE_BACKWARD_HOPPER_BYTES},
+    {.id = "cuda/attention_backward_tiles_f32",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_f32_tiles,
+     .run = run_tiles,
+     .workspace = kTilesWorkspace},
     {.id = "cuda/attention_backward_tiles",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
@@ -289,20 +302,6 @@ constexpr Impl kImpls[] = {
      .refuses = refuses_any,
      .run = run_any,
      .workspace = "8*B*Hq*Sq"},
-    // Behind what takes every call, so that they run only where they are asked for by name: they have
-    // not run on a GPU yet.
-    {.id = "cuda/attention_backward_tiles_f32",
-     .device = DeviceType::kCuda,
-     .min_compute_capability = 80,
-     .refuses = refuses_f32_tiles,
-     .run = run_tiles,
-     .workspace = kTilesWorkspace},
-    {.id = "cuda/attention_backward_hopper",
-     .device = DeviceType::kCuda,
-     .min_compute_capability = 90,
-     .refuses = refuses_hopper,
-     .run = run_hopper,
-     .workspace = PESTLE_BACKWARD_HOPPER_BYTES},
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Gradients of attention of bf16 and f16 on Hopper: wgmma and the tensor copy engine, for heads of up
-// to 128 columns without a mask, a soft cap or packing. Compiled, not run on a GPU yet.
+// to 128 columns without a mask, a soft cap or packing.
 //
 // Map      A block holds 128 keys of one head of k, two consumer warpgroups 64 of them each, and goes
 //          over the tiles of 64 queries (128 where heads have up to 64 columns) that see one of them,

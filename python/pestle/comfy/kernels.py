@@ -55,21 +55,24 @@ class _Layers:
     def __init__(self, model: nn.Module | None):
         self.names: dict[int, str] = {}
         for name, value in model.named_parameters() if model is not None else ():
-            for part in _parts(value.data):
+            for part in _parts(value):
                 self.names[part.data_ptr()] = name.rpartition(".")[0] or name
 
     def of(self, values) -> str:
-        plain = (value for value in values if type(value) in (torch.Tensor, nn.Parameter))
-        found = (self.names.get(value.data_ptr()) for value in plain if value.numel())
+        found = (self.names.get(value.data_ptr()) for value in values if _has_memory(value))
         return next(filter(None, found), NO_LAYER)
 
 
-def _parts(value) -> list[torch.Tensor]:
-    """The tensors that a weight consists of: one, or a quantised one's codes and scales."""
+def _has_memory(value) -> bool:
+    return type(value) in (torch.Tensor, nn.Parameter) and value.numel() > 0
+
+
+def _parts(value: nn.Parameter) -> list[torch.Tensor]:
+    """The tensors that a weight consists of: one, or a quantised one's codes and scales. Its own:
+    comfy-kitchen's `.data` has copies of the scales, whose memory is soon somebody else's."""
     if not hasattr(value, "_qdata"):
-        return [value] if type(value) is torch.Tensor and value.numel() else []
-    parts = [value._qdata, *vars(value._params).values()]
-    return [part for part in parts if type(part) is torch.Tensor and part.numel()]
+        return [value] if _has_memory(value) else []
+    return list(filter(_has_memory, [value._qdata, *vars(value._params).values()]))
 
 
 class _Watched:

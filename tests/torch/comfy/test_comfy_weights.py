@@ -196,6 +196,23 @@ def test_calls_are_told_by_layer_and_kernel(wide, layout, function):
     assert "function" not in vars(pestle.compat.comfy_kitchen.registry)
 
 
+@pytest.mark.parametrize("layout", ["TensorWiseINT8Layout", "TensorCoreFP8Layout"])
+def test_a_weights_scale_tells_its_layer(wide, layout):
+    """And nothing else does that lies where a copy of it once was."""
+    kitchen = pytest.importorskip("comfy_kitchen")
+    tensor = pytest.importorskip("comfy_kitchen.tensor")
+    linear = wide.blocks[1].mlp[0]
+    theirs = tensor.QuantizedTensor.from_float(linear.weight.data, layout)
+    linear.weight = torch.nn.Parameter(theirs, requires_grad=False)
+    served, x, call = Served("on"), torch.randn(4, 32), ("quantize_per_tensor_fp8", "pestle")
+    with serving(served, wide):
+        kitchen.quantize_per_tensor_fp8(x, linear.weight._params.scale.reshape(-1)[:1])
+        assert served.layers == {"blocks.1.mlp.0": {call: 1}}
+        for scale in [torch.ones(()) for _ in range(1000)]:
+            kitchen.quantize_per_tensor_fp8(x, scale)
+    assert served.layers == {"blocks.1.mlp.0": {call: 1}, NO_LAYER: {call: 1000}}
+
+
 def test_strict_stops_at_a_refusal_with_reasons():
     kitchen = pytest.importorskip("comfy_kitchen")
     x, scale = torch.randn(4, 32, dtype=torch.float64), torch.ones(())
