@@ -4,7 +4,8 @@
 //   kSums       what scales multiply: codes, or sums at the end (kNone); an octet's sums (kOctets: lanes
 //               exchange words, so that the codes of a product share a scale); or a step's (kSteps)
 //   row_bytes   of the scales of a row of the weight, in shared memory
-//   copy_scales  starts a warp's copy of one row's scales there
+//   copy_scales  starts the CTA's copy of a tile's scales there, rows `to_row` bytes apart; rows past
+//               `last` repeat it
 //   Ready, ready  a row's scales for a step, as decode() and factor() take them; sets odd where sums or
 //               products would not be exact
 //   decode      the o-th octet of a lane to pairs: of 4 bits codes i and i + 4, of 8 bits neighbours; sets
@@ -29,6 +30,8 @@ enum class SumsOf { kNone, kOctets, kSteps };
 // Of k, for a warp.
 template <int kBits>
 constexpr int kStepOf = 512 / kBits;
+
+constexpr int kTileRows = 16;
 
 // Rows whose distance keeps the lanes of a warp apart.
 constexpr int spread_row_bytes(int bytes) { return (bytes + 127) / 128 * 128 + 16; }
@@ -59,28 +62,37 @@ __device__ inline void copy_word_async(char* to, const void* from, int bytes) {
                : "memory");
 }
 
-// The scales of a row, by a warp, and zeros behind them up to `bytes`, a multiple of 4.
-__device__ inline void copy_scale_bytes(const cuda::many_rows::ScaleBytes& s, int64_t row, int bytes,
-                                        char* to) {
-  const int lane = threadIdx.x % 32;
-  const uint64_t places = reinterpret_cast<uint64_t>(s.data) | static_cast<uint64_t>(s.row_bytes);
-  if (!s.swizzled && places % 16 == 0) {
+// 16 rows of `bytes`, a multiple of 16, from multiples of 16.
+__device__ inline void copy_even_rows(const char* from, int64_t stride, uint32_t bytes, int64_t first,
+                                      int64_t last, char* to, int to_row) {
+  const uint32_t chunks = bytes / 16;
 #pragma unroll 1
-    for (int i = lane * 16; i < bytes; i += 512) {
-      const int count = max(0, min(16, s.columns - i));
-      cuda::copy_async(cuda::warp::shared_place(to + i),
-                       s.data + row * s.row_bytes + (count > 0 ? i : 0), count);
+  for (uint32_t i = threadIdx.x; i < chunks * kTileRows; i += blockDim.x) {
+    const uint32_t row = i / chunks, at = (i - row * chunks) * 16;
+    cuda::copy_async(cuda::warp::shared_place(to + row * to_row + at),
+                     from + min(first + row, last) * stride + at, 16);
+  }
+}
+
+// Scales of one byte, and zeros behind them up to `bytes` a row, a multiple of 4.
+__device__ inline void copy_scale_bytes(const cuda::many_rows::ScaleBytes& s, int64_t first,
+                                        int64_t last, int bytes, char* to, int to_row) {
+  const auto* data = reinterpret_cast<const char*>(s.data);
+  const uint64_t places = reinterpret_cast<uint64_t>(data) | static_cast<uint64_t>(s.row_bytes);
+  if (!s.swizzled && (places | static_cast<uint64_t>(bytes)) % 16 == 0 && bytes == s.columns)
+    return copy_even_rows(data, s.row_bytes, bytes, first, last, to, to_row);
+  // A thread keeps its row; its neighbours of a row are 4 scales on.
+  const int r = threadIdx.x % kTileRows, step = blockDim.x / kTileRows * 4;
+  const int64_t row = min(first + r, last);
+  to += r * to_row;
+#pragma unroll 1
+  for (int i = threadIdx.x / kTileRows * 4; i < bytes; i += step) {
+    const int count = max(0, min(4, s.columns - i));
+    if (s.words) {
+      copy_word_async(to + i, data + s.place(row, count > 0 ? i : 0), count);
+    } else {
+      for (int j = 0; j < 4; ++j) to[i + j] = static_cast<char>(j < count ? s.at(row, i + j) : 0);
     }
-  } else if (s.words) {
-#pragma unroll 1
-    for (int i = lane * 4; i < bytes; i += 128) {
-      const int count = max(0, min(4, s.columns - i));
-      copy_word_async(to + i, s.data + s.place(row, count > 0 ? i : 0), count);
-    }
-  } else {
-#pragma unroll 1
-    for (int i = lane; i < bytes; i += 32)
-      to[i] = static_cast<char>(i < s.columns ? s.at(row, i) : 0);
   }
 }
 
@@ -124,8 +136,8 @@ struct GemvNvfp4 : Nvfp4, NoRowFactor {
     const float all = g(), power = __uint_as_float(__float_as_uint(all) & 0x7F800000u);
     return bf16 ? Nvfp4::factor() * fmaxf(power / kMostOfScales, 1.0f) : Nvfp4::factor();
   }
-  __device__ void copy_scales(int64_t row, int steps, char* to) const {
-    copy_scale_bytes(scale, row, steps * 8, to);
+  __device__ void copy_scales(int64_t first, int64_t last, int steps, char* to, int to_row) const {
+    copy_scale_bytes(scale, first, last, steps * 8, to, to_row);
   }
   template <bool kBf16>
   __device__ Ready ready(const char* scales, const uint32_t (&)[4], int step, uint32_t&) const {
@@ -161,8 +173,8 @@ struct GemvMxfp4 : MxWeight, NoRowFactor {
 #ifdef __CUDACC__
   __device__ bool start() { return false; }
   __device__ float factor() const { return kSumsOfOctets ? 1.0f : 0x1p8f; }
-  __device__ void copy_scales(int64_t row, int steps, char* to) const {
-    copy_scale_bytes(scale, row, steps * 4, to);
+  __device__ void copy_scales(int64_t first, int64_t last, int steps, char* to, int to_row) const {
+    copy_scale_bytes(scale, first, last, steps * 4, to, to_row);
   }
   template <bool kBf16>
   __device__ Ready ready(const char* scales, const uint32_t (&words)[4], int step,
@@ -218,16 +230,22 @@ struct GemvInt4 : Int4, NoRowFactor {
     if constexpr (kBf16) return __byte_perm(__float_as_uint(offset), 0, 0x3232);
     return __byte_perm(uint32_t{__half_as_ushort(__float2half_rn(offset))}, 0, 0x1010);
   }
-  __device__ void copy_scales(int64_t row, int steps, char* to) const {
-    const char* from = scale + row * scale_row;
+  __device__ void copy_scales(int64_t first, int64_t last, int steps, char* to, int to_row) const {
+    const int count = steps * kScales;
+    const uint64_t places = reinterpret_cast<uint64_t>(scale) | static_cast<uint64_t>(scale_row);
+    const bool even = zero == nullptr && scale_column == 4 && group * kScales == kStepOf<4> &&
+                      count * group == k && (places | static_cast<uint64_t>(count * 4)) % 16 == 0;
+    if (even) return copy_even_rows(scale, scale_row, count * 4, first, last, to, to_row);
+    const int r = threadIdx.x % kTileRows;
+    const int64_t row = min(first + r, last);
+    to += r * to_row;
 #pragma unroll 1
-    for (int i = threadIdx.x % 32; i < steps * kScales; i += 32) {
+    for (int i = threadIdx.x / kTileRows; i < count; i += blockDim.x / kTileRows) {
       const int column = i * (kStepOf<4> / kScales);
       const int64_t g = column < k ? column / group : 0;
-      copy_word_async(to + i * 4, from + g * scale_column, column < k ? 4 : 0);
+      copy_word_async(to + i * 4, scale + row * scale_row + g * scale_column, column < k ? 4 : 0);
       if (zero != nullptr)
-        to[steps * kScales * 4 + i] =
-            static_cast<char>(__ldg(zero + row * zero_row + g * zero_column));
+        to[count * 4 + i] = static_cast<char>(__ldg(zero + row * zero_row + g * zero_column));
     }
   }
   template <bool kBf16>
@@ -282,7 +300,7 @@ struct GemvRowBytes : cuda::many_rows::RowBytes<kCode> {
   int row_bytes(int64_t) const { return 0; }
 
 #ifdef __CUDACC__
-  __device__ void copy_scales(int64_t, int, char*) const {}
+  __device__ void copy_scales(int64_t, int64_t, int, char*, int) const {}
   template <bool kBf16>
   __device__ Ready ready(const char*, const uint32_t (&)[4], int, uint32_t&) const {
     return {};
@@ -313,10 +331,12 @@ struct GemvGroupBytes : cuda::many_rows::GroupBytes<kCode>, NoRowFactor {
   int row_bytes(int64_t k) const { return spread_row_bytes(steps_of<8>(k) * 4); }
 
 #ifdef __CUDACC__
-  __device__ void copy_scales(int64_t row, int steps, char* to) const {
+  __device__ void copy_scales(int64_t first, int64_t last, int steps, char* to, int to_row) const {
+    const int r = threadIdx.x % kTileRows;
+    const int64_t row = min(first + r, last);
 #pragma unroll 1
-    for (int i = threadIdx.x % 32; i < steps; i += 32)
-      copy_word_async(to + i * 4, this->scale.place(row, i * kStepOf<8>), 4);
+    for (int i = threadIdx.x / kTileRows; i < steps; i += blockDim.x / kTileRows)
+      copy_word_async(to + r * to_row + i * 4, this->scale.place(row, i * kStepOf<8>), 4);
   }
   template <bool kBf16>
   __device__ Ready ready(const char* scales, const uint32_t (&)[4], int step,
@@ -345,8 +365,8 @@ struct GemvMxfp8 : cuda::many_rows::Mx<8, false>, NoRowFactor {
   int row_bytes(int64_t k) const { return scale_row_bytes<8>(k, 32); }
 
 #ifdef __CUDACC__
-  __device__ void copy_scales(int64_t row, int steps, char* to) const {
-    copy_scale_bytes(scale, row, (steps * 2 + 3) / 4 * 4, to);
+  __device__ void copy_scales(int64_t first, int64_t last, int steps, char* to, int to_row) const {
+    copy_scale_bytes(scale, first, last, (steps * 2 + 3) / 4 * 4, to, to_row);
   }
   // A scale so small that products with it would be rounded is odd where codes are not 0.
   template <bool kBf16>

@@ -18,14 +18,15 @@ inline int staged_row(int k, int bits) {
 // more for one with 16. Where x does not fit, it comes out of the L1.
 inline SharedPlan shared_plan(int rows_of_x, int k, int bits, int scale_row, int64_t room) {
   const int step = 512 / bits, steps = (k + step - 1) / step;
+  const int all_turns = (steps + kSteps - 1) / kSteps;
   SharedPlan plan{256, scale_row, 2, 2, rows_of_x, staged_row(k, bits)};
   if (rows_of_x > 8) {
     plan.threads = 512;
     plan.sum_buffers = 1;
-  } else if (steps < 16) {
+  } else if (all_turns < 8) {
     plan.threads = 128;
   }
-  const int turns = (steps + plan.threads / 32 - 1) / (plan.threads / 32);
+  const int turns = (all_turns + plan.threads / 32 - 1) / (plan.threads / 32);
   plan.scale_buffers = 1 + (kAhead + turns - 1) / turns;
   const int64_t most = rows_of_x > 8 ? room : kMostStagedBytes;
   if (int64_t{rows_of_x} * plan.x_row > most || plan.total() > room) {

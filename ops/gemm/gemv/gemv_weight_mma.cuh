@@ -2,10 +2,10 @@
 // operand and is decoded in registers, x is the right one.
 //
 // Map      Persistent CTAs take tiles of 16 rows of the weight and all rows of x in turn. A CTA's warps
-//          share a tile's k, 64 bytes of a row a step, and add their sums in shared memory in one order.
-//          A lane copies 16 bytes of two rows a step into a ring of its own, four steps ahead of their use,
-//          past the end of a tile into the next; scales of the next tile go the same way. A barrier a tile.
-//          x lies in shared memory where its rows fit.
+//          share a tile's k, two steps of 64 bytes of a row a turn, and add their sums in shared memory in
+//          one order. A lane copies 16 bytes of two rows a step into a ring of its own, two turns ahead of
+//          their use, past the end of a tile into the next; scales of the next tile go the same way. A
+//          barrier a tile. x lies in shared memory where its rows fit.
 // k        A product may take k in any order, as long as both operands agree. So codes of 4 bits stay the
 //          pairs (i, i + 4) that masks make of a word, and x is paired likewise. A lane's 16 bytes are
 //          octets of neighbours; where each octet's sums have a scale of their own, the four lanes of a
@@ -27,8 +27,9 @@ namespace pestle::ops::gemv {
 
 using cuda::warp::Kind;
 
-constexpr int kTileRows = 16;
-constexpr int kAhead = 4;  // steps
+constexpr int kAhead = 2;   // turns
+constexpr int kSteps = 2;   // of a turn
+constexpr int kSlots = 4;   // of 16 bytes, a lane's of a turn
 
 // A matrix of any float dtype, aligned to its elements.
 struct FloatRows {
@@ -75,7 +76,7 @@ struct Job {
 struct SharedPlan {
   int threads, scale_row, scale_buffers, sum_buffers, rows_of_x, x_row;
 
-  constexpr int64_t ring() const { return int64_t{kAhead} * 32 * threads; }
+  constexpr int64_t ring() const { return int64_t{kAhead} * kSlots * 16 * threads; }
   constexpr int64_t sums() const {
     return int64_t{sum_buffers} * (threads / 32) * rows_of_x * kTileRows * 4;
   }
@@ -202,41 +203,41 @@ struct WeightMma {
 
     __device__ Ahead(const Job& j, const Format& f, char* s)
         : job(j), format(f), scales(s), tile(blockIdx.x), steps((j.k + kStep - 1) / kStep),
-          turns((steps + blockDim.x / 32 - 1) / (blockDim.x / 32)) {
+          turns(((steps + kSteps - 1) / kSteps + blockDim.x / 32 - 1) / (blockDim.x / 32)) {
       begin_tile();
     }
     __device__ void begin_tile() {
-      const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
       const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-      char* to = scales + buffer * kTileRows * job.scale_row;
-#pragma unroll 1
-      for (int r = warp; r < kTileRows; r += warps)
-        format.copy_scales(min(tile * kTileRows + r, job.n - 1), steps, to + r * job.scale_row);
+      const int64_t first = tile * kTileRows, last = job.n - 1;
+      format.copy_scales(first, last, steps, scales + buffer * kTileRows * job.scale_row,
+                         job.scale_row);
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        rows[h] = job.weight + min(tile * kTileRows + g + 8 * h, job.n - 1) * job.weight_row +
-                  (warp * 64 + t * 16);
+        rows[h] = job.weight + min(first + g + 8 * h, last) * job.weight_row +
+                  (threadIdx.x / 32 * (kSteps * 64) + t * 16);
     }
     // One group of copies, also where none is left, so that all are counted alike.
     __device__ void load(uint4* slot) {
-      if (tile < job.tiles) {
-        if (turn == turns) {
-          turn = 0;
-          tile += gridDim.x;
-          if (++buffer == job.scale_buffers) buffer = 0;
-          if (tile < job.tiles) begin_tile();
-        }
-        const int step = threadIdx.x / 32 + turn * (blockDim.x / 32);
-        const bool inside =
-            tile < job.tiles && step * kStep + threadIdx.x % 4 * (kOctets * 8) < job.k;
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          cuda::copy_async(cuda::warp::shared_place(slot + h * blockDim.x),
-                           inside ? rows[h] : job.weight, inside ? 16 : 0);
-          rows[h] += blockDim.x * 2;
-        }
-        ++turn;
+      if (turn == turns) {
+        turn = 0;
+        tile += gridDim.x;
+        if (++buffer == job.scale_buffers) buffer = 0;
+        if (tile < job.tiles) begin_tile();
       }
+      const int step = (threadIdx.x / 32 + turn * (blockDim.x / 32)) * kSteps;
+      const int column = step * kStep + threadIdx.x % 4 * (kOctets * 8);
+      const uint32_t to = cuda::warp::shared_place(slot);
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        const bool inside = column + i * kStep < job.k && tile < job.tiles;
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          cuda::copy_async(to + (i * 2 + h) * blockDim.x * 16,
+                           inside ? rows[h] + i * 64 : job.weight, inside ? 16 : 0);
+      }
+      rows[0] += blockDim.x * 4;
+      rows[1] += blockDim.x * 4;
+      ++turn;
       cuda::commit_copies();
     }
   };
@@ -339,7 +340,7 @@ struct WeightMma {
     const Pairing pairing(format.high_first);
     Ahead ahead(job, format, places.scales);
     uint4* const ring = places.ring + threadIdx.x;
-    const int slot_size = 2 * blockDim.x, warps = blockDim.x / 32;
+    const int slot_size = kSlots * blockDim.x, warps = blockDim.x / 32;
 #pragma unroll 1
     for (int i = 0; i < kAhead; ++i) ahead.load(ring + i * slot_size);
     if constexpr (kStaged) stage(job, pairing, places.x);
@@ -357,10 +358,16 @@ struct WeightMma {
                     (buffer * kTileRows + threadIdx.x % 32 / 4 + 8 * h) * job.scale_row;
       Sums d = {};
       uint32_t odd = always_odd;
-      int step = threadIdx.x / 32;
+      int step = threadIdx.x / 32 * kSteps;
 #pragma unroll 1
-      for (int turn = 0; turn < ahead.turns; ++turn, step += warps) {
-        if (step < ahead.steps) add(format, x, slot, scales, step, odd, d);
+      for (int turn = 0; turn < ahead.turns; ++turn, step += warps * kSteps) {
+        if (step + 1 < ahead.steps) {
+#pragma unroll
+          for (int i = 0; i < kSteps; ++i)
+            add(format, x, slot + i * 2 * blockDim.x, scales, step + i, odd, d);
+        } else if (step < ahead.steps) {
+          add(format, x, slot, scales, step, odd, d);
+        }
         ahead.load(slot);
         slot = slot == ring + (kAhead - 1) * slot_size ? ring : slot + slot_size;
         cuda::wait_for_copies<kAhead - 1>();
@@ -381,7 +388,7 @@ template <bool kBf16, class Format, int kN8, bool kStaged>
 __global__ void __launch_bounds__(kN8 == 1 ? 256 : 512, kN8 == 1 ? 3 : 1)
     weight_mma_kernel(const __grid_constant__ Job job, const Format format) {
   extern __shared__ uint4 ring[];
-  char* at = reinterpret_cast<char*>(ring + kAhead * 2 * blockDim.x);
+  char* at = reinterpret_cast<char*>(ring + kAhead * kSlots * blockDim.x);
   using Mma = WeightMma<kBf16, Format, kN8, kStaged>;
   typename Mma::Places places;
   places.ring = ring;

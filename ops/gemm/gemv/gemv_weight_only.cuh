@@ -8,7 +8,8 @@
 // Numerics codes become f16, exactly, then f32; products with x are summed in f32 over the 16 columns that
 //          share a scale, times the scale, then over a lane's groups, then as a tree over the warp. Where a
 //          scale is so large or small that the decoded weight leaves f32's range, or infinite, each weight is
-//          decoded as the format's op does. Epilogue in f32, one rounding.
+//          decoded as the format's op does; so are those of a warp whose sums are not finite, for x may
+//          overflow sums that their scale would have brought back. Epilogue in f32, one rounding.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -210,6 +211,43 @@ struct WeightOnlyRows {
       }
     }
   }
+
+  __device__ static bool are_finite(const float (&sums)[kWeightOnlyRows][kM]) {
+    bool all = true;
+#pragma unroll
+    for (int r = 0; r < kWeightOnlyRows; ++r) {
+#pragma unroll
+      for (int m = 0; m < kM; ++m) all = all && fabsf(sums[r][m]) <= 0x1.fffffep127f;
+    }
+    return all;
+  }
+
+  // The lane's part of one element of the product, every weight decoded first.
+  __device__ static float decoded_sum(const WeightOnlyJob& job, const Format& format, int64_t m,
+                                      int64_t n) {
+    const int64_t stride = job.x.strides[job.x.rank - 1];
+    const char* x = job.x.row_at(m);
+    float sum = 0;
+#pragma unroll 1
+    for (int64_t column = threadIdx.x % 32 * kWeightOnlyUnit; column < job.k;
+         column += 32 * kWeightOnlyUnit) {
+      const typename Format::Scales scales = format.load(n, column);
+      const typename Format::Decoder decoder = format.decoder(scales);
+#pragma unroll 1
+      for (int word = 0; word < 4; ++word) {
+        const int64_t at = column + word * 8;
+        const auto* codes = reinterpret_cast<const uint32_t*>(job.weight + n * job.weight_row);
+        const auto value = [&](int code) {
+          return load_x_at(job, x + (at + (format.high_first ? code ^ 1 : code)) * stride);
+        };
+        const WordOfX values{make_float4(value(0), value(4), value(1), value(5)),
+                             make_float4(value(2), value(6), value(3), value(7))};
+        add_word<true>(decoder, __ldg(codes + at / 8), values, format.factor(scales, word / 2),
+                       sum);
+      }
+    }
+    return sum;
+  }
 };
 
 __device__ inline float activated(int activation, float y) {
@@ -267,6 +305,16 @@ __global__ void __launch_bounds__(kWeightOnlyWarps * 32)
       step.load(job, format, rows, column + int64_t{next} * kWeightOnlyUnit, next < units);
       Rows::multiply(now, format, shared, unit, sums);
     }
+  }
+  if (__any_sync(0xFFFFFFFFu, !Rows::are_finite(sums))) {
+#pragma unroll 1
+    for (int e = 0; e < kWeightOnlyRows * kM; ++e) {
+      const int64_t m = row_of_x + e % kM, n = first + e / kM;
+      const float sum =
+          Rows::decoded_sum(job, format, min(m, job.rows_of_x - 1), min(n, job.n - 1));
+      store_weight_only(job, m, n, sum);
+    }
+    return;
   }
 #pragma unroll
   for (int r = 0; r < kWeightOnlyRows; ++r) {

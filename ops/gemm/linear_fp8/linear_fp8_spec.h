@@ -95,6 +95,8 @@ inline constexpr Case cases[] = {
     {"M=1 N=9 K=96 x=f32 out=f32 granularity=row", kEdge, Dist::kSubnormal},
     {"M=1 N=9 K=96 out=f16 granularity=row", kEdge, Dist::kZeros},
     {"M=1 N=6 K=4096 x=f32 out=f32 granularity=row", kSmoke, Dist::kOutliers},
+    {"M=3 N=13000 K=224 granularity=row out=f32", kEdge},
+    {"M=16 N=20 K=8224 x=f16 granularity=block_128x128", kEdge},
     {"M=1 N=16384 K=4096", kBar},
     {"M=1 N=16384 K=4096 granularity=row", kBar},
     {"M=1 N=16384 K=4096 weight=e5m2", kBar},

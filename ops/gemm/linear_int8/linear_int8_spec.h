@@ -91,6 +91,7 @@ inline constexpr Case cases[] = {
     {"M=1 N=9 K=256 x=f32 out=f32 hadamard=16", kEdge, Dist::kSubnormal},
     {"M=1 N=9 K=96", kEdge, Dist::kZeros},
     {"M=1 N=6 K=16384 x=f32 out=f32 granularity=row", kSmoke, Dist::kOutliers},
+    {"M=11 N=40 K=2080 x=f16 granularity=group group_size=64 out=f32", kEdge},
     {"M=1 N=16384 K=4096 granularity=row", kBar},
     {"M=1 N=16384 K=4096 granularity=row hadamard=256", kBar},
     {"M=1 N=16384 K=4096 granularity=group", kBar},
