@@ -73,8 +73,30 @@ for name in FORMATS:
     WEIGHTS[name] = torch.nn.Parameter(made.to(DEVICE), requires_grad=False)
 CALLS |= {f"linear, {n}": lambda w=w: LINEAR(TOKEN, w, BIAS) for n, w in WEIGHTS.items()}
 DECODED = WEIGHTS["fp8"].dequantize()
+GAIN, NORM = torch.ones(256, device=DEVICE, dtype=torch.bfloat16), torch.nn.functional.rms_norm
+GROWTH = torch.ones_like(LEAF)
+
+
+def with_backward(call):
+    return lambda: torch.autograd.grad(call(), LEAF, GROWTH)
+
+
+def torch_norm():
+    return NORM(LEAF, (256,), GAIN, 1e-6)
+
+
+def pestle_norm():
+    return pestle.rms_norm(LEAF, weight=GAIN, eps=1e-6)
+
+
+NORMS = {
+    "torch rms_norm": torch_norm, "pestle.rms_norm": pestle_norm,
+    "torch rms_norm, and backward": with_backward(torch_norm),
+    "pestle.rms_norm, and backward": with_backward(pestle_norm),
+}  # fmt: skip
 WITH_GRADIENT = {
     "torch.add": lambda: ADD(LEAF, LEAF),
+    **NORMS,
     "linear, bf16": lambda: LINEAR(LEAF, DECODED, BIAS),
     **{f"linear, {n}": lambda w=w: LINEAR(LEAF, w, BIAS) for n, w in WEIGHTS.items()},
 }

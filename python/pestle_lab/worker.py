@@ -23,8 +23,9 @@ from .problems import get
 
 _sync = torch.cuda.synchronize
 # Of the C class, whose methods can't be replaced.
-_cpu, _numpy, _fill, _copy = (
-    getattr(torch._C.TensorBase, name) for name in ("cpu", "numpy", "fill_", "copy_")
+_cpu, _numpy, _fill, _copy, _clone, _equal = (
+    getattr(torch._C.TensorBase, name)
+    for name in ("cpu", "numpy", "fill_", "copy_", "clone", "equal")
 )
 
 
@@ -132,11 +133,19 @@ class Worker:
             stream.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(stream):
                 self._call(index)
+                given = [_clone(held["raw"]) for held in self._outputs(index)]
             stream.synchronize()
+            self._synchronise()
+            if not all(map(_equal, given, (held["raw"] for held in self._outputs(index)))):
+                raise RuntimeError(
+                    "outputs changed when the given stream was done: work on another stream, "
+                    "for which it does not wait"
+                )
         elif how == "graph":
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 self._call(index)
+            self._synchronise()  # what went past the capture is done, and poisoned
             self._poison(index)
             graph.replay()
         else:
@@ -144,10 +153,12 @@ class Worker:
         self._synchronise()
         return {}
 
+    def _outputs(self, index: int) -> list[dict]:
+        return [held for held in self.sets[index].values() if held["plan"].role == "output"]
+
     def _poison(self, index: int) -> None:
-        for held in self.sets[index].values():
-            if held["plan"].role == "output":
-                _fill(held["storage"], buffers.POISON)
+        for held in self._outputs(index):
+            _fill(held["storage"], buffers.POISON)
         self._synchronise()
 
     def poison(self, request: dict) -> dict:

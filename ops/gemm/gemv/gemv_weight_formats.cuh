@@ -63,8 +63,8 @@ __device__ inline void copy_word_async(char* to, const void* from, int bytes) {
 }
 
 // 16 rows of `bytes`, a multiple of 16, from multiples of 16.
-__device__ inline void copy_even_rows(const char* from, int64_t stride, uint32_t bytes, int64_t first,
-                                      int64_t last, char* to, int to_row) {
+__device__ inline void copy_even_rows(const char* from, int64_t stride, uint32_t bytes,
+                                      int64_t first, int64_t last, char* to, int to_row) {
   const uint32_t chunks = bytes / 16;
 #pragma unroll 1
   for (uint32_t i = threadIdx.x; i < chunks * kTileRows; i += blockDim.x) {
@@ -249,8 +249,7 @@ struct GemvInt4 : Int4, NoRowFactor {
     }
   }
   template <bool kBf16>
-  __device__ Ready ready(const char* scales, const uint32_t (&)[4], int step,
-                         uint32_t& odd) const {
+  __device__ Ready ready(const char* scales, const uint32_t (&)[4], int step, uint32_t& odd) const {
     Ready r;
     if constexpr (kScales == 4) {
       const auto all = reinterpret_cast<const float4*>(scales)[step];
@@ -284,18 +283,61 @@ struct GemvInt4 : Int4, NoRowFactor {
       p[i] = kBf16 ? cuda::many_rows::add_bf16(bits, less) : cuda::many_rows::add_f16(bits, less);
     }
   }
-  __device__ float factor(const Ready& r, int o) const {
-    return r.scale[o % kScales];
-  }
+  __device__ float factor(const Ready& r, int o) const { return r.scale[o % kScales]; }
   __device__ float factor() const { return 1.0f; }
 #endif
 };
 
-// Codes with a scale of all or one a row, which multiplies sums at the end.
-template <cuda::many_rows::ByteCode kCode>
+using cuda::many_rows::ByteCode;
+
+#ifdef __CUDACC__
+
+// FP8 codes 2i and 2i + 1 of a word as bf16, of either kind by the same instructions.
+template <int kPair>
+__device__ inline uint32_t any_fp8_as_bf16(uint32_t word, bool e5m2) {
+  const int shift = e5m2 ? 3 : 4;
+  const uint32_t size = e5m2 ? 0x0FE00FE0u : 0x07F007F0u;
+  const uint32_t unit = e5m2 ? cuda::many_rows::kBf16_2p112 : cuda::many_rows::kBf16_2p120;
+  const uint32_t upper = __byte_perm(word, 0, kPair == 0 ? 0x1404 : 0x3424);
+  return cuda::many_rows::multiply_bf16((upper & 0x80008000u) | (upper >> shift & size), unit);
+}
+
+// Octet o; kCode kE4m3: FP8 of either kind.
+template <ByteCode kCode, bool kBf16>
+__device__ inline void decode_bytes(const uint32_t (&words)[4], int o, bool e5m2, uint32_t& odd,
+                                    uint32_t (&p)[4]) {
+  using namespace cuda::many_rows;
+  const uint32_t two[2] = {words[2 * o], words[2 * o + 1]};
+  if constexpr (kCode == ByteCode::kInt8) {
+    bool none;
+    widen_codes<kCode, kBf16>(two, none, p);
+    return;
+  }
+  odd |= has_no_number(two, e5m2);
+  if constexpr (kBf16) {
+    p[0] = any_fp8_as_bf16<0>(two[0], e5m2), p[1] = any_fp8_as_bf16<1>(two[0], e5m2);
+    p[2] = any_fp8_as_bf16<0>(two[1], e5m2), p[3] = any_fp8_as_bf16<1>(two[1], e5m2);
+  } else {
+    const uint2 low = cuda::warp::widen(two[0], e5m2), high = cuda::warp::widen(two[1], e5m2);
+    p[0] = low.x, p[1] = low.y, p[2] = high.x, p[3] = high.y;
+  }
+}
+
+template <ByteCode kCode>
+__device__ inline float any_byte_value(char byte, bool e5m2, float scale) {
+  return e5m2 ? cuda::many_rows::byte_value<ByteCode::kE5m2>(byte, scale)
+              : cuda::many_rows::byte_value<kCode>(byte, scale);
+}
+
+#endif  // __CUDACC__
+
+// Codes (kInt8; kE4m3: FP8 of either kind) with a scale of all or one a row, which multiplies sums at
+// the end.
+template <ByteCode kCode>
 struct GemvRowBytes : cuda::many_rows::RowBytes<kCode> {
   static constexpr SumsOf kSums = SumsOf::kNone;
   static constexpr bool high_first = false;
+  bool e5m2 = false;
   struct Ready {};
   int row_bytes(int64_t) const { return 0; }
 
@@ -308,10 +350,10 @@ struct GemvRowBytes : cuda::many_rows::RowBytes<kCode> {
   template <bool kBf16>
   __device__ void decode(const uint32_t (&words)[4], int o, Ready, uint32_t& odd,
                          uint32_t (&p)[4]) const {
-    const uint32_t two[2] = {words[2 * o], words[2 * o + 1]};
-    bool no_number = false;
-    cuda::many_rows::widen_codes<kCode, kBf16>(two, no_number, p);
-    odd |= no_number;
+    decode_bytes<kCode, kBf16>(words, o, e5m2, odd, p);
+  }
+  __device__ float value(const char* codes, int64_t row, int k) const {
+    return any_byte_value<kCode>(codes[k], e5m2, this->scale.at(row, k));
   }
   __device__ float factor(Ready, int) const { return 1.0f; }
   __device__ float factor() const { return 1.0f; }
@@ -323,10 +365,11 @@ struct GemvRowBytes : cuda::many_rows::RowBytes<kCode> {
 };
 
 // Groups of a multiple of 64 columns, or one group.
-template <cuda::many_rows::ByteCode kCode>
+template <ByteCode kCode>
 struct GemvGroupBytes : cuda::many_rows::GroupBytes<kCode>, NoRowFactor {
   static constexpr SumsOf kSums = SumsOf::kSteps;
   static constexpr bool high_first = false;
+  bool e5m2 = false;
   using Ready = float;
   int row_bytes(int64_t k) const { return spread_row_bytes(steps_of<8>(k) * 4); }
 
@@ -339,8 +382,7 @@ struct GemvGroupBytes : cuda::many_rows::GroupBytes<kCode>, NoRowFactor {
       copy_word_async(to + r * to_row + i * 4, this->scale.place(row, i * kStepOf<8>), 4);
   }
   template <bool kBf16>
-  __device__ Ready ready(const char* scales, const uint32_t (&)[4], int step,
-                         uint32_t& odd) const {
+  __device__ Ready ready(const char* scales, const uint32_t (&)[4], int step, uint32_t& odd) const {
     const float of = reinterpret_cast<const float*>(scales)[step];
     odd |= cuda::many_rows::ScaleGrid::is_odd(of);
     return of;
@@ -348,10 +390,10 @@ struct GemvGroupBytes : cuda::many_rows::GroupBytes<kCode>, NoRowFactor {
   template <bool kBf16>
   __device__ void decode(const uint32_t (&words)[4], int o, Ready, uint32_t& odd,
                          uint32_t (&p)[4]) const {
-    const uint32_t two[2] = {words[2 * o], words[2 * o + 1]};
-    bool no_number = false;
-    cuda::many_rows::widen_codes<kCode, kBf16>(two, no_number, p);
-    odd |= no_number;
+    decode_bytes<kCode, kBf16>(words, o, e5m2, odd, p);
+  }
+  __device__ float value(const char* codes, int64_t row, int k) const {
+    return any_byte_value<kCode>(codes[k], e5m2, this->scale.at(row, k));
   }
   __device__ float factor(Ready r, int) const { return r; }
   __device__ float factor() const { return 1.0f; }

@@ -92,7 +92,9 @@ Status start_weight_mma(const Call& call, const char* name, const WeightOnlyArgs
       .blocks = std::min<int64_t>(job.tiles, ctas * cuda::multiprocessors(device)),
       .threads = plan.threads,
       .shared_bytes = static_cast<size_t>(plan.total())};
-  const auto start = [&](auto kernel) { return cuda::launch(call, name, grid, kernel, job, format); };
+  const auto start = [&](auto kernel) {
+    return cuda::launch(call, name, grid, kernel, job, format);
+  };
   if (job.rows_of_x > 8)
     return plan.x_row > 0 ? start(weight_mma_kernel<kBf16, Format, 2, true>)
                           : start(weight_mma_kernel<kBf16, Format, 2, false>);

@@ -1,5 +1,6 @@
-// linear_int4 on CUDA: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_only.cuh, more rows
-// by ops/gemm/weight_only/many_rows.cuh, both with this format, whose decoding is here.
+// linear_int4 on CUDA: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_mma.cuh, with f32 x or
+// rows of any place by gemv_weight_only.cuh, whose format is here; more rows by
+// ops/gemm/weight_only/many_rows.cuh.
 #include "ops/gemm/gemv/gemv_weight_only.cuh"
 #include "ops/gemm/linear_int4/linear_int4_spec.h"
 #include "ops/gemm/weight_only/many_rows_launch.cuh"

@@ -1,5 +1,6 @@
-// linear_mxfp4 on CUDA: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_only.cuh, more rows
-// by ops/gemm/weight_only/many_rows.cuh, both with this format, whose decoding is here.
+// linear_mxfp4 on CUDA: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_mma.cuh, with f32 x or
+// rows of any place by gemv_weight_only.cuh, whose format is here; more rows by
+// ops/gemm/weight_only/many_rows.cuh.
 #include "formats/mx.h"
 #include "formats/swizzle.h"
 #include "ops/gemm/gemv/gemv_weight_only.cuh"
@@ -78,7 +79,8 @@ struct Op {
     const char* name = "linear_mxfp4_gemv";
     return call.tensor(kArgs.x).dtype == DType::kBF16
                ? gemv::start_weight_mma<true>(call, name, kArgs, gemv::GemvMxfp4<false>{weight, {}})
-               : gemv::start_weight_mma<false>(call, name, kArgs, gemv::GemvMxfp4<true>{weight, {}});
+               : gemv::start_weight_mma<false>(call, name, kArgs,
+                                               gemv::GemvMxfp4<true>{weight, {}});
   }
   static Status run_many(const Call& call, const TensorView& x) {
     return run_mx_many_rows<kBits>(call, "linear_mxfp4_many_rows", kArgs, x, weight_of(call, 2));

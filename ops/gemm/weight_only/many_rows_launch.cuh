@@ -218,10 +218,12 @@ Status run_weight_mma(const Call& call, const char* name, const WeightOnlyArgs& 
              ? gemv::start_weight_mma<true>(call, name, args, format)
              : gemv::start_weight_mma<false>(call, name, args, format);
 }
+// kE4m3: FP8 of either kind.
 template <many_rows::ByteCode kCode>
 Status run_row_bytes_gemv(const Call& call, const char* name, const WeightOnlyArgs& args,
                           const TensorView& scale) {
   gemv::GemvRowBytes<kCode> format;
+  format.e5m2 = call.tensor(args.weight).dtype == DType::kE5M2;
   format.scale = scale_grid(scale, scale.rank < 2 ? 0 : 1, 0);
   return run_weight_mma(call, name, args, format);
 }
@@ -229,6 +231,7 @@ template <many_rows::ByteCode kCode>
 Status run_group_bytes_gemv(const Call& call, const char* name, const WeightOnlyArgs& args,
                             const TensorView& scale, int rows, int columns) {
   gemv::GemvGroupBytes<kCode> format;
+  format.e5m2 = call.tensor(args.weight).dtype == DType::kE5M2;
   format.scale = scale_grid(scale, rows, columns);
   format.k = static_cast<int>(call.tensor(args.weight).shape[1]);
   return run_weight_mma(call, name, args, format);
@@ -252,8 +255,9 @@ struct WeightOnlyOp {
   }
   static std::string refuses_mma(const Call& call, const Machine& machine) {
     const std::string why = refuses_gemv(call, machine);
-    return why.empty() ? gemv::refuse_mma(call, Op::kArgs, machine, Op::kBits,
-                                          Op::mma_scale_row(call)) : why;
+    return why.empty()
+               ? gemv::refuse_mma(call, Op::kArgs, machine, Op::kBits, Op::mma_scale_row(call))
+               : why;
   }
   static std::string many_of_any_x(const Call& call) {
     std::string why = Op::refuse_call(call);

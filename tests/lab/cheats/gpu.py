@@ -65,7 +65,7 @@ CHECKED = {
         "fails.cu", _cuda("launch_fails", _LAUNCH_FAILS), {"poisoned", "runtime_error"}
     ),
 }  # fmt: skip
-# Right, if a little late: that is in its time.
+# Right, if a little late.
 LATE = _STREAM.format(capturable="false")
 HONEST = _cuda("honest", _TWICE)
 KEEPS_ITS_DATA_IN_L2 = _cuda("keeps_its_data_in_l2", _PERSISTING + _TWICE)
