@@ -384,11 +384,15 @@ def new(
 def seed(
     kind: Annotated[str, typer.Argument(help="forge or gemv.")],
     folder: Annotated[Path, typer.Argument(help="Made anew.")],
+    wheel: Annotated[
+        Path | None,
+        typer.Option(help="Of pestle, which forge takes along. [default: what is installed]"),
+    ] = None,
 ):
     """A complete project: four ops on 2-D tensors (forge), or NVFP4 GEMV kernels (gemv)."""
     from . import seeding
 
-    written = seeding.write(kind, folder)
+    written = seeding.write(kind, folder, wheel)
     console.print(f"{folder}: {len(written)} files; begin with {folder / 'README.md'}")
 
 
