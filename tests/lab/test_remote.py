@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-import ssh_server
-from pestle_lab import errors, seeding
+from pestle_lab import errors
 from pestle_lab.remote import folder as folders
 from pestle_lab.remote import jobs, target
 
@@ -27,14 +26,6 @@ for i in range(25):
     time.sleep(0.1)
 sys.exit(7)
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    if ssh_server.SSHD is None and not os.environ.get("CI"):
-        pytest.skip("no sshd: install openssh-server")
-    with ssh_server.Server(tmp_path_factory.mktemp("sshd")) as running:
-        yield running
 
 
 @pytest.fixture
@@ -223,29 +214,6 @@ def test_what_cannot_be_reached_is_said(server, folder, tmp_path):
     closed = jobs.Client(target.parse("ssh://127.0.0.1:1"), folder, jobs.Options(), print)
     with pytest.raises(errors.LabError, match="refused"):
         closed.jobs()
-
-
-def test_smoke_deploy(server, tmp_path):
-    seed = tmp_path / "gemv"
-    seeding.write("gemv", seed)
-    (seed / "nvfp4_wrong.py").write_text(
-        "from kernel_utils.backends import BACKENDS\n"
-        "BACKENDS.register('wrong', lambda data: data[-1].zero_())\n"
-    )
-    ssh = [word for option in server.ssh for word in ("--ssh-option", option)]
-    command = [sys.executable, "smoke_deploy.py", "--ssh", f"127.0.0.1:{server.port}", "--ssh-key",
-               str(server.user), "--python", sys.executable, "--gpu", "none", *ssh]  # fmt: skip
-    (seed / "results_remote").mkdir()
-    (seed / "results_remote/smoke_test_results.json").write_text("of an earlier job")
-    done = subprocess.run(
-        [*command, "--new", "wrong", "--reference", "reference", "--save", "--no-timing"],
-        cwd=seed, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "Correctness: FAIL" in done.stdout and "Traceback" not in done.stderr
-    made = json.loads((seed / "results_remote/smoke_test_results.json").read_text())
-    assert [b["all_correct"] for b in made["backends"]] == [True, False]
-    assert not (seed / "results").exists()
 
 
 @pytest.mark.parametrize("text", [

@@ -18,14 +18,6 @@ On = Annotated[
 ]
 
 
-def _gpu(text: str) -> int | None:
-    if text == "none":
-        return None
-    if text.isdigit():
-        return int(text)
-    raise LabError(f"--gpu {text}: expected a number, or none for the processor alone")
-
-
 def _environment(given: list[str] | None) -> dict[str, str]:
     made = {}
     for text in given or []:
@@ -71,8 +63,9 @@ def run(
     if words and words[0] not in COMMANDS:
         raise LabError(f"run {words[0]}: expected one of {', '.join(sorted(COMMANDS))}")
     options = jobs.Options(
-        python=python, key=key, ssh=list(ssh or []), gpu=_gpu(gpu), env=_environment(env),
-        patience=patience, keep=keep, sbatch=list(sbatch or []), wheel=wheel,
+        python=python, key=key, ssh=list(ssh or []), gpu=target.parse_gpu(gpu),
+        env=_environment(env), patience=patience, keep=keep, sbatch=list(sbatch or []),
+        wheel=wheel,
     )  # fmt: skip
     kind = modal.Client if where.kind == "modal" else jobs.Client
     client = kind(

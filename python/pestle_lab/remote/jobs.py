@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..errors import INTERNAL, TRANSPORT, LabError
 from . import agent, folder
-from .link import Dropped, Link, command
+from .link import Dropped, Link, command, unreachable
 from .target import Target
 
 # Not -m: it would find modules of the job's folder before those that are installed.
@@ -43,6 +43,7 @@ class Client:
         self.target, self.root, self.options, self.say = target, root, options, say
         self.offsets = dict.fromkeys(agent.STREAMS, 0)
         self.name_here = lambda name: name  # of what a job wrote
+        self.program = f"pestle-lab run --on {target.text}"  # which the user began with
         self.reached = False  # what never answered is no connection lost
 
     def _link(self) -> Link:
@@ -54,7 +55,7 @@ class Client:
             with self._link() as link:
                 return link.ask(do, **request)
         except Dropped as dropped:
-            raise LabError(f"{self.target.text}: {dropped}", TRANSPORT) from None
+            raise unreachable(self.target, str(dropped)) from None
 
     def jobs(self) -> list[dict]:
         return self._once("jobs")["jobs"]
@@ -88,7 +89,7 @@ class Client:
 
     def _must_have_answered(self, dropped: Dropped) -> None:
         if not self.reached:
-            raise LabError(f"{self.target.text}: {dropped}", TRANSPORT)
+            raise unreachable(self.target, str(dropped))
 
     def _spec(self, arguments: list[str], argv: list[str] | None) -> dict:
         words = folder.relative_arguments(arguments, self.root)
@@ -158,7 +159,7 @@ class Client:
                 )
 
     def how_to_attach(self, job: str) -> str:
-        return f"To get it later: pestle-lab run --on {self.target.text} --attach {job}"
+        return f"To get it later: {self.program} --attach {job}"
 
     def _finish(self, link: Link, job: str) -> int:
         try:
