@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
-from . import benching, checking, errors, history, kernels, problems, report
+from . import benching, checking, errors, history, kernels, problems, report, tables
 from .engine import building, machine
 from .exporting import command as exporting_command
 from .options import (
@@ -333,11 +334,28 @@ def _show_ratio(done: benching.Compared) -> None:
 
 
 @app.command("report")
-def report_(path: Path, page: Annotated[Path, typer.Option("--html", help="The page's file.")]):
-    """A saved report as a page."""
+def report_(
+    path: Annotated[Path, typer.Argument(help="What --out wrote.")],
+    page: Annotated[Path | None, typer.Option("--html", help="One page, into this file.")] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="A table, into this file.")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", help="A table, into this file.")
+    ] = None,
+):
+    """A saved report as a table here, as a page, as CSV or Markdown."""
     made = report.read(path)
-    page.write_text(report.html(made, history.read(history.default_path())))
-    console.print(f"report: {page}", highlight=False)
+    written = {csv: tables.as_csv, markdown: tables.as_markdown}
+    if page:
+        written[page] = lambda made: report.html(made, history.read(history.default_path()))
+    for file, text in written.items():
+        if file:
+            file.write_text(text(made))
+            console.print(f"report: {file}", highlight=False)
+    if not any(written):
+        shown = Table(*tables.COLUMNS, box=None)
+        for row in tables.rows(made):
+            shown.add_row(*map(escape, row))
+        out.print(shown)
 
 
 @app.command("history")
