@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -420,12 +421,20 @@ def watch(
     folders: Folders = None,
     device: Device = None,
     suite: Suite = "smoke",
+    case: Annotated[
+        str | None,
+        typer.Option("--case", help="Time this one, in turns with the last good version."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Of timing.")] = 1.0,
 ):
     """Checks a kernel each time its file is saved. Ctrl-C ends it."""
     from . import watching
 
     kernel = kernels.get(name, all_kernels(folders))
-    watching.watch(kernel.path, folders_of(folders), device, suite, console)
+    with tempfile.TemporaryDirectory(prefix="pestle-lab-watch-") as copies:
+        watching.watch(watching.Watched(
+            kernel.path, folders_of(folders), device, suite, case, seconds, console, Path(copies)
+        ))  # fmt: skip
 
 
 app.command()(profiling_command.sanitize)
