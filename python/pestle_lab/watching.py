@@ -98,8 +98,8 @@ def watch(watched: Watched) -> None:
     import watchfiles
 
     watched.say(f"watching {watched.path}; Ctrl-C ends it")
-    watched.once()
     try:
+        watched.once()
         for changes in watchfiles.watch(watched.path.parent, debounce=50, raise_interrupt=True):
             if any(Path(changed).name == watched.path.name for _, changed in changes):
                 watched.once()

@@ -8,12 +8,15 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 from pestle_lab import errors
 from pestle_lab.remote import folder as folders
-from pestle_lab.remote import jobs, target
+from pestle_lab.remote import installing, jobs, target
 
 HERE = Path(__file__).parent
 HEAD = '# kernel: double/{name}\n# language = "python"\nimport torch\n'
@@ -214,6 +217,45 @@ def test_what_cannot_be_reached_is_said(server, folder, tmp_path):
     closed = jobs.Client(target.parse("ssh://127.0.0.1:1"), folder, jobs.Options(), print)
     with pytest.raises(errors.LabError, match="refused"):
         closed.jobs()
+
+
+def test_a_machine_without_pestle_gets_it(server, folder):
+    """A Python of its own, that has neither; PyTorch and the rest stand elsewhere there."""
+    bare = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
+    elsewhere = Path(typer.__file__).parents[1]
+    words = [
+        "--install",
+        "--gpu",
+        "none",
+        "--python",
+        str(bare),
+        "--env",
+        f"PYTHONPATH={elsewhere}",
+    ]
+    for setting in ("PIP_NO_INDEX", "PIP_NO_DEPS", "PIP_DISABLE_PIP_VERSION_CHECK"):
+        words += ["--env", f"{setting}=1"]
+    command = ["check", "double/mine", "--case", "M=3 N=5", "--json"]
+    done = lab(server, folder, *words, *command)
+    assert "Successfully installed pestle" in done.stderr
+    (kernel,) = json.loads(done.stdout)["kernels"]
+    assert kernel["summary"]["passed"] == 1
+    (place,) = (server.base / "venvs").iterdir()
+    assert (place / "bin/pestle-lab").exists() and not list((server.base / "jobs").iterdir())
+    again = lab(server, folder, *words, "list")  # it is there
+    assert "installed" not in again.stderr and "0 of 1 files sent" in again.stderr
+
+
+def test_what_cannot_be_installed_is_said(server, folder):
+    one, _ = client(server, folder, env={"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""})
+    wheel = folder / "pestle-9.9-py3-none-win_amd64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("empty", "")
+    options = replace(one.options, wheel=wheel)
+    with pytest.raises(errors.LabError, match=r"could not be installed there.*Next: ") as found:
+        installing.installed(one.target, options, print)
+    assert found.value.code == errors.TRANSPORT
+    with pytest.raises(errors.LabError, match="not for local"):
+        installing.installed(target.parse("local"), options, print)
 
 
 @pytest.mark.parametrize("text", [

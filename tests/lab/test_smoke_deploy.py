@@ -124,7 +124,7 @@ def test_a_job_that_is_ended(server, project):
     ({"ssh_key": "HOST_KEY"}, "Permission denied", "with --ssh-key FILE"),
     ({"ssh": "localhost:PORT"}, "Host key verification", "compare the key: ssh -p"),
     ({"python": "/nowhere/python3"}, "/nowhere/python3", "with --python PATH"),
-    ({"python": "BARE"}, "has no pestle[lab]", "install it there"),
+    ({"python": "BARE"}, "has no pestle[lab]", "installed with --install"),
 ], ids=["host", "port", "key", "host key", "python", "package"])  # fmt: skip
 def test_what_is_not_reached_says_what_to_do_next(server, project, tmp_path, changed, said, advice):
     bare = tmp_path / "bare"

@@ -32,7 +32,7 @@ class Options:
     sbatch: list[str] = field(default_factory=list)
     patience: float = 60.0  # seconds that a lost connection is tried again
     keep: bool = False  # leave the job's folder there
-    wheel: Path | None = None  # of pestle, for Modal's image
+    wheel: Path | None = None  # of pestle, for --install and Modal's image; else the installed one
     modal_timeout: int = 3600  # seconds
 
 
@@ -44,6 +44,7 @@ class Client:
         self.offsets = dict.fromkeys(agent.STREAMS, 0)
         self.name_here = lambda name: name  # of what a job wrote
         self.program = f"pestle-lab run --on {target.text}"  # which the user began with
+        self.needs_lab = True  # there, for the jobs
         self.reached = False  # what never answered is no connection lost
 
     def _link(self) -> Link:
@@ -114,10 +115,10 @@ class Client:
     def _greet(self, link: Link) -> None:
         there = link.ask("hello")
         self.reached = True
-        if not there["lab"]:
+        if self.needs_lab and not there["lab"]:
             raise LabError(
-                f"{there['executable']} on {there['host']} has no pestle[lab]: install it there, "
-                "or name the Python that has it with --python",
+                f"{there['executable']} on {there['host']} has no pestle[lab]: name the Python "
+                "that has it with --python PATH, or have it installed with --install",
                 TRANSPORT,
             )
 

@@ -1,7 +1,8 @@
 """kernel_utils.smoke_test on another machine: this folder goes there (what changed), the test runs
 detached and alone on its GPU, its output is shown as it comes, and what it wrote comes back into
 results_remote/, profiles_remote/ and ncu_reports_remote/, whatever it ended with. The exit code is
-the test's; 10 if the machine can't be reached. The machine needs Python with pestle[lab]."""
+the test's; 10 if the machine can't be reached. The machine needs Python with pestle[lab], which
+--install brings to a Python that has none."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import sys
 from pathlib import Path
 
 from pestle_lab.errors import LabError
-from pestle_lab.remote import jobs, target
+from pestle_lab.remote import installing, jobs, target
 
 HOME = Path(__file__).resolve().parent.parent
 FOLDERS = ("results", "profiles", "ncu_reports")
@@ -26,6 +27,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--gpu", default="0", help="its number there, or none [default: 0]")
     made.add_argument("--python", default="python3",
                       help="there, with pestle[lab] [default: python3]")  # fmt: skip
+    made.add_argument("--install", action="store_true",
+                      help="install this machine's Pestle there first, if it has not")  # fmt: skip
     made.add_argument("--attach", metavar="JOB", help="one whose client was lost")
     made.add_argument("--cancel", metavar="JOB", help="end one")
     made.add_argument("--backends", nargs="+", default=[], metavar="NAME",
@@ -58,15 +61,19 @@ def name_here(name: str) -> str:
     return f"{first}_remote/{rest}" if slash and first in FOLDERS else name
 
 
+def say(text: str) -> None:
+    print(f"[smoke_deploy] {text}", file=sys.stderr, flush=True)
+
+
 def client_of(args: argparse.Namespace) -> jobs.Client:
     key = args.ssh_key.expanduser() if args.ssh_key else None
     options = jobs.Options(
         python=args.python, key=key, ssh=args.ssh_option, gpu=target.parse_gpu(args.gpu)
     )
-    made = jobs.Client(
-        target.parse(f"ssh://{args.ssh.removeprefix('ssh://')}"), HOME, options,
-        lambda text: print(f"[smoke_deploy] {text}", file=sys.stderr, flush=True),
-    )  # fmt: skip
+    where = target.parse(f"ssh://{args.ssh.removeprefix('ssh://')}")
+    if args.install and not args.cancel:
+        options = installing.installed(where, options, say)
+    made = jobs.Client(where, HOME, options, say)
     made.name_here = name_here
     made.program = f"smoke_deploy.py --ssh {args.ssh}"
     return made
