@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
-from . import benching, checking, errors, history, kernels, problems, report
+from . import benching, checking, errors, history, kernels, problems, report, tables
 from .engine import building, machine
 from .exporting import command as exporting_command
 from .options import (
@@ -333,11 +335,28 @@ def _show_ratio(done: benching.Compared) -> None:
 
 
 @app.command("report")
-def report_(path: Path, page: Annotated[Path, typer.Option("--html", help="The page's file.")]):
-    """A saved report as a page."""
+def report_(
+    path: Annotated[Path, typer.Argument(help="What --out wrote.")],
+    page: Annotated[Path | None, typer.Option("--html", help="One page, into this file.")] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="A table, into this file.")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", help="A table, into this file.")
+    ] = None,
+):
+    """A saved report as a table here, as a page, as CSV or Markdown."""
     made = report.read(path)
-    page.write_text(report.html(made, history.read(history.default_path())))
-    console.print(f"report: {page}", highlight=False)
+    written = {csv: tables.as_csv, markdown: tables.as_markdown}
+    if page:
+        written[page] = lambda made: report.html(made, history.read(history.default_path()))
+    for file, text in written.items():
+        if file:
+            file.write_text(text(made))
+            console.print(f"report: {file}", highlight=False)
+    if not any(written):
+        shown = Table(*tables.COLUMNS, box=None)
+        for row in tables.rows(made):
+            shown.add_row(*map(escape, row))
+        out.print(shown)
 
 
 @app.command("history")
@@ -384,11 +403,15 @@ def new(
 def seed(
     kind: Annotated[str, typer.Argument(help="forge or gemv.")],
     folder: Annotated[Path, typer.Argument(help="Made anew.")],
+    wheel: Annotated[
+        Path | None,
+        typer.Option(help="Of pestle, which forge takes along. [default: what is installed]"),
+    ] = None,
 ):
     """A complete project: four ops on 2-D tensors (forge), or NVFP4 GEMV kernels (gemv)."""
     from . import seeding
 
-    written = seeding.write(kind, folder)
+    written = seeding.write(kind, folder, wheel)
     console.print(f"{folder}: {len(written)} files; begin with {folder / 'README.md'}")
 
 
@@ -398,12 +421,20 @@ def watch(
     folders: Folders = None,
     device: Device = None,
     suite: Suite = "smoke",
+    case: Annotated[
+        str | None,
+        typer.Option("--case", help="Time this one, in turns with the last good version."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Of timing.")] = 1.0,
 ):
     """Checks a kernel each time its file is saved. Ctrl-C ends it."""
     from . import watching
 
     kernel = kernels.get(name, all_kernels(folders))
-    watching.watch(kernel.path, folders_of(folders), device, suite, console)
+    with tempfile.TemporaryDirectory(prefix="pestle-lab-watch-") as copies:
+        watching.watch(watching.Watched(
+            kernel.path, folders_of(folders), device, suite, case, seconds, console, Path(copies)
+        ))  # fmt: skip
 
 
 app.command()(profiling_command.sanitize)

@@ -57,9 +57,10 @@ def out_of_domain(kernel: Kernel, case: cases.Case) -> str:
     first = next(iter(case.plans.values()))
     if kernel.dtypes and cases.DTYPE_NAMES[first.dtype] not in kernel.dtypes:
         return f"{first.name} is {names[first.name]}; the kernel takes {', '.join(kernel.dtypes)}"
-    taken = {word.partition(".")[0] for word in kernel.arguments}
+    taken = None if kernel.entry in case.problem.adapters else kernel.parameters
     for plan in case.plans.values():
-        if taken and plan.name not in taken and case.problem.contract.by_name[plan.name].optional:
+        is_known = taken is None or plan.name in taken
+        if not is_known and case.problem.contract.by_name[plan.name].optional:
             return f"the case has {plan.name}, and the kernel no such argument"
     for condition in kernel.constraints:
         if condition.startswith("memory "):

@@ -9,6 +9,8 @@ being run.
 
 from __future__ import annotations
 
+import ast
+import functools
 import hashlib
 import os
 import re
@@ -68,6 +70,23 @@ class Kernel:
     @property
     def sha256(self) -> str:
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
+
+    @functools.cached_property
+    def parameters(self) -> frozenset[str] | None:
+        """Names that the entry can be given; None where its file doesn't say, or it takes any."""
+        if self.arguments:
+            return frozenset(word.partition(".")[0] for word in self.arguments)
+        try:
+            tree = ast.parse(self.path.read_text() if self.path.suffix == ".py" else "")
+        except SyntaxError:  # which is told where the kernel runs
+            return None
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and node.name == self.entry:
+                given = node.args
+                if given.kwarg or node.decorator_list:  # what wraps it may take others
+                    return None
+                return frozenset(arg.arg for arg in [*given.args, *given.kwonlyargs])
+        return None
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from . import benching, checking, errors, history, kernels, problems, report
+from . import benching, checking, errors, history, kernels, problems, report, suites
 from .engine.clock import MODES
 
 console = Console(stderr=True, soft_wrap=True)
@@ -26,7 +26,13 @@ Folders = Annotated[
 Device = Annotated[
     str | None, typer.Option(help="cuda, cuda:1, cpu. [default: cuda if there is one]")
 ]
-Suite = Annotated[str, typer.Option(help="smoke, correctness, adversarial, performance or all.")]
+Suite = Annotated[
+    str,
+    typer.Option(
+        help="smoke, correctness, adversarial, performance or all; or a file of your cases: "
+        "FILE.yaml, FILE.json:NAME."
+    ),
+]
 Cases = Annotated[
     list[str] | None,
     typer.Option(
@@ -73,6 +79,8 @@ def modes_of(given: list[str] | None) -> tuple[str, ...]:
 def texts_of(problem: problems.Problem, suite: str, given: list[str] | None) -> list[str]:
     if given:
         return given
+    if suites.is_file(suite):
+        return suites.read(suite)
     if suite == "all":
         return [t for s in problems.SUITES[:3] for t in problem.suites.get(s, [])]
     return problem.cases(suite)

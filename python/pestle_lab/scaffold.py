@@ -18,7 +18,7 @@ def write(language: str, problem: Problem, folder: Path, variant: str) -> Path:
         raise LabError(f"no language {language!r}: there are {', '.join(LANGUAGES)}")
     path = folder / f"{problem.name}_{variant}{LANGUAGES[language]}"
     if path.exists():
-        raise LabError(f"{path} exists")
+        raise LabError(f"{path} exists: --variant names another kernel")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         trim_blocks=True,

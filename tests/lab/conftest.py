@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import ssh_server
 import torch
 
 HERE = Path(__file__).parent
@@ -49,3 +50,12 @@ def kernel_file(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A machine to be reached by SSH: this one."""
+    if ssh_server.SSHD is None and not os.environ.get("CI"):
+        pytest.skip("no sshd: install openssh-server")
+    with ssh_server.Server(tmp_path_factory.mktemp("sshd")) as running:
+        yield running

@@ -176,8 +176,7 @@ def test_a_job_that_slurm_kills_is_lost_and_its_files_come(folder):
 
 
 def test_modal_from_image_to_artifacts(folder, capfd):
-    (folder / "pestle.whl").write_text("")
-    one, said = client(folder, "modal:H100:2", env={"ADDED": "x"}, wheel=folder / "pestle.whl")
+    one, said = client(folder, "modal:H100:2", env={"ADDED": "x"})
     assert one.run([], ["-c", SCRIPT]) == 4
     assert "begins x" in capfd.readouterr().out
     assert (folder / "made/r.json").read_text() == "texttext"

@@ -1,9 +1,11 @@
 """pestle-lab as a user calls it: exit codes, JSON, HTML, compiled kernels, gpu-mode submissions."""
 
 import contextlib
+import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -139,7 +141,7 @@ def test_exit_codes(folder):
     lab(folder, "check", "double/mine", "--case", "M=2 N=3 x=f64", code=errors.USAGE)
 
 
-def test_a_compiled_kernel(folder):
+def test_a_compiled_kernel(folder, monkeypatch):
     (folder / "compiled.cpp").write_text(COMPILED)
     lab(folder, "check", "double/compiled", "--case", "M=3 N=5", "--case", "M=3 N=5 memory=offset")
     done = lab(
@@ -154,6 +156,9 @@ def test_a_compiled_kernel(folder):
     (folder / "compiled.cpp").write_text(COMPILED.replace("return 0;", "return zero;"))
     done = lab(folder, "check", "double/compiled", code=errors.COMPILE_ERROR)
     assert "zero" in done.stderr
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    done = lab(folder, "build", "double/compiled", code=errors.UNSUPPORTED)
+    assert "no C++ compiler no-such-compiler: install g++" in done.stderr
 
 
 def test_bench_keeps_a_history_and_compare_gives_a_verdict(folder):
@@ -177,8 +182,13 @@ def test_bench_keeps_a_history_and_compare_gives_a_verdict(folder):
     assert case["timing"]["warm"]["median_us"] > 0
     assert case["correctness"]["checks"]["after timing"] == "ok"
     assert len((folder / "h.jsonl").read_text().splitlines()) == 1
-    lab(folder, "report", "r.json", "--html", "r.html")
+    lab(folder, "report", "r.json", "--html", "r.html", "--csv", "r.csv", "--markdown", "r.md")
     _assert_self_contained((folder / "r.html").read_text())
+    (row,) = csv.DictReader((folder / "r.csv").read_text().splitlines())
+    assert float(row["median µs"]) == pytest.approx(case["timing"]["warm"]["median_us"], abs=1e-3)
+    assert row["kernel"] == "double/mine" and row["mode"] == "warm" and row["status"] == "ok"
+    assert (folder / "r.md").read_text().splitlines()[-1].startswith("| double/mine | M=256 N=1024")
+    assert row["median µs"] in lab(folder, "report", "r.json").stdout
     done = lab(
         folder,
         "compare",
@@ -216,6 +226,49 @@ def test_the_page_s_ladders_are_the_shipped_kernels():
             problem, *variants = row.split("`")[1::2]
             listed |= {f"{problem}/{variant}" for variant in variants}
     assert listed == set(kernels.find([kernels.BUILT_IN]))
+
+
+def test_the_page_s_kernel_and_problem_are_right(folder):
+    """As they stand there; a kernel of the page's problem is PyTorch's sum."""
+    page = (HERE.parents[1] / "docs/site/lab.md").read_text()
+    kernel, problem = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (folder / "softmax_mine.py").write_text(kernel)
+    done = lab(folder, "check", "softmax_mine.py", "--suite", "correctness", "--json")
+    (found,) = json.loads(done.stdout)["kernels"]
+    assert found["summary"]["passed"] > 0 and found["summary"]["failed"] == 0
+    (folder / "row_sum.problem.py").write_text(problem)
+    (folder / "row_sum.py").write_text(
+        HEAD.format(name="mine").replace("double", "row_sum")
+        + "def run(out, x): out.copy_(x.double().sum(-1))\n"
+    )
+    lab(folder, "check", "row_sum/mine")
+
+
+SUITES = """\
+suites:
+  short:
+    - M=2 N=3
+    - {M: 4, N: 5, x: bf16, memory: strided}
+  other: [M=1 N=1]
+"""
+
+
+def test_suites_of_ones_own(folder):
+    (folder / "own.yaml").write_text(SUITES)
+    (folder / "own.json").write_text('["M=6 N=7", {"M": 8, "N": 9}]')
+    cases = {"own.yaml:short": ["M=2 N=3", "M=4 N=5 x=bf16 memory=strided"],
+             "own.yaml:other": ["M=1 N=1"], "own.json": ["M=6 N=7", "M=8 N=9"]}  # fmt: skip
+    for suite, ids in cases.items():
+        done = lab(folder, "check", "double/mine", "--suite", suite, "--json")
+        (found,) = json.loads(done.stdout)["kernels"]
+        assert [case["id"] for case in found["cases"]] == ids
+    (folder / "empty.yaml").write_text("")
+    for suite, said in {
+        "own.yaml": "there are short, other", "own.yaml:none": "no such suite in own.yaml",
+        "own.json:one": "has no names", "missing.yaml": "No such file", "empty.yaml": "a list",
+    }.items():  # fmt: skip
+        done = lab(folder, "check", "double/mine", "--suite", suite, code=errors.USAGE)
+        assert said in done.stderr, suite
 
 
 def test_a_cuda_kernel_without_a_gpu_says_so(folder):

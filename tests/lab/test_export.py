@@ -122,6 +122,35 @@ def test_torch(folder):
         command.export("torch", "mine.py", folder / "a")
 
 
+OPTIONAL = """\
+# kernel: softmax/plain
+# language = "python"
+import torch
+
+
+def run(out, x, dim, scale):
+    out.copy_(torch.softmax(scale * x.double(), dim))
+"""
+REFUSED = """
+import softmax_plain, torch
+x = torch.randn(2, 8)
+torch.testing.assert_close(softmax_plain.run(x), torch.softmax(x, -1))
+assert not softmax_plain.takes(x)
+print(softmax_plain.takes(x, x))
+try: softmax_plain.run(x, x)
+except NotImplementedError as error: print(error)
+"""
+
+
+def test_an_optional_tensor_that_the_kernel_has_no_argument_for(folder):
+    (folder / "plain.py").write_text(OPTIONAL)
+    command.export("torch", "plain.py", folder / "c", device="cpu")
+    done = subprocess.run([sys.executable, "-c", REFUSED], cwd=folder / "c", capture_output=True,
+                          text=True)  # fmt: skip
+    said = "mask is given, and the kernel has no such argument"
+    assert done.stdout.splitlines() == [said, f"softmax: {said}"], done.stdout + done.stderr
+
+
 def test_a_wrong_kernel_is_not_exported(folder):
     (folder / "mine.py").write_text(MINE.replace("x, 2", "x, 3"))
     with pytest.raises(errors.LabError, match="is not right") as found:

@@ -126,9 +126,14 @@ def test_what_sanitizers_print(tmp_path):
     assert sanitizer.read("memcheck", CLEAN, tmp_path).json() == {
         "findings": 0, "first": "", "log": str(tmp_path)}  # fmt: skip
     assert sanitizer.read("memcheck", "========= COMPUTE-SANITIZER\n", tmp_path) is None
-    assert sanitizer.chosen([]) == sanitizer.chosen(["all"]) == list(sanitizer.TOOLS)
-    with pytest.raises(errors.LabError, match="no tool 'leak'"):
-        sanitizer.chosen(["leak"])
+    every = ("mine.py", list(sanitizer.TOOLS))
+    assert sanitizer.chosen(["mine.py"]) == sanitizer.chosen(["all", "mine.py"]) == every
+    racecheck = ("mine.py", ["racecheck"])
+    assert sanitizer.chosen(["racecheck", "mine.py"]) == racecheck
+    assert sanitizer.chosen(["mine.py", "racecheck", "racecheck"]) == racecheck
+    for words in (["leak", "mine.py"], ["memcheck"]):
+        with pytest.raises(errors.LabError, match="takes one kernel, and not"):
+            sanitizer.chosen(words)
 
 
 def table(**metrics) -> str:
@@ -234,7 +239,7 @@ def test_profile_torch_and_what_is_missing(bench, monkeypatch):
     assert json.loads(Path(made["files"][0]).read_text())["traceEvents"]
     assert "aten::mul" in [row["name"] for row in made["rows"]]
     with pytest.raises(errors.LabError, match="would run on cpu") as found:
-        command.sanitize("mine.py", device="cpu")
+        command.sanitize(["mine.py"], device="cpu")
     assert found.value.code == errors.UNSUPPORTED
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setenv("CUDA_HOME", "/nonexistent")

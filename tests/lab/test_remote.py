@@ -8,13 +8,15 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import ssh_server
-from pestle_lab import errors, seeding
+import typer
+from pestle_lab import errors
 from pestle_lab.remote import folder as folders
-from pestle_lab.remote import jobs, target
+from pestle_lab.remote import installing, jobs, target
 
 HERE = Path(__file__).parent
 HEAD = '# kernel: double/{name}\n# language = "python"\nimport torch\n'
@@ -27,14 +29,6 @@ for i in range(25):
     time.sleep(0.1)
 sys.exit(7)
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    if ssh_server.SSHD is None and not os.environ.get("CI"):
-        pytest.skip("no sshd: install openssh-server")
-    with ssh_server.Server(tmp_path_factory.mktemp("sshd")) as running:
-        yield running
 
 
 @pytest.fixture
@@ -225,27 +219,43 @@ def test_what_cannot_be_reached_is_said(server, folder, tmp_path):
         closed.jobs()
 
 
-def test_smoke_deploy(server, tmp_path):
-    seed = tmp_path / "gemv"
-    seeding.write("gemv", seed)
-    (seed / "nvfp4_wrong.py").write_text(
-        "from kernel_utils.backends import BACKENDS\n"
-        "BACKENDS.register('wrong', lambda data: data[-1].zero_())\n"
-    )
-    ssh = [word for option in server.ssh for word in ("--ssh-option", option)]
-    command = [sys.executable, "smoke_deploy.py", "--ssh", f"127.0.0.1:{server.port}", "--ssh-key",
-               str(server.user), "--python", sys.executable, "--gpu", "none", *ssh]  # fmt: skip
-    (seed / "results_remote").mkdir()
-    (seed / "results_remote/smoke_test_results.json").write_text("of an earlier job")
-    done = subprocess.run(
-        [*command, "--new", "wrong", "--reference", "reference", "--save", "--no-timing"],
-        cwd=seed, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "Correctness: FAIL" in done.stdout and "Traceback" not in done.stderr
-    made = json.loads((seed / "results_remote/smoke_test_results.json").read_text())
-    assert [b["all_correct"] for b in made["backends"]] == [True, False]
-    assert not (seed / "results").exists()
+def test_a_machine_without_pestle_gets_it(server, folder):
+    """A Python of its own, that has neither; PyTorch and the rest stand elsewhere there."""
+    bare = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
+    elsewhere = Path(typer.__file__).parents[1]
+    words = [
+        "--install",
+        "--gpu",
+        "none",
+        "--python",
+        str(bare),
+        "--env",
+        f"PYTHONPATH={elsewhere}",
+    ]
+    for setting in ("PIP_NO_INDEX", "PIP_NO_DEPS", "PIP_DISABLE_PIP_VERSION_CHECK"):
+        words += ["--env", f"{setting}=1"]
+    command = ["check", "double/mine", "--case", "M=3 N=5", "--json"]
+    done = lab(server, folder, *words, *command)
+    assert "Successfully installed pestle" in done.stderr
+    (kernel,) = json.loads(done.stdout)["kernels"]
+    assert kernel["summary"]["passed"] == 1
+    (place,) = (server.base / "venvs").iterdir()
+    assert (place / "bin/pestle-lab").exists() and not list((server.base / "jobs").iterdir())
+    again = lab(server, folder, *words, "list")  # it is there
+    assert "installed" not in again.stderr and "0 of 1 files sent" in again.stderr
+
+
+def test_what_cannot_be_installed_is_said(server, folder):
+    one, _ = client(server, folder, env={"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""})
+    wheel = folder / "pestle-9.9-py3-none-win_amd64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("empty", "")
+    options = replace(one.options, wheel=wheel)
+    with pytest.raises(errors.LabError, match=r"could not be installed there.*Next: ") as found:
+        installing.installed(one.target, options, print)
+    assert found.value.code == errors.TRANSPORT
+    with pytest.raises(errors.LabError, match="not for local"):
+        installing.installed(target.parse("local"), options, print)
 
 
 @pytest.mark.parametrize("text", [

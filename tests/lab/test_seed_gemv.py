@@ -95,6 +95,31 @@ def test_triton_is_right_and_not_timed_by_the_interpreter(project):
     assert len(list((project / "profiles").glob("reference_*_profile.json"))) == 2
 
 
+UNPROFILED = """
+import sys
+from kernel_utils.backends import BACKENDS
+from nvfp4_reference_kernel import ref_kernel
+
+
+def shy(data):
+    assert "one_call" not in sys.argv[0], "not under a profiler"
+    return ref_kernel(data)
+
+
+BACKENDS.register("shy", shy)
+"""
+
+
+def test_a_profile_that_fails_costs_nothing_else(project):
+    (project / "nvfp4_shy.py").write_text(UNPROFILED)
+    arguments = ["shy", "reference", "--reference", "shy", "--no-timing", "--save", "--profile"]
+    done = python(project, *SMOKE, *arguments, code=1)
+    assert done.stdout.count("profile: none of") == 2 and "not under a profiler" in done.stdout
+    made = json.loads((project / "results/smoke_test_results.json").read_text())
+    assert [b["all_correct"] for b in made["backends"]] == [True, True]
+    assert len(list((project / "profiles").iterdir())) == 2
+
+
 SUBMISSION = """
 from task import input_t, output_t
 import torch

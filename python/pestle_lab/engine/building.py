@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import COMPILE_ERROR, LabError
+from ..errors import UNSUPPORTED, LabError
 from ..kernels import Kernel
 
 _PTXAS = re.compile(
@@ -79,6 +79,10 @@ def _architectures(kernel: Kernel, device: str) -> list[str]:
 def command(kernel: Kernel, device: str, out: Path) -> list[str]:
     if kernel.language == "cpp":
         compiler = os.environ.get("CXX", "c++")
+        if shutil.which(compiler) is None:
+            raise LabError(
+                f"no C++ compiler {compiler}: install g++, or name another with CXX", UNSUPPORTED
+            )
         return [
             compiler,
             "-std=c++20",
@@ -96,7 +100,7 @@ def command(kernel: Kernel, device: str, out: Path) -> list[str]:
         raise LabError(
             "no nvcc: set CUDACXX, put the CUDA toolkit on the PATH, or pip install "
             "nvidia-cuda-nvcc nvidia-cuda-crt nvidia-cuda-runtime nvidia-cuda-cccl nvidia-nvvm",
-            COMPILE_ERROR,
+            UNSUPPORTED,
         )
     codes = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in _architectures(kernel, device)]
     # The wheels' toolkit has lib/ where nvcc looks for lib64/.

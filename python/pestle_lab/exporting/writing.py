@@ -68,6 +68,7 @@ def _said(kernel: Kernel, problem: Problem, module: str) -> dict:
             "source": module + kernel.path.suffix,
             "dtypes": [str(DTYPES[name]) for name in kernel.dtypes],
             "constraints": kernel.constraints, "devices": list(kernel.devices),
+            "parameters": None if kernel.parameters is None else sorted(kernel.parameters),
             "arguments": kernel.arguments, "flags": kernel.flags, "arch": kernel.arch,
         },
     }  # fmt: skip

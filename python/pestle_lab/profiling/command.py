@@ -58,10 +58,14 @@ def _built(kernel: kernels.Kernel, where: str) -> Build:
 
 
 def sanitize(
-    name: Name,
-    tools: Annotated[
-        list[str] | None, typer.Argument(help=f"{', '.join(sanitizer.TOOLS)} or all. [all]")
-    ] = None,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KERNEL [TOOL...]",
+            help=f"A kernel's name or file, and {', '.join(sanitizer.TOOLS)} or all, in any order. "
+            "[all]",
+        ),
+    ],
     suite: Suite = "smoke",
     case: Cases = None,
     folders: Folders = None,
@@ -73,7 +77,7 @@ def sanitize(
     path: Out = None,
 ):
     """NVIDIA's compute-sanitizer around a kernel: how many findings, and where the first is."""
-    chosen = sanitizer.chosen(tools or [])
+    name, chosen = sanitizer.chosen(words)
     kernel = kernels.get(name, all_kernels(folders))
     problem = problems.get(kernel.problem, folders_of(folders))
     where = _place(kernel, device, True, "compute-sanitizer")

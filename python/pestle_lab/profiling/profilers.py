@@ -16,6 +16,11 @@ _WHERE = {
     "ncu": "Nsight Compute comes with the CUDA toolkit; put ncu on the PATH or set CUDA_HOME",
     "nsys": "Nsight Systems comes with the CUDA toolkit or alone; put nsys on the PATH",
 }
+FORBIDDEN = "ERR_NVGPUCTRPERM"
+HOW_TO_READ_COUNTERS = (
+    f"ncu may not read the GPU's counters ({FORBIDDEN}): run it as root, start the container with "
+    "--cap-add=SYS_ADMIN, or have the driver loaded with NVreg_RestrictProfilingToAdminUsers=0"
+)
 
 
 @dataclass
@@ -36,13 +41,8 @@ class Profile:
 
 def _run(group: calls.Calls, before: list[str], report: Path) -> str:
     code, out = group.run(before, group.job(warm=True))
-    if "ERR_NVGPUCTRPERM" in out:
-        raise LabError(
-            "ncu may not read the GPU's counters (ERR_NVGPUCTRPERM): run it as root, start the "
-            "container with --cap-add=SYS_ADMIN, or have the driver loaded with "
-            "NVreg_RestrictProfilingToAdminUsers=0",
-            UNSUPPORTED,
-        )
+    if FORBIDDEN in out:
+        raise LabError(HOW_TO_READ_COUNTERS, UNSUPPORTED)
     if code or not report.exists():
         why = "" if report.exists() else f", and there is no {report}"
         last = "\n".join(out.strip().splitlines()[-8:])

@@ -26,11 +26,16 @@ class Finding:
         return {"findings": self.findings, "first": self.first, "log": self.log}
 
 
-def chosen(given: list[str]) -> list[str]:
-    for tool in given:
-        if tool not in (*TOOLS, "all"):
-            raise LabError(f"no tool {tool!r}: there are {', '.join(TOOLS)}, all")
-    return list(TOOLS) if not given or "all" in given else list(dict.fromkeys(given))
+def chosen(words: list[str]) -> tuple[str, list[str]]:
+    """The kernel and the tools that a command names, in any order: no kernel has a tool's name."""
+    given = [word for word in words if word in (*TOOLS, "all")]
+    names = [word for word in words if word not in given]
+    if len(names) != 1:
+        raise LabError(
+            f"sanitize takes one kernel, and not {', '.join(names) or 'none'}; the tools are "
+            f"{', '.join(TOOLS)}, all"
+        )
+    return names[0], list(TOOLS) if not given or "all" in given else list(dict.fromkeys(given))
 
 
 def read(tool: str, text: str, path: Path) -> Finding | None:

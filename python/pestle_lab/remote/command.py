@@ -9,21 +9,13 @@ import typer
 
 from ..errors import USAGE, LabError
 from ..options import console, out
-from . import jobs, modal, target
+from . import installing, jobs, modal, target
 
 COMMANDS = {"list", "env", "sol", "build", "check", "bench", "compare", "report", "history", "new",
             "seed", "sanitize", "profile", "export"}  # fmt: skip
 On = Annotated[
     str, typer.Option("--on", metavar="TARGET", help=f"{target.FORMS}.", show_default=False)
 ]
-
-
-def _gpu(text: str) -> int | None:
-    if text == "none":
-        return None
-    if text.isdigit():
-        return int(text)
-    raise LabError(f"--gpu {text}: expected a number, or none for the processor alone")
 
 
 def _environment(given: list[str] | None) -> dict[str, str]:
@@ -53,8 +45,12 @@ def run(
         typer.Option("--sbatch", help="Of SLURM: --sbatch=--time=10; may be repeated. [--gpus=1]"),
     ] = None,
     wheel: Annotated[
-        Path | None, typer.Option(help="Of Modal: a wheel of pestle. [default: PyPI's]")
+        Path | None,
+        typer.Option(help="Of pestle, for --install and Modal. [default: what is installed here]"),
     ] = None,
+    install: Annotated[
+        bool, typer.Option("--install", help="Install this Pestle there first, if it has not.")
+    ] = False,
     patience: Annotated[
         float, typer.Option(min=0, help="Seconds that a lost connection is tried again.")
     ] = 60.0,
@@ -71,14 +67,18 @@ def run(
     if words and words[0] not in COMMANDS:
         raise LabError(f"run {words[0]}: expected one of {', '.join(sorted(COMMANDS))}")
     options = jobs.Options(
-        python=python, key=key, ssh=list(ssh or []), gpu=_gpu(gpu), env=_environment(env),
-        patience=patience, keep=keep, sbatch=list(sbatch or []), wheel=wheel,
+        python=python, key=key, ssh=list(ssh or []), gpu=target.parse_gpu(gpu),
+        env=_environment(env), patience=patience, keep=keep, sbatch=list(sbatch or []),
+        wheel=wheel,
     )  # fmt: skip
+
+    def say(text: str) -> None:
+        console.print(f"[run] {text}", markup=False, highlight=False)
+
+    if install and (words or attach):
+        options = installing.installed(where, options, say)
     kind = modal.Client if where.kind == "modal" else jobs.Client
-    client = kind(
-        where, Path.cwd(), options,
-        lambda text: console.print(f"[run] {text}", markup=False, highlight=False),
-    )  # fmt: skip
+    client = kind(where, Path.cwd(), options, say)
     if jobs_:
         for job in client.jobs():
             ended = "" if job["code"] is None else f" with {job['code']}"

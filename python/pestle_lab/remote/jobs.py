@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..errors import INTERNAL, TRANSPORT, LabError
 from . import agent, folder
-from .link import Dropped, Link, command
+from .link import Dropped, Link, command, unreachable
 from .target import Target
 
 # Not -m: it would find modules of the job's folder before those that are installed.
@@ -32,7 +32,7 @@ class Options:
     sbatch: list[str] = field(default_factory=list)
     patience: float = 60.0  # seconds that a lost connection is tried again
     keep: bool = False  # leave the job's folder there
-    wheel: Path | None = None  # of pestle, for Modal's image
+    wheel: Path | None = None  # of pestle, for --install and Modal's image; else the installed one
     modal_timeout: int = 3600  # seconds
 
 
@@ -43,6 +43,8 @@ class Client:
         self.target, self.root, self.options, self.say = target, root, options, say
         self.offsets = dict.fromkeys(agent.STREAMS, 0)
         self.name_here = lambda name: name  # of what a job wrote
+        self.program = f"pestle-lab run --on {target.text}"  # which the user began with
+        self.needs_lab = True  # there, for the jobs
         self.reached = False  # what never answered is no connection lost
 
     def _link(self) -> Link:
@@ -54,7 +56,7 @@ class Client:
             with self._link() as link:
                 return link.ask(do, **request)
         except Dropped as dropped:
-            raise LabError(f"{self.target.text}: {dropped}", TRANSPORT) from None
+            raise unreachable(self.target, str(dropped)) from None
 
     def jobs(self) -> list[dict]:
         return self._once("jobs")["jobs"]
@@ -88,7 +90,7 @@ class Client:
 
     def _must_have_answered(self, dropped: Dropped) -> None:
         if not self.reached:
-            raise LabError(f"{self.target.text}: {dropped}", TRANSPORT)
+            raise unreachable(self.target, str(dropped))
 
     def _spec(self, arguments: list[str], argv: list[str] | None) -> dict:
         words = folder.relative_arguments(arguments, self.root)
@@ -113,10 +115,10 @@ class Client:
     def _greet(self, link: Link) -> None:
         there = link.ask("hello")
         self.reached = True
-        if not there["lab"]:
+        if self.needs_lab and not there["lab"]:
             raise LabError(
-                f"{there['executable']} on {there['host']} has no pestle[lab]: install it there, "
-                "or name the Python that has it with --python",
+                f"{there['executable']} on {there['host']} has no pestle[lab]: name the Python "
+                "that has it with --python PATH, or have it installed with --install",
                 TRANSPORT,
             )
 
@@ -158,7 +160,7 @@ class Client:
                 )
 
     def how_to_attach(self, job: str) -> str:
-        return f"To get it later: pestle-lab run --on {self.target.text} --attach {job}"
+        return f"To get it later: {self.program} --attach {job}"
 
     def _finish(self, link: Link, job: str) -> int:
         try:

@@ -27,6 +27,30 @@ BOOT = (
     "import sys; source = sys.stdin.buffer.read({size}); agent = dict(__name__='agent'); "
     "exec(compile(source, 'agent', 'exec'), agent); agent['serve'](source)"
 )
+# What ssh or the shell there says, and what to do about it: the first that fits.
+_ADVICE = (
+    ("Could not resolve hostname", "correct the host's name, or name it in ~/.ssh/config"),
+    ("Connection refused", "correct the port, or start an SSH server there"),
+    ("HOST IDENTIFICATION HAS CHANGED", "if the machine was made anew: ssh-keygen -R {host}"),
+    ("Host key verification failed", "connect once by hand and compare the key: {by_hand}"),
+    ("Permission denied", "name a key that it takes with --ssh-key FILE; by hand: {by_hand}"),
+    ("timed out", "is the machine up, and may this one reach it? By hand: {by_hand}"),
+    ("No route to host", "is the machine up, and may this one reach it? By hand: {by_hand}"),
+    ("unreachable", "is the machine up, and may this one reach it? By hand: {by_hand}"),
+    ("No such file or directory", "name a Python that is there with --python PATH"),
+    ("not found", "name a Python that is there with --python PATH"),
+    ("", "try it by hand: {by_hand}"),
+)
+
+
+def unreachable(target: Target, said: str) -> LabError:
+    """A first connection that came to nothing, and what to do next."""
+    next_step = ""
+    if target.kind == "ssh":
+        words = next(words for sign, words in _ADVICE if sign in said)
+        host = f"'[{target.host}]:{target.port}'" if target.port else target.host
+        next_step = f". Next: {words.format(host=host, by_hand=target.by_hand)}"
+    return LabError(f"{target.text}: {said}{next_step}", TRANSPORT)
 
 
 class Dropped(Exception):
@@ -132,6 +156,8 @@ def command(target: Target, python: str, key: Path | None, options: list[str]) -
     for option in ("BatchMode=yes", "ConnectTimeout=15", "ServerAliveInterval=5", *options):
         made += ["-o", option]
     if key:
+        if not key.is_file():
+            raise LabError(f"--ssh-key {key}: there is no such file")
         made += ["-i", str(key), "-o", "IdentitiesOnly=yes"]
     if target.port:
         made += ["-p", str(target.port)]

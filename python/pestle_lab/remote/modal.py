@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from .. import packing
 from ..errors import TRANSPORT, LabError
 from . import agent, folder
 from .jobs import LAB, Options
@@ -62,7 +63,7 @@ class Client:
             "argv": argv, "manifest": known, "env": self.options.env, "staged": str(staged),
             "result": str(place / "result"), "gpu": self.target.name,
             "timeout": self.options.modal_timeout,
-            "wheel": str(self.options.wheel.resolve()) if self.options.wheel else "",
+            "wheel": str(packing.place(place / "wheel", self.options.wheel).path),
         }  # fmt: skip
         (place / "job.json").write_text(json.dumps(job))
         return place / "job.json"

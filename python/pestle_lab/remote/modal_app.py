@@ -20,13 +20,10 @@ _path = os.environ.get("PESTLE_LAB_MODAL_JOB")
 job = json.loads(Path(_path).read_text()) if _path else {}
 
 image = modal.Image.from_registry(BASE, add_python="3.12")
-if wheel := job.get("wheel"):
-    there = f"/pestle-lab/{Path(wheel).name}"
-    image = image.add_local_file(wheel, there, copy=True)
-    image = image.run_commands(f"pip install '{there}[lab]'")
-else:
-    image = image.pip_install("pestle[lab]")
 if job:
+    there = f"/pestle-lab/{Path(job['wheel']).name}"
+    image = image.add_local_file(job["wheel"], there, copy=True)
+    image = image.run_commands(f"pip install '{there}[lab]'")
     image = image.add_local_dir(job["staged"], TREE)
 app = modal.App("pestle-lab", image=image)
 

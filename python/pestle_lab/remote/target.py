@@ -27,6 +27,12 @@ class Target:
             return f"ssh://{user}{host}" + (f":{self.port}" if self.port else "")
         return f"{self.kind}:{self.name}" if self.name else self.kind
 
+    @property
+    def by_hand(self) -> str:
+        """What reaches it without the lab."""
+        port = f"-p {self.port} " if self.port else ""
+        return f"ssh {port}" + (f"{self.user}@" if self.user else "") + self.host
+
 
 def parse(text: str) -> Target:
     if text == "local":
@@ -36,7 +42,15 @@ def parse(text: str) -> Target:
     kind, _, name = text.partition(":")
     if kind in ("slurm", "modal") and re.fullmatch(r"[A-Za-z0-9][\w.,:-]*", name):
         return Target(kind, name=name)
-    raise LabError(f"--on {text}: expected {FORMS}")
+    raise LabError(f"the target {text}: expected {FORMS}")
+
+
+def parse_gpu(text: str) -> int | None:
+    if text == "none":
+        return None
+    if text.isdigit():
+        return int(text)
+    raise LabError(f"--gpu {text}: expected a number, or none for the processor alone")
 
 
 def _ssh(text: str) -> Target:
@@ -44,13 +58,17 @@ def _ssh(text: str) -> Target:
         parts = urlsplit(text)
         host, user, port = parts.hostname or "", parts.username or "", parts.port
     except ValueError as error:
-        raise LabError(f"--on {text}: {error}") from None
+        raise LabError(f"the target {text}: {error}") from None
     if parts.password is not None:
-        raise LabError(f"--on {text.replace(parts.password, '...')}: no passwords here; use a key")
+        raise LabError(
+            f"the target {text.replace(parts.password, '...')}: no passwords here; use a key"
+        )
     if parts.path.strip("/") or parts.query or parts.fragment:
-        raise LabError(f"--on {text}: nothing follows the port; expected ssh://USER@HOST:PORT")
+        raise LabError(
+            f"the target {text}: nothing follows the port; expected ssh://USER@HOST:PORT"
+        )
     # What begins with a dash would be an option of ssh's.
     word = r"[\w:][\w.:%-]*"
     if not re.fullmatch(word, host) or (user and not re.fullmatch(word, user)):
-        raise LabError(f"--on {text}: expected ssh://USER@HOST:PORT")
+        raise LabError(f"the target {text}: expected ssh://USER@HOST:PORT")
     return Target("ssh", host=host, user=user, port=port)

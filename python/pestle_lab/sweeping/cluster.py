@@ -29,7 +29,9 @@ def _ray():
     try:
         import ray
     except ImportError:
-        raise LabError("sweeps run on Ray: pip install 'pestle[lab,ray]'") from None
+        raise LabError(
+            "sweeps run on Ray, which is not installed: pip install 'ray[client]'"
+        ) from None
     return ray
 
 

@@ -90,7 +90,10 @@ class Exported:
         allowed, devices = self.kernel["dtypes"], self.kernel["devices"]
         if allowed and str(tensors[first].dtype) not in allowed:
             return f"{first} is {tensors[first].dtype}; the kernel takes {', '.join(allowed)}"
+        known = self.kernel["parameters"]
         for name, tensor in tensors.items():
+            if known is not None and name not in known:
+                return f"{name} is given, and the kernel has no such argument"
             if tensor.device.type not in devices:
                 return f"{name} is on {tensor.device}; the kernel needs {' or '.join(devices)}"
         for condition in self.kernel["constraints"]:

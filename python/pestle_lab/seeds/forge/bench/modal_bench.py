@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """bench/run.py on a GPU of Modal's: modal run bench/modal_bench.py --suite smoke --out results.json
 
-FORGE_MODAL_GPU names the GPU (B200 by default). Modal installs what pyproject.toml names, so the
-package `pestle` must be where pip finds it: FORGE_PESTLE_WHEEL names a wheel to upload instead.
-This file has not run against Modal itself.
+FORGE_MODAL_GPU names the GPU (B200 by default). The image has what uv.lock names, Pestle's wheel
+among it. This file has not run against Modal itself.
 """
 
 from __future__ import annotations
@@ -21,17 +20,18 @@ except ModuleNotFoundError:
 
 PROJECT = Path(__file__).resolve().parents[1]
 GPU = os.environ.get("FORGE_MODAL_GPU", "B200")
-WHEEL = os.environ.get("FORGE_PESTLE_WHEEL", "")
+INSTALL = "uv export --locked --no-dev --no-emit-project | uv pip install --system -r -"
 
-image = modal.Image.from_registry(
-    "nvidia/cuda:13.1.0-devel-ubuntu24.04", add_python="3.13"
-).pip_install("torch", "pyyaml", "ml_dtypes", "jinja2", "rich", "typer", "watchfiles")
-if WHEEL:
-    there = f"/wheel/{Path(WHEEL).name}"
-    image = image.add_local_file(WHEEL, there, copy=True).run_commands(f"pip install {there}")
-else:
-    image = image.pip_install("pestle[lab]")
-image = image.add_local_dir(str(PROJECT), "/project", ignore=[".venv", ".git", "profiles"])
+image = (
+    modal.Image.from_registry("nvidia/cuda:13.1.0-devel-ubuntu24.04", add_python="3.13")
+    .pip_install("uv")
+    # A folder of its own, so that an edited kernel makes no new image.
+    .add_local_file(PROJECT / "pyproject.toml", "/locked/pyproject.toml", copy=True)
+    .add_local_file(PROJECT / "uv.lock", "/locked/uv.lock", copy=True)
+    .add_local_dir(PROJECT / "wheels", "/locked/wheels", copy=True)
+    .run_commands(f"cd /locked && {INSTALL}")
+    .add_local_dir(PROJECT, "/project", ignore=[".venv", ".git", "profiles", "wheels"])
+)
 app = modal.App("forge-cute-py-bench", image=image)
 
 

@@ -35,6 +35,8 @@ command -v "$program" >/dev/null || {
 mkdir -p profiles
 report=profiles/${tool}_$(date -u +%Y%m%d_%H%M%S)_$$
 say "report: $report"
+# `uv run` starts the program that is meant.
+[ "$tool" = nsys ] || has --target-processes "${options[@]}" || options+=(--target-processes all)
 case $tool in
   ncu)
     has --set "${options[@]}" || options+=(--set full)
