@@ -436,41 +436,97 @@ def test_rope(device, name, dtype, lead):
     assert_same(a, mine[0])
 
 
+@pytest.mark.parametrize("split", ["", "_split_half"])
+@pytest.mark.parametrize("of_freqs", FLOATS, ids=str)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_rms_rope(device, dtype):
+def test_rope_is_as_precise_as_its_frequencies(device, dtype, of_freqs, split):
+    """They round products and sums to the frequencies' dtype, and so do we, the sums alone."""
+    q, k = (values(device, 1, 3, 64, 64, dtype=dtype, seed=s) * 50 for s in (1, 2))
+    f = freqs(device, 1, 1, 64, half=32, dtype=of_freqs)
+    mine, other = (getattr(m, f"apply_rope{split}")(q, k, f) for m in (ours, theirs))
+    ulps = 3 * max(ULP[of_freqs] / ULP[dtype], 1)
+    for a, b in zip(mine, other, strict=True):
+        assert_within(a, b, ulps, floor=12 * ULP[of_freqs])
+        if of_freqs != torch.float32:
+            assert torch.equal(a.to(of_freqs).to(dtype), a)
+        elif dtype != torch.float32:
+            assert (a != b).float().mean() < 1e-3
+    a, b = q.clone(), k.clone()
+    written = getattr(ours, f"apply_rope{split}_")(a, b, f)
+    assert written[0] is a and written[1] is b
+    assert_same(a, mine[0])
+    assert_same(b, mine[1])
+
+
+@pytest.mark.parametrize("of_freqs", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_rms_rope(device, dtype, of_freqs):
+    """The normalised value is rounded to x's dtype before it is rotated, there and here."""
     q, k = (
         values(device, 2, 3, 9, 32, dtype=dtype),
         values(device, 2, 2, 9, 32, dtype=dtype, seed=2),
     )
-    f, w, v = freqs(device, 1, 1, 9), *(values(device, 32, dtype=dtype, seed=s) + 1 for s in (3, 4))
-    # Listed: they round the normalised value to x's dtype before it is rotated.
-    floor = 4 * ULP[dtype] * 40
+    f = freqs(device, 1, 1, 9, dtype=of_freqs)
+    w, v = (values(device, 32, dtype=dtype, seed=s) + 1 for s in (3, 4))
+    floor = 64 * max(ULP[dtype], ULP[of_freqs])
+    share = 0.01 if of_freqs == torch.float32 != dtype else 1.0
     for name, extra in (("rms_rope", {}), ("rms_rope_split_half", {})):
         for second in (None, v):
             mine, other = (getattr(m, name)(q, k, f, w, second, **extra) for m in (ours, theirs))
             for a, b in zip(mine, other, strict=True):
                 assert_within(a, b, 4, floor=floor)
+                assert (a != b).float().mean() <= share
         single = [getattr(m, name + "1")(q, f, w, 1e-5) for m in (ours, theirs)]
         assert_within(*single, 4, floor=floor)
         a, b = q.clone(), k.clone()
         fresh = getattr(ours, name)(q, k, f, w, v)
-        assert getattr(ours, name + "_")(a, b, f, w, v)[1] is b
+        written = getattr(ours, name + "_")(a, b, f, w, v)
+        assert written[0] is a and written[1] is b
         for got, want in zip((a, b), fresh, strict=True):
             assert_same(got, want)
         a = q.clone()
-        getattr(ours, name + "1_")(a, f, w)
+        assert getattr(ours, name + "1_")(a, f, w) is a
         assert_same(a, getattr(ours, name + "1")(q, f, w))
-    part = freqs(device, 1, 1, 9, half=8)
+    part = freqs(device, 1, 1, 9, half=8, dtype=of_freqs)
     mine, other = (m.rms_rope_split_half(q, k, part, w, v, 1e-6, 16) for m in (ours, theirs))
     for a, b in zip(mine, other, strict=True):
         assert_within(a, b, 4, floor=floor)
+        assert (a != b).float().mean() <= share
+
+
+def test_rms_rope_takes_weights_of_two_dtypes():
+    q, k = values("cpu", 1, 2, 5, 32), values("cpu", 1, 2, 5, 32, seed=2)
+    weights = torch.rand(32), torch.rand(32).bfloat16()
+    mine = ours.rms_rope(q, k, freqs("cpu", 1, 1, 5), *weights)
+    for got, x, weight in zip(mine, (q, k), weights, strict=True):
+        want = ours.rms_rope1(x, freqs("cpu", 1, 1, 5), weight)
+        torch.testing.assert_close(got, want)
+
+
+def test_ropes_of_bf16_have_gradients():
+    q = values("cpu", 1, 2, 5, 32, dtype=torch.bfloat16).requires_grad_()
+    f, weight = freqs("cpu", 1, 1, 5), torch.rand(32, requires_grad=True)
+    ours.rms_rope1(q, f, weight).float().sum().backward()
+    assert q.grad.abs().sum() > 0 and weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", ["adaln", "rms_adaln"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_modulated_norms_of_eager_round_each_step(name, dtype):
+    x = values("cpu", 2, 5, 48, dtype=dtype) * 50
+    scale, shift = (values("cpu", 2, 1, 48, dtype=dtype, seed=s) * 20 for s in (2, 3))
+    mine, other = (getattr(m, name)(x, scale, shift, backend="eager") if m is ours
+                   else getattr(m, name)(x, scale, shift) for m in (ours, theirs))  # fmt: skip
+    assert_same(mine, other)
+    kept = getattr(ours, name)(x, scale.float(), shift.float(), backend="eager")
+    assert kept.dtype == dtype
 
 
 @pytest.mark.parametrize("name", ["adaln", "rms_adaln"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("lead", [(), (1,), (2, 1), (2, 5), (1, 5), (2, 5, 1)], ids=str)
 def test_modulated_norms(device, name, dtype, lead):
-    """Listed: they round after each step, we once."""
+    """Listed: their eager backend rounds after each step, ours only if it is asked for by name."""
     x = values(device, 2, 5, 7, 48, dtype=dtype)
     lead = (*lead, 1) if len(lead) == 2 else lead
     scale, shift = (values(device, *lead, 48, dtype=dtype, seed=s) * 20 for s in (2, 3))
