@@ -123,32 +123,34 @@ def mm_int8(p, a, b):
     return total
 
 
-def activated(x: Tensor, name: str | None, weight: Tensor | None, eps: float) -> Tensor:
+def activated(
+    x: Tensor, input_act: str | None, act_weight: Tensor | None = None, act_eps: float = 0.0
+) -> Tensor:
     """What stands before the linear: PyTorch's own functions, in x's dtype."""
-    if name in (None, "none"):
+    if input_act in (None, "none"):
         return x
-    if name == "gelu_tanh":
+    if input_act == "gelu_tanh":
         return functional.gelu(x, approximate="tanh")
-    if name == "rms_norm":
-        if weight is None:
+    if input_act == "rms_norm":
+        if act_weight is None:
             raise ValueError('input_act "rms_norm" needs input_act_weight')
-        return functional.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps)
+        return functional.rms_norm(x, x.shape[-1:], act_weight.to(x.dtype), act_eps)
     first, second = x.chunk(2, -1)
-    if name == "swiglu":
+    if input_act == "swiglu":
         return functional.silu(first) * second
-    if name == "situ":
+    if input_act == "situ":
         gate = 4 * torch.tanh(second / 4) * torch.sigmoid(second)
         return 25 * torch.tanh(first / 25) * gate
     known = "gelu_tanh, swiglu, situ, rms_norm"
-    raise ValueError(f'unsupported input_act "{name}": use one of {known}, or None')
+    raise ValueError(f'unsupported input_act "{input_act}": use one of {known}, or None')
 
 
-def added(out: Tensor, residual: Tensor | None, scale: Tensor | None) -> Tensor:
+def added(out: Tensor, residual: Tensor | None, residual_scale: Tensor | None) -> Tensor:
     if residual is None:
         return out
-    if scale is None:
+    if residual_scale is None:
         raise ValueError("residual needs residual_scale")
-    return torch.addcmul(residual.to(out.dtype), out, scale.to(out.dtype))
+    return torch.addcmul(residual.to(out.dtype), out, residual_scale.to(out.dtype))
 
 
 def int8_product(p, x, weight, weight_scale, bias, out_dtype, hadamard) -> Tensor:

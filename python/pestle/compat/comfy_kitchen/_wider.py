@@ -78,7 +78,7 @@ def dequantize_w4a8_int8_weight(
 
 @adapter(
     "linear_w4a8", "hadamard", only="eager", x=of(FLOATS), bias=of(FLOATS), out_dtype=of(FLOATS),
-    rules=(_linears.CANONICAL,), **_STORED,
+    **_STORED | {"qdata": of(INT8), "s_rel": of(E4M3 | F32)},  # records have one dimension
 )  # fmt: skip
 def w4a8_int8_linear(
     p,
@@ -99,9 +99,11 @@ def w4a8_int8_linear(
     residual=None,
     residual_scale=None,
 ):
+    x = _linears.activated(x, input_act, input_act_weight, input_act_eps)
+    if mma_packed:
+        qdata, s_rel = _w4a8.unpack_records(qdata, s_channel.numel(), x.shape[-1])
     stored = (qdata, s_rel, s_channel, codebook, correction)
     _, columns, _ = _w4a8.check_stored(*stored, group_size, convrot_groupsize)
-    x = _linears.activated(x, input_act, input_act_weight, input_act_eps)
     if x.shape[-1] != columns:
         raise ValueError(f"x has {x.shape[-1]} columns and the weight {columns}: they must agree")
     if _usual_weight(qdata, s_rel, codebook, correction, group_size):
