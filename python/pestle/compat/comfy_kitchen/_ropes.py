@@ -8,15 +8,17 @@ import torch
 from torch import Tensor
 
 from ._rope_utils import check_rope_inplace
-from ._serve import FLOATS, FOUR, ONE, PAIRS, adapter, of
+from ._serve import FLOATS, FOUR, ONE, PAIRS, ExactDims, MinDims, adapter, of
 
+_HEADS = of(FLOATS, MinDims(3), PAIRS)
 _X = of(FLOATS, FOUR, PAIRS)
 _W = of(FLOATS, ONE)
 _FREQS = of(FLOATS)
-_PAIR = {"xq": _X, "xk": _X, "freqs_cis": _FREQS}
-_SINGLE = {"x": _X, "freqs_cis": _FREQS}
-_RMS_PAIR = {"q": _X, "k": _X, "freqs_cis": _FREQS, "q_scale": _W, "k_scale": _W}
-_RMS_SINGLE = {"x": _X, "freqs_cis": _FREQS, "scale": _W}
+_PAIR = {"xq": _HEADS, "xk": _HEADS, "freqs_cis": _FREQS}
+_SINGLE = {"x": _HEADS, "freqs_cis": _FREQS}
+_SIX = of(FLOATS, ExactDims(6))
+_RMS_PAIR = {"q": _X, "k": _X, "freqs_cis": _SIX, "q_scale": _W, "k_scale": _W}
+_RMS_SINGLE = {"x": _X, "freqs_cis": _SIX, "scale": _W}
 
 
 def six_dimensions(freqs: Tensor) -> Tensor:
@@ -70,10 +72,12 @@ def _keep(split: str, layout: dict, end: str) -> None:
     RoPE of two tensors or one, and the same after the RMS norm of each head."""
 
     def rope(p, xs, freqs):
+        batches = [x.unsqueeze(0) if x.ndim == 3 else x for x in xs]
         if not end:
-            return rotated(p, xs, freqs, layout)
+            made = rotated(p, batches, freqs, layout)
+            return tuple(y[0] if x.ndim == 3 else y for y, x in zip(made, xs, strict=True))
         writable(*xs, reads=(freqs,))
-        rotate_in_place(p, xs, freqs, layout)
+        rotate_in_place(p, batches, freqs, layout)
         return tuple(xs)
 
     def after_norm(p, xs, freqs, weights, eps, rot_dim=0):
@@ -82,7 +86,7 @@ def _keep(split: str, layout: dict, end: str) -> None:
             writable(*xs, reads=(freqs, *weights))
         if one_op_does(xs, freqs, weights):
             second = {"x2": xs[1], "weight2": weights[1]} if len(xs) == 2 else {}
-            how |= second | {"weight": weights[0], "freqs": six_dimensions(freqs), "eps": eps}
+            how |= second | {"weight": weights[0], "freqs": freqs, "eps": eps}
             return _all(getattr(p, f"rms_rope{end}")(xs[0], **how))
         norms = [p.rms_norm(x, weight=w, eps=eps) for x, w in zip(xs, weights, strict=True)]
         made = rotated(p, norms, freqs, how)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ._nibbles import INT4_MAX, UINT4_MAX, pack_int4, unpack_int4, unpack_uint4
-from ._serve import FLOATS, INT8, TWO, adapter, of
+from ._serve import BYTES, FLOATS, INT8, ONE, TWO, adapter, of
 
 GROUP = 64  # columns with one scale
 TILE = 128  # rows of a weight that is stored in tiles
@@ -41,7 +41,7 @@ def decoded(packed: Tensor, scales: Tensor, unsigned: bool) -> Tensor:
 @adapter(
     only="eager",
     x=of(FLOATS, TWO),
-    smooth=of(FLOATS),
+    smooth=of(FLOATS, ONE),
     lora_down=of(FLOATS, TWO),
     lora_x=of(FLOATS, TWO),
 )
@@ -49,7 +49,7 @@ def quantize_svdquant_w4a4(p, x, smooth, lora_down, pad_size=256, act_unsigned=F
     rows, columns = x.shape
     if columns % GROUP:
         raise ValueError(f"x has {columns} columns: not divisible by group_size {GROUP}")
-    groups = (x.float() / smooth.float()).view(rows, -1, GROUP)
+    groups = (x.float() / smooth.float()).view(rows, columns // GROUP, GROUP)
     least, most = (0, UINT4_MAX) if act_unsigned else (-INT4_MAX, INT4_MAX)
     scales = groups.abs().amax(-1).clamp_min(1e-10) / most
     quantised = (groups / scales.unsqueeze(-1)).round().clamp(least, most).flatten(1)
@@ -61,7 +61,7 @@ def quantize_svdquant_w4a4(p, x, smooth, lora_down, pad_size=256, act_unsigned=F
 
 @adapter(
     only="eager",
-    act=of(INT8, TWO),
+    act=of(INT8 | BYTES, TWO),
     wgt=of(INT8),
     ascales=of(FLOATS, TWO),
     wscales=of(FLOATS),
