@@ -15,13 +15,12 @@ import pestle.compat.comfy_kitchen as ours
 import pytest
 import torch
 from cases import bits
+from kitchen_cases import FLOATS, ULP, assert_same, assert_within, relative_error, values
 from torch.nn import functional
 
 theirs = pytest.importorskip("comfy_kitchen")
 
-FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 POWER = 2.0**-8
-ULP = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10, torch.float32: 2.0**-23}
 
 
 @pytest.fixture(autouse=True)
@@ -33,29 +32,6 @@ def eager():
 @pytest.fixture(params=["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])
 def device(request):
     return request.param
-
-
-def values(device, *shape, dtype=torch.float32, seed=1):
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 0.02
-    x.view(-1)[:7] = 0
-    x.view(-1)[-1] = 1.5
-    return x.to(device, dtype)
-
-
-def assert_same(got, want):
-    assert (got.shape, got.dtype, got.device) == (want.shape, want.dtype, want.device)
-    assert torch.equal(bits(got), bits(want))
-
-
-def assert_within(got, want, ulps, floor=0.0):
-    """Within so many units in the last place of the wanted value."""
-    assert (got.shape, got.dtype) == (want.shape, want.dtype)
-    bound = ulps * ULP[want.dtype] * want.double().abs() + floor
-    assert ((got.double() - want.double()).abs() <= bound).all()
-
-
-def relative_error(got, want):
-    return ((got.double() - want.double()).norm() / want.double().norm()).item()
 
 
 # ---- names
@@ -395,131 +371,7 @@ def test_w4a8(device):
         assert relative_error(linear, exact) < 1e-5
 
 
-# ---- RoPE, norms
-
-
-def freqs(device, *lead, half=16, dtype=torch.float32):
-    angles = torch.rand(*lead, half, generator=torch.Generator().manual_seed(3)) * 6
-    c, s = angles.cos(), angles.sin()
-    return torch.stack([c, -s, s, c], -1).view(*lead, half, 2, 2).to(device, dtype)
-
-
-ROPES = ["apply_rope", "apply_rope_split_half"]
-
-
-# More positions than x has: their split-half form does not trim.
-ROPES_OF = [(name, lead) for name in ROPES for lead in [(1, 1, 9), (2, 1, 9), (1, 3, 1), (1, 1, 12)]
-            if lead[2] <= 9 or name == "apply_rope"]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "lead"), ROPES_OF, ids=str)
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_rope(device, name, dtype, lead):
-    q, k = (
-        values(device, 2, 3, 9, 32, dtype=dtype),
-        values(device, 2, 3, 9, 32, dtype=dtype, seed=2),
-    )
-    f = freqs(device, *lead)
-    # They round the first product before the sum on some devices; one rounding to dtype then.
-    mine, other = (getattr(m, name)(q, k, f) for m in (ours, theirs))
-    single = [getattr(m, name + "1")(q, f) for m in (ours, theirs)]
-    for a, b in [*zip(mine, other, strict=True), single]:
-        assert_within(a, b, 1, floor=2.0**-24 * 3)
-    assert_same(mine[0], single[0])
-    a, b = q.clone(), k.clone()
-    written = getattr(ours, name + "_")(a, b, f)
-    assert written[0] is a and written[1] is b
-    assert_same(a, mine[0])
-    assert_same(b, mine[1])
-    a = q.clone()
-    assert getattr(ours, name + "1_")(a, f) is a
-    assert_same(a, mine[0])
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_rms_rope(device, dtype):
-    q, k = (
-        values(device, 2, 3, 9, 32, dtype=dtype),
-        values(device, 2, 2, 9, 32, dtype=dtype, seed=2),
-    )
-    f, w, v = freqs(device, 1, 1, 9), *(values(device, 32, dtype=dtype, seed=s) + 1 for s in (3, 4))
-    # Listed: they round the normalised value to x's dtype before it is rotated.
-    floor = 4 * ULP[dtype] * 40
-    for name, extra in (("rms_rope", {}), ("rms_rope_split_half", {})):
-        for second in (None, v):
-            mine, other = (getattr(m, name)(q, k, f, w, second, **extra) for m in (ours, theirs))
-            for a, b in zip(mine, other, strict=True):
-                assert_within(a, b, 4, floor=floor)
-        single = [getattr(m, name + "1")(q, f, w, 1e-5) for m in (ours, theirs)]
-        assert_within(*single, 4, floor=floor)
-        a, b = q.clone(), k.clone()
-        fresh = getattr(ours, name)(q, k, f, w, v)
-        assert getattr(ours, name + "_")(a, b, f, w, v)[1] is b
-        for got, want in zip((a, b), fresh, strict=True):
-            assert_same(got, want)
-        a = q.clone()
-        getattr(ours, name + "1_")(a, f, w)
-        assert_same(a, getattr(ours, name + "1")(q, f, w))
-    part = freqs(device, 1, 1, 9, half=8)
-    mine, other = (m.rms_rope_split_half(q, k, part, w, v, 1e-6, 16) for m in (ours, theirs))
-    for a, b in zip(mine, other, strict=True):
-        assert_within(a, b, 4, floor=floor)
-
-
-@pytest.mark.parametrize("name", ["adaln", "rms_adaln"])
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("lead", [(), (1,), (2, 1), (2, 5), (1, 5), (2, 5, 1)], ids=str)
-def test_modulated_norms(device, name, dtype, lead):
-    """Listed: they round after each step, we once."""
-    x = values(device, 2, 5, 7, 48, dtype=dtype)
-    lead = (*lead, 1) if len(lead) == 2 else lead
-    scale, shift = (values(device, *lead, 48, dtype=dtype, seed=s) * 20 for s in (2, 3))
-    mine, other = (getattr(m, name)(x, scale, shift, 1e-5) for m in (ours, theirs))
-    if dtype != torch.float32:
-        assert_within(mine, other, 4, floor=4 * ULP[dtype] * 8)
-        return
-    # Near the exact result; theirs subtracts the square of the mean on CUDA, and is less near.
-    norm = functional.layer_norm if name == "adaln" else functional.rms_norm
-    product = norm(x.double(), x.shape[-1:], eps=1e-5) * (1 + scale.double())
-    exact = product + shift.double()
-    size = (product.abs() + shift.double().abs()).amax(-1, keepdim=True)
-    assert ((mine - exact).abs() <= 2.0**-21 * size).all()
-    assert ((other - exact).abs() <= 2.0**-18 * size).all()
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_gated_residual(device, dtype):
-    x, residual = (values(device, 2, 7, 48, dtype=dtype, seed=s) for s in (1, 2))
-    weight, gate = values(device, 48, dtype=dtype, seed=3), values(device, 1, 48, dtype=dtype)
-    mine, other = (m.rms_gated_residual(x, weight, residual, gate) for m in (ours, theirs))
-    assert_within(mine, other, 4, floor=4 * ULP[dtype])
-
-
-PADS = [((0, 0, 0, 0, 0), True, False), ((1, 2, 1, 0, 2), True, False),
-        ((1, 1, 1, 1, 0), False, True)]  # fmt: skip
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("given", ["norm", "no bias", "stats", "pad alone"])
-@pytest.mark.parametrize(("pad", "silu", "zero"), PADS, ids=str)
-def test_group_norm_of_frames(device, dtype, given, pad, silu, zero):
-    x = values(device, 2, 12, 3, 5, 6, dtype=dtype) * 50 + 0.5
-    weight = None if given == "pad alone" else values(device, 12, seed=2)
-    bias = values(device, 12, seed=3) if given in ("norm", "stats") else None
-    stats = [m.group_norm_stats3d(x, 4, 1e-5) for m in (ours, theirs)]
-    torch.testing.assert_close(*stats, rtol=1e-5, atol=1e-5)
-    by = stats[1] if given == "stats" else None
-    mine, other = (
-        m.group_norm_silu_pad3d(x, weight, bias, 4, 1e-5, pad, silu, zero, stats=by)
-        for m in (ours, theirs)
-    )
-    # Affine numbers are rounded to x's dtype there, and the norm before silu.
-    assert_within(mine, other, 4, floor=8 * ULP[dtype])
-    assert mine.is_contiguous(memory_format=torch.channels_last_3d)
-    out = torch.empty_like(mine)
-    again = ours.group_norm_silu_pad3d(x, weight, bias, 4, 1e-5, pad, silu, zero, out=out, stats=by)
-    assert again is out
-    assert_same(out, mine)
+# ---- other products
 
 
 @pytest.mark.parametrize("shape", [(5, 40, 9), (17, 3000, 24)], ids=str)
@@ -715,17 +567,21 @@ def test_install_serves_their_quantized_tensor(installed):
     assert "pestle::scaled_mm_int8" in ran
 
 
-def test_what_is_not_here_yet_is_what_the_docs_say():
+def test_what_is_refused_is_what_the_docs_say():
     text = (Path(__file__).parents[2] / "docs/comfy-kitchen.md").read_text()
-    listed = re.findall(r"`(\w+)`", text.split("<!-- not yet")[1].split("<!-- end")[0])
+    listed = re.findall(r"`(\w+)`", text.split("<!-- refused")[1].split("<!-- end")[0])
     status = ours.list_backends().values()
     served = {name for s in status for name in s["capabilities"]}
     functions = {n for n in ours.__all__ if hasattr(getattr(ours, n), "__wrapped__")}
     assert set(listed) == functions - served
     for name in listed:
         function = getattr(ours, name)
-        with pytest.raises(ours.NoCapableBackendError, match="no op for this yet"):
-            function(**dict.fromkeys(p[0] for p in parameters(function)))
+        arguments = dict.fromkeys(p[0] for p in parameters(function))
+        with pytest.raises(ours.NoCapableBackendError) as caught:
+            function(**arguments)
+        assert "does not implement it: Pestle" in str(caught.value), name
+        with pytest.raises(ours.NoCapableBackendError, match="does not implement it: Pestle"):
+            function(**arguments, backend="eager")
 
 
 @pytest.mark.parametrize("name", ["adaln", "rms_adaln"])

@@ -1,6 +1,6 @@
-"""What comfy-kitchen 0.2.40 has beside quantisers and products: module names, neighbourhood
-attention, convolutions, SVDQuant, every form of W4A8, and the words of refusals. The results are
-its own eager backend's, or a plain loop's."""
+"""What comfy-kitchen 0.2.40 has beside quantisers and products: neighbourhood attention,
+convolutions, SVDQuant, every form of W4A8, and the words of refusals. The results are its own eager
+backend's, or a plain loop's."""
 
 import importlib
 import itertools
@@ -24,71 +24,6 @@ def their_eager():
 
 def relative(got, want) -> float:
     return ((got.double() - want.double()).norm() / want.double().norm()).item()
-
-
-# ---- modules
-
-SHARED = ["allocation", "constraints",
-          "exceptions", "flash_attention", "float_utils", "gated_delta", "int8_decode", "registry",
-          "sage_attention", "scaled_mm_v2", "tensor.awq_w4a16", "tensor.base",
-          "tensor.convrot_w4a4", "tensor.fp8", "tensor.int8", "tensor.int8_utils", "tensor.mxfp8",
-          "tensor.nvfp4", "tensor.svdquant_w4a4", "tensor.w4a8_int8", "tensor.w4a8_packed",
-          "_rope_utils"]  # fmt: skip
-OF_EAGER = ["adaln", "awq", "conv3d", "convrot_w4a4", "na", "quantization", "residual", "rope",
-            "sol_attn", "svdquant", "w4a8_int8"]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", SHARED + [f"backends.eager.{name}" for name in OF_EAGER])
-def test_modules_have_their_public_functions(name):
-    mine, other = (importlib.import_module(f"{m}.{name}") for m in (OURS, "comfy_kitchen"))
-    public = [n for n in getattr(other, "__all__", ()) if not n.startswith("_")]
-    assert not [n for n in public if not hasattr(mine, n)]
-
-
-@pytest.mark.parametrize("name", ["cuda", "eager", "triton"])
-def test_backend_modules_have_each_public_function(name):
-    mine = importlib.import_module(f"{OURS}.backends.{name}")
-    functions = [n for n in theirs.__all__ if hasattr(getattr(ours, n), "__wrapped__")]
-    assert functions and not [n for n in functions if not callable(getattr(mine, n))]
-    assert set(ours._functions.__all__) <= set(dir(mine))
-    with pytest.raises(AttributeError, match="no attribute 'nothing_such'"):
-        mine.nothing_such  # noqa: B018
-
-
-def test_a_backend_module_runs_that_backend():
-    x = torch.randn(4, 256)
-    q, scale = ours.backends.eager.quantization.quantize_int8_convrot_weight(x, 64)
-    want = pestle.quantize_int8(x, granularity="row", hadamard=64, backend="eager")
-    assert torch.equal(q, want[0]) and torch.equal(scale, want[1])
-    with pytest.raises(TypeError):
-        ours.backends.eager.quantize_int8_convrot_weight(x, no_such_argument=1)
-
-
-def test_the_rotation_as_a_matrix():
-    mine, other = (importlib.import_module(f"{m}.tensor.int8_utils")
-                   for m in (OURS, "comfy_kitchen"))  # fmt: skip
-    x = torch.randn(3, 512)
-    for size in (4, 16, 64, 256):
-        h = mine._build_hadamard(size)
-        assert torch.equal(h, other._build_hadamard(size))
-        for rotate in ("_rotate_weight", "_rotate_activation"):
-            got, want = (getattr(m, rotate)(x, h, size) for m in (mine, other))
-            torch.testing.assert_close(got, want)
-    for size in (2, 8, 500):
-        with pytest.raises(ValueError, match="Regular Hadamard size must be a power of 4"):
-            mine._build_hadamard(size)
-    with pytest.raises(ValueError, match="not divisible by group_size"):
-        mine._rotate_weight(x, mine._build_hadamard(1024), 1024)
-
-
-def test_codes_of_four_bits():
-    mine, other = (importlib.import_module(f"{m}.backends.eager.svdquant")
-                   for m in (OURS, "comfy_kitchen"))  # fmt: skip
-    packed = torch.arange(-128, 128, dtype=torch.int8).view(16, 16)
-    for name in ("_unpack_int4_row_major", "_unpack_uint4_row_major"):
-        codes = getattr(mine, name)(packed)
-        assert torch.equal(codes, getattr(other, name)(packed)), name
-        assert torch.equal(mine._pack_int4_row_major(codes), packed)
 
 
 # ---- which backend
@@ -517,8 +452,74 @@ def test_prequantised_attention_wants_a_gpu():
 def test_a_cache_for_decoding_is_refused_in_words():
     module = importlib.import_module(f"{OURS}.int8_decode")
     assert module.is_available() is False
-    with pytest.raises(ours.NoCapableBackendError, match="no op for this yet"):
+    with pytest.raises(ours.NoCapableBackendError, match="in their own precision"):
         module.Int8DecodeCache(1, 1, 512, "cpu")
+
+
+# ---- W4A8 in records
+
+
+@pytest.fixture(params=[4, 6])
+def records(request):
+    """Rows, columns, records of codes and scales, and the codebook."""
+    n, k = 48, 512
+    size = ours.tensor.w4a8_packed.w4a8_mma_record_bytes(request.param)
+    packed = torch.randint(0, 256, (n // 16, k // 32, size), dtype=torch.uint8)
+    packed[..., -32:] = torch.randint(1, 100, (n // 16, k // 32, 32))
+    table = ours.tensor.w4a8_packed.default_w4a8_codebook() if request.param == 4 else None
+    return n, k, packed.flatten().view(torch.int8), table
+
+
+def test_records_of_w4a8_are_rows_of_another_order(records):
+    n, k, packed, _ = records
+    mine, other = (importlib.import_module(f"{m}.tensor.w4a8_packed")
+                   for m in (OURS, "comfy_kitchen"))  # fmt: skip
+    got, want = (m.unpack_w4a8_mma_weight(packed, n, k) for m in (mine, other))
+    assert all(torch.equal(bits(a), bits(b)) for a, b in zip(got, want, strict=True))
+    for count, rows, wrong in ((16, n, "are no records"), (0, n - 8, "needs N % 16")):
+        with pytest.raises(ValueError, match=wrong):
+            mine.unpack_w4a8_mma_weight(packed[count:], rows, k)
+    with pytest.raises(ValueError, match="1D int8"):
+        mine.unpack_w4a8_mma_weight(packed.view(n, -1), n, k)
+
+
+def test_products_with_records_of_w4a8(records):
+    n, k, packed, table = records
+    x, channel, none = torch.randn(5, k), torch.rand(n), torch.empty(0, dtype=torch.float8_e4m3fn)
+    residual, by = torch.randn(5, n), torch.rand(n)
+    how = {"codebook": table, "out_dtype": torch.float32, "residual": residual,
+           "residual_scale": by}  # fmt: skip
+    rows = ours.tensor.w4a8_packed.unpack_w4a8_mma_weight(packed, n, k)
+    got = ours.w4a8_int8_linear(x, packed, none, channel, mma_packed=True, **how)
+    want = ours.w4a8_int8_linear(x, *rows, channel, **how)
+    assert relative(got, want) < 1e-6
+    other = theirs.w4a8_int8_linear(x, packed, none, channel, mma_packed=True, **how)
+    assert relative(got, other) < 0.02  # x in INT8 there
+
+
+def test_a_layout_of_records_of_w4a8(records):
+    n, k, packed, table = records
+    none = torch.empty(0, dtype=torch.float8_e4m3fn)
+    params = {"scale": none, "orig_dtype": torch.float32, "orig_shape": (n, k),
+              "s_channel": torch.rand(n), "codebook": table, "mma_packed": True}  # fmt: skip
+    mine, other = (
+        m.tensor.QuantizedTensor(packed, "AsymW4A8Int8Layout",
+                                 m.tensor.AsymW4A8Int8Layout.Params(**params))
+        for m in (ours, theirs)
+    )  # fmt: skip
+    decoded = mine.dequantize()
+    assert relative(decoded, other.dequantize()) < 1e-6
+    assert torch.equal(mine.t().dequantize(), decoded.t())
+    layout = ours.tensor.AsymW4A8Int8Layout
+    assert layout.bits(mine) == theirs.tensor.AsymW4A8Int8Layout.bits(other)
+    assert mine.shape == mine.padded_shape == (n, k)
+    x = torch.randn(5, k)
+    assert relative(functional.linear(x, mine), x @ decoded.t()) < 1e-6
+    assert relative(layout.linear_input_act(mine, x), x @ decoded.t()) < 1e-6
+    assert torch.equal(mine[8:24].dequantize(), decoded[8:24])
+    for tensor in (mine, other):
+        with pytest.raises(ValueError):
+            tensor.state_dict("weight")
 
 
 # ---- beside the installed one: its weights are multiplied as they are

@@ -11,7 +11,7 @@ from . import _stop_decoding
 NAME = "comfy_kitchen"
 _OURS = "pestle.compat.comfy_kitchen"
 _LEAST = (0, 2, 31)
-_SHARED_PRIVATE = ("_rope_utils",)  # a private module of theirs that others import
+_SHARED_PRIVATE = ("_rope_utils", "_activations")  # private modules of theirs that others import
 _DEFAULT_PRIORITY = ("cuda", "triton", "eager")
 
 

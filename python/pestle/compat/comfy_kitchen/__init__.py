@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager
 from . import _backends, constraints, exceptions, float_utils, tensor
 from ._functions import *  # noqa: F403
 from ._functions import __all__ as _served
-from ._not_yet import *  # noqa: F403
-from ._not_yet import __all__ as _not_served
 from ._quantizers import DTYPE_TO_CODE
+from ._refused import *  # noqa: F403
+from ._refused import __all__ as _not_served
 from .allocation import set_allocation_context
 from .exceptions import (
     BackendError,

@@ -7,39 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ._serve import FLOATS, FOUR, ExactDims, ParamConstraint, ValidationResult, adapter, of
+from ._serve import FLOATS, FOUR, ExactDims, ParamConstraint, adapter, of
+from .constraints import axes_of, na3d_common_call_rule
 
 _GATHERED = 1 << 26  # elements of keys that are gathered at a time
-
-
-def agree(kwargs) -> ValidationResult:
-    """q, k and v are read by one set of indices."""
-    q = kwargs["q"]
-    for name in ("k", "v"):
-        other = kwargs[name]
-        for what in ("shape", "dtype", "device"):
-            mine, wanted = getattr(other, what), getattr(q, what)
-            if mine != wanted:
-                rule = f"has {what} {mine}: must have the same {what} as q, {wanted}"
-                return ValidationResult.fail(name, rule)
-    return ValidationResult.ok()
-
-
-def windows(kwargs) -> ValidationResult:
-    for name in ("kernel_size", "is_causal"):
-        value = kwargs.get(name)
-        if isinstance(value, list | tuple) and len(value) != 3:
-            rule = f"has {len(value)} elements: must have 3 elements, one an axis"
-            return ValidationResult.fail(name, rule)
-    sizes = axes_of(kwargs["kernel_size"], 3)
-    if min(sizes) < 1:
-        return ValidationResult.fail("kernel_size", f"is {sizes}: entries must be positive")
-    return ValidationResult.ok()
-
-
-def axes_of(value, count: int) -> list:
-    """One value for each axis; a single one holds for all, None is False."""
-    return list(value) if isinstance(value, list | tuple) else [value or False] * count
 
 
 def neighbours(length: int, size: int, causal: bool, device) -> tuple[Tensor, Tensor]:
@@ -73,7 +44,7 @@ def attended(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float) -> Ten
 
 @adapter(
     only="eager",
-    rules=(agree, windows),
+    rules=(na3d_common_call_rule,),
     q=of(FLOATS, ExactDims(6)),
     k=of(FLOATS, ExactDims(6)),
     v=of(FLOATS, ExactDims(6)),

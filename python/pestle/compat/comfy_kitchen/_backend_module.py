@@ -6,13 +6,31 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 
-from . import _functions, _not_yet
+from . import _functions, _refused, _rope_utils, constraints, float_utils, scaled_mm_v2
 from ._dispatch import dispatch
+from ._linears import activated, added
+from ._quantizers import BY_CODE, DTYPE_TO_CODE
 from ._serve import ADAPTERS
+from .registry import registry
+
+# What comfy-kitchen's modules of a backend import, and their callers from there.
+_SHARED = {
+    "DTYPE_CODE_TO_DTYPE": BY_CODE,
+    "DTYPE_TO_CODE": DTYPE_TO_CODE,
+    "apply_input_act": activated,
+    "apply_residual": added,
+    "registry": registry,
+}
+for _module in (constraints, float_utils, _rope_utils, scaled_mm_v2):
+    _SHARED |= {
+        name: value
+        for name, value in vars(_module).items()
+        if getattr(value, "__module__", None) == _module.__name__ or isinstance(value, int | float)
+    }
 
 
 def _public(name: str) -> Callable | None:
-    for module in (_functions, _not_yet):
+    for module in (_functions, _refused):
         if name in module.__all__:
             return getattr(module, name)
     return None
@@ -42,6 +60,8 @@ def attributes(backend: str, module: str) -> tuple[Callable, Callable]:
             return partial(found, backend=backend)
         if name in ADAPTERS:
             return unlisted(name, backend)
+        if name in _SHARED and not name.startswith("_"):
+            return _SHARED[name]
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     def names() -> list[str]:

@@ -9,8 +9,19 @@ import torch
 
 import pestle
 
-from . import _attention, _linears, _norms, _quantizers, _ropes, _svdquant, _wider  # noqa: F401
+from . import (  # noqa: F401
+    _attention,
+    _kernels,
+    _linears,
+    _norms,
+    _quantizers,
+    _ropes,
+    _svdquant,
+    _wider,
+)
 from ._serve import ADAPTERS, DEVICES, WIDER, Adapter
+
+ELSEWHERE = {"hip": "AMD GPUs", "ascend": "Ascend NPUs"}  # comfy-kitchen's other backends
 
 
 class OnBackend:
@@ -48,4 +59,6 @@ def register_all(registry) -> None:
             registry.register(backend.name, Backend(backend.name, served), rules)
         else:
             registry.mark_unavailable(backend.name, backend.reason)
+    for name, device in ELSEWHERE.items():
+        registry.mark_unavailable(name, f"Pestle has no kernels for {device}")
     registry.help_out("eager", "cpu")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._attention import axes_of
 from ._dispatch import public
+from .constraints import axes_of
 
 __all__ = [
     "adaln",

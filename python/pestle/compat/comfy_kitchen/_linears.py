@@ -6,10 +6,32 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ._quantizers import W4A8_STORED, need_groups, one
-from ._serve import BYTES, E4M3, E8M0, F32, FLOATS, FP8, INT8, ROWS, TWO, adapter, of, refuse_unless
+from ._quantizers import W4A8_STORED, as_tiles, need_64, need_groups, one
+from ._serve import (
+    BYTES,
+    E4M3,
+    E8M0,
+    F32,
+    FLOATS,
+    FP8,
+    INT8,
+    ONE,
+    ROWS,
+    ROWWISE,
+    TWO,
+    adapter,
+    of,
+    refuse_unless,
+)
 
 _BF16 = torch.bfloat16
+
+
+def flat(bias: Tensor | None, columns: int) -> Tensor | None:
+    """A bias as [N], where it came as [1, N] or as one value."""
+    if bias is None or bias.shape == (columns,) or bias.numel() not in (1, columns):
+        return bias
+    return bias.reshape(-1).expand(columns)
 
 
 @adapter(
@@ -38,14 +60,15 @@ def scaled_mm_nvfp4(
     scale_a, scale_b = one(tensor_scale_a, a), one(tensor_scale_b, a)
     if alpha is not None:  # stands for the product of both
         scale_a, scale_b = one(alpha, a), torch.ones_like(scale_b)
+    groups = a.shape[1] // 8
     return p.scaled_mm_nvfp4(
         a,
         b,
-        block_scale_a,
-        block_scale_b,
+        as_tiles(block_scale_a, a.shape[0], groups),
+        as_tiles(block_scale_b, b.shape[0], groups),
         scale_a,
         scale_b,
-        bias=bias,
+        bias=flat(bias, b.shape[0]),
         out_dtype=out_dtype or _BF16,
     )
 
@@ -60,8 +83,14 @@ def scaled_mm_nvfp4(
     out_dtype=of(FLOATS),
 )
 def scaled_mm_mxfp8(p, a, b, block_scale_a, block_scale_b, bias=None, out_dtype=None):
+    groups = a.shape[1] // 32
     return p.scaled_mm_mxfp8(
-        a, b, block_scale_a, block_scale_b, bias=bias, out_dtype=out_dtype or _BF16
+        a,
+        b,
+        as_tiles(block_scale_a, a.shape[0], groups),
+        as_tiles(block_scale_b, b.shape[0], groups),
+        bias=flat(bias, b.shape[0]),
+        out_dtype=out_dtype or _BF16,
     )
 
 
@@ -70,6 +99,7 @@ def scaled_mm_mxfp8(p, a, b, block_scale_a, block_scale_b, bias=None, out_dtype=
 
 @adapter("matmul", x=of(FLOATS), weight=of(FLOATS, TWO), bias=of(FLOATS))
 def fp16_linear(p, x, weight, bias=None, residual=None, residual_scale=None):
+    bias = flat(bias, weight.shape[0])
     out = p.matmul(x.reshape(-1, x.shape[-1]), weight.t(), bias=bias, out_dtype=x.dtype)
     return added(out.view(*x.shape[:-1], weight.shape[0]), residual, residual_scale)
 
@@ -98,7 +128,7 @@ def gemv_awq_w4a16(p, x, qweight, wscales, wzeros, bias=None, group_size=64):
         torch.full((n, k // group_size), 8, dtype=torch.uint8, device=x.device),
         group_size=group_size,
         mode="asymmetric",
-        bias=bias,
+        bias=flat(bias, n),
         residual=zeros,
         out_dtype=wscales.dtype,
     )
@@ -123,32 +153,34 @@ def mm_int8(p, a, b):
     return total
 
 
-def activated(x: Tensor, name: str | None, weight: Tensor | None, eps: float) -> Tensor:
+def activated(
+    x: Tensor, input_act: str | None, act_weight: Tensor | None = None, act_eps: float = 0.0
+) -> Tensor:
     """What stands before the linear: PyTorch's own functions, in x's dtype."""
-    if name in (None, "none"):
+    if input_act in (None, "none"):
         return x
-    if name == "gelu_tanh":
+    if input_act == "gelu_tanh":
         return functional.gelu(x, approximate="tanh")
-    if name == "rms_norm":
-        if weight is None:
+    if input_act == "rms_norm":
+        if act_weight is None:
             raise ValueError('input_act "rms_norm" needs input_act_weight')
-        return functional.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps)
+        return functional.rms_norm(x, x.shape[-1:], act_weight.to(x.dtype), act_eps)
     first, second = x.chunk(2, -1)
-    if name == "swiglu":
+    if input_act == "swiglu":
         return functional.silu(first) * second
-    if name == "situ":
+    if input_act == "situ":
         gate = 4 * torch.tanh(second / 4) * torch.sigmoid(second)
         return 25 * torch.tanh(first / 25) * gate
     known = "gelu_tanh, swiglu, situ, rms_norm"
-    raise ValueError(f'unsupported input_act "{name}": use one of {known}, or None')
+    raise ValueError(f'unsupported input_act "{input_act}": use one of {known}, or None')
 
 
-def added(out: Tensor, residual: Tensor | None, scale: Tensor | None) -> Tensor:
+def added(out: Tensor, residual: Tensor | None, residual_scale: Tensor | None) -> Tensor:
     if residual is None:
         return out
-    if scale is None:
+    if residual_scale is None:
         raise ValueError("residual needs residual_scale")
-    return torch.addcmul(residual.to(out.dtype), out, scale.to(out.dtype))
+    return torch.addcmul(residual.to(out.dtype), out, residual_scale.to(out.dtype))
 
 
 def int8_product(p, x, weight, weight_scale, bias, out_dtype, hadamard) -> Tensor:
@@ -166,7 +198,7 @@ def int8_product(p, x, weight, weight_scale, bias, out_dtype, hadamard) -> Tenso
         x_scale,
         scale.expand(n, 1).contiguous(),
         granularity="row",
-        bias=bias,
+        bias=flat(bias, n),
         out_dtype=out_dtype or _BF16,
     )
 
@@ -256,7 +288,13 @@ def int8_linear_rms_modulated(
 # ---- INT4, W4A8
 
 
-@adapter("linear_int4", x=of(FLOATS), qweight=of(INT8, TWO), wscales=of(FLOATS), bias=of(FLOATS))
+@adapter(
+    "linear_int4",
+    x=of(FLOATS),
+    qweight=of(INT8, TWO),
+    wscales=of(FLOATS, ROWWISE),
+    bias=of(FLOATS),
+)
 def convrot_w4a4_linear(
     p,
     x,
@@ -269,6 +307,7 @@ def convrot_w4a4_linear(
 ):
     if linear_dtype not in ("int4", "int8"):
         raise ValueError(f'linear_dtype is "{linear_dtype}": int4 or int8')
+    need_64(quant_group_size)
     need_groups(x, convrot_groupsize, "convrot_groupsize")
     return p.linear_int4(
         x,
@@ -276,7 +315,7 @@ def convrot_w4a4_linear(
         wscales.to(x.device, torch.float32).reshape(-1, 1),
         group_size=0,
         hadamard=convrot_groupsize,
-        bias=bias,
+        bias=flat(bias, qweight.shape[0]),
         out_dtype=x.dtype,
     )
 
@@ -289,8 +328,8 @@ CANONICAL = refuse_unless("mma_packed", "canonical storage", lambda packed: not 
     x=of(FLOATS),
     qdata=of(INT8, TWO),
     s_rel=of(E4M3, TWO),
-    s_channel=of(F32),
-    codebook=of(F32),
+    s_channel=of(F32, ROWWISE),
+    codebook=of(F32, ONE),
     bias=of(FLOATS),
     out_dtype=of(FLOATS),
     rules=(*W4A8_STORED, CANONICAL),
@@ -321,7 +360,7 @@ def w4a8_int8_linear(
         s_channel.reshape(-1),
         codebook,
         hadamard=convrot_groupsize,
-        bias=bias,
+        bias=flat(bias, qdata.shape[0]),
         out_dtype=out_dtype,
     )
     return added(out, residual, residual_scale)

@@ -38,6 +38,23 @@ def rms_adaln(p, x, scale, shift, eps=1e-6):
     return p.rms_adaln(x, scale=scale, shift=shift, eps=eps)
 
 
+# What is asked of eager by name is rounded after each step, as there.
+
+
+@adapter("adaln", only="eager", **_RULES)
+def adaln(p, x, scale, shift, eps=1e-6):  # noqa: F811
+    return modulated(functional.layer_norm(x, x.shape[-1:], eps=eps), scale, shift)
+
+
+@adapter("rms_adaln", only="eager", **_RULES)
+def rms_adaln(p, x, scale, shift, eps=1e-6):  # noqa: F811
+    return modulated(functional.rms_norm(x, x.shape[-1:], eps=eps), scale, shift)
+
+
+def modulated(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    return (x * (1 + scale) + shift).to(x.dtype)
+
+
 @adapter(
     "rms_norm",
     activation=of(FLOATS),

@@ -16,12 +16,15 @@ from ._serve import (
     FLOATS,
     FP8,
     INT8,
+    ONE,
+    ROWWISE,
     TWO,
     ValidationResult,
     adapter,
     of,
     refuse_unless,
 )
+from .float_utils import roundup
 
 BY_CODE = {
     0: torch.float32,
@@ -36,6 +39,14 @@ DTYPE_TO_CODE = {dtype: code for code, dtype in BY_CODE.items()}
 def one(scale: Tensor, like: Tensor) -> Tensor:
     """A scale of one element as [1], in f32, where the tensor is."""
     return scale.to(like.device, torch.float32).reshape(1)
+
+
+def as_tiles(scales: Tensor, rows: int, columns: int) -> Tensor:
+    """Swizzled scales as the matrix of whole tiles that they are, also where they come flat."""
+    shape = (roundup(rows, 128), roundup(columns, 4))
+    if scales.shape == shape or scales.numel() != shape[0] * shape[1]:
+        return scales
+    return scales.reshape(shape)
 
 
 def nibbles(hi_first: bool) -> str:
@@ -53,6 +64,12 @@ def need_groups(x: Tensor, size: int, name: str) -> None:
         raise ValueError(f"{x.shape[-1]} columns are not divisible by {name}, which is {size}")
 
 
+def need_64(quant_group_size: int) -> None:
+    """The one value of an argument that has no effect: a scale is a whole row's."""
+    if quant_group_size != 64:
+        raise ValueError(f"quant_group_size is {quant_group_size}: INT4 of rotated rows takes 64")
+
+
 # ---- FP8
 
 
@@ -68,6 +85,7 @@ def dequantize_per_tensor_fp8(p, x, scale, output_type=torch.bfloat16):
 
 @adapter("stochastic_round_fp8", x=of(FLOATS), rng=of(BYTES), output_type=of(FP8))
 def stochastic_rounding_fp8(p, x, rng, output_type=torch.float8_e4m3fn):
+    rng = torch.broadcast_to(rng, x.shape)
     return p.stochastic_round_fp8(x, rng, q_dtype=output_type).view(x.shape)
 
 
@@ -90,9 +108,10 @@ def quantize_nvfp4(p, x, per_tensor_scale, epsilon=0.0, pad_16x=False, hi_first=
 def dequantize_nvfp4(
     p, qx, per_tensor_scale, block_scales, output_type=torch.bfloat16, hi_first=True
 ):
+    rows, groups = qx.shape[0], qx.shape[1] // 8
     return p.dequantize_nvfp4(
         qx,
-        block_scales,
+        as_tiles(block_scales, rows, groups),
         one(per_tensor_scale, qx),
         nibbles=nibbles(hi_first),
         out_dtype=output_type,
@@ -111,7 +130,8 @@ def quantize_mxfp8(p, x, pad_32x=False):
     output_type=of(FLOATS),
 )
 def dequantize_mxfp8(p, qx, block_scales, output_type=torch.bfloat16):
-    return p.dequantize_mxfp8(qx, block_scales, out_dtype=output_type)
+    scales = as_tiles(block_scales, qx.shape[0], qx.shape[1] // 32)
+    return p.dequantize_mxfp8(qx, scales, out_dtype=output_type)
 
 
 # ---- INT8
@@ -203,16 +223,21 @@ def dequantize_int8_embedding(p, q, scale, indices, group_size, output_dtype_cod
 def quantize_convrot_w4a4_weight(
     p, weight, convrot_groupsize=256, quant_group_size=64, stochastic_rounding=0
 ):
+    need_64(quant_group_size)
     need_groups(weight, convrot_groupsize, "convrot_groupsize")
+    need_groups(weight, quant_group_size, "quant_group_size")
     how = rounding(stochastic_rounding)
     q, scale = p.quantize_int4(weight, group_size=0, hadamard=convrot_groupsize, **how)
     return q.view(torch.int8), scale.view(-1)
 
 
-@adapter("dequantize_int4", qdata=of(INT8, TWO), scales=of(FLOATS), output_dtype=of(FLOATS))
+@adapter(
+    "dequantize_int4", qdata=of(INT8, TWO), scales=of(FLOATS, ROWWISE), output_dtype=of(FLOATS)
+)
 def dequantize_convrot_w4a4_weight(
     p, qdata, scales, convrot_groupsize=256, quant_group_size=64, output_dtype=torch.float32
 ):
+    need_64(quant_group_size)
     rows = scales.to(qdata.device, torch.float32).reshape(-1, 1)
     return p.dequantize_int4(
         qdata.view(torch.uint8),
@@ -278,8 +303,8 @@ def quantize_w4a8_int8_weight(
     "dequantize_w4a8",
     qdata=of(INT8, TWO),
     s_rel=of(E4M3, TWO),
-    s_channel=of(F32),
-    codebook=of(F32),
+    s_channel=of(F32, ROWWISE),
+    codebook=of(F32, ONE),
     output_dtype=of(FLOATS),
     rules=W4A8_STORED,
 )

@@ -1,4 +1,4 @@
-"""What comfy-kitchen asks of tensors that a rotary embedding writes into."""
+"""What comfy-kitchen asks of a rotary embedding's tensors."""
 
 from __future__ import annotations
 
@@ -62,3 +62,25 @@ def check_rope_inplace(*xs: Tensor, readonly: tuple[Tensor, ...] = ()) -> None:
         raise ValueError("in-place RoPE of two tensors needs non-overlapping input storage")
     if any(_overlap(x, other) for x in xs for other in readonly):
         raise ValueError("in-place RoPE: inputs must not overlap frequencies or scales")
+
+
+def trim_rope_freqs(x: Tensor, freqs_cis: Tensor) -> Tensor:
+    """Frequencies of more positions (dimension 2) than x has, cut to x's; one of x is any."""
+    longer = min(x.ndim, freqs_cis.ndim) > 2 and 1 != x.shape[2] < freqs_cis.shape[2]
+    return freqs_cis[:, :, : x.shape[2]] if longer else freqs_cis
+
+
+def detect_rms_rope_bnhd(x: Tensor, freqs_cis: Tensor, rot_dim: int = 0) -> bool | None:
+    """Whether positions are dimension 1 of x (True) or 2 (False), as freqs_cis [B, D1, D2, pairs,
+    2, 2] has them; None where the two don't belong together."""
+    if x.ndim != 4 or freqs_cis.ndim != 6:
+        return None
+    batch, first, second, size = x.shape
+    turned = rot_dim or size
+    fits = freqs_cis.shape[3:] == (turned // 2, 2, 2) and freqs_cis.shape[0] in (1, batch)
+    if not size or size % 2 or turned % 2 or turned > size or not fits:
+        return None
+    at_first, at_second = freqs_cis.shape[1:3]
+    if at_first == 1 and at_second in (1, second):
+        return False
+    return True if at_first in (1, first) and at_second == 1 else None

@@ -35,6 +35,7 @@ ONE = ExactDims(1)
 TWO = ExactDims(2)
 FOUR = ExactDims(4)
 ROWS = MinDims(2)
+ROWWISE = MinDims(1)  # one value a row, [N] or [N, 1]
 PAIRS = DivisibleBy(-1, 2)
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton then runs on the CPU, slowly

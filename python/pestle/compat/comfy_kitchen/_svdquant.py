@@ -9,8 +9,8 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from ._serve import FLOATS, INT8, TWO, adapter, of
-from .backends.eager import svdquant as codes
+from ._nibbles import INT4_MAX, UINT4_MAX, pack_int4, unpack_int4, unpack_uint4
+from ._serve import BYTES, FLOATS, INT8, ONE, TWO, adapter, of
 
 GROUP = 64  # columns with one scale
 TILE = 128  # rows of a weight that is stored in tiles
@@ -33,7 +33,7 @@ def of_rows(tensor: Tensor) -> Tensor:
 
 def decoded(packed: Tensor, scales: Tensor, unsigned: bool) -> Tensor:
     """Values [rows, K] of codes with scales [K / 64, rows]."""
-    unpack = codes._unpack_uint4_row_major if unsigned else codes._unpack_int4_row_major
+    unpack = unpack_uint4 if unsigned else unpack_int4
     groups = unpack(packed).float().unflatten(-1, (-1, GROUP))
     return (groups * scales.float().t().unsqueeze(-1)).flatten(1)
 
@@ -41,7 +41,7 @@ def decoded(packed: Tensor, scales: Tensor, unsigned: bool) -> Tensor:
 @adapter(
     only="eager",
     x=of(FLOATS, TWO),
-    smooth=of(FLOATS),
+    smooth=of(FLOATS, ONE),
     lora_down=of(FLOATS, TWO),
     lora_x=of(FLOATS, TWO),
 )
@@ -49,19 +49,19 @@ def quantize_svdquant_w4a4(p, x, smooth, lora_down, pad_size=256, act_unsigned=F
     rows, columns = x.shape
     if columns % GROUP:
         raise ValueError(f"x has {columns} columns: not divisible by group_size {GROUP}")
-    groups = (x.float() / smooth.float()).view(rows, -1, GROUP)
-    least, most = (0, codes._UINT4_MAX) if act_unsigned else (-codes._INT4_MAX, codes._INT4_MAX)
+    groups = (x.float() / smooth.float()).view(rows, columns // GROUP, GROUP)
+    least, most = (0, UINT4_MAX) if act_unsigned else (-INT4_MAX, INT4_MAX)
     scales = groups.abs().amax(-1).clamp_min(1e-10) / most
     quantised = (groups / scales.unsqueeze(-1)).round().clamp(least, most).flatten(1)
     low_rank = (x if lora_x is None else lora_x).float() @ lora_down.float()
-    made = (codes._pack_int4_row_major(quantised), scales, low_rank)
+    made = (pack_int4(quantised), scales, low_rank)
     q, scales, low_rank = (functional.pad(t, (0, 0, 0, -rows % pad_size)) for t in made)
     return q, scales.t().contiguous().to(x.dtype), low_rank
 
 
 @adapter(
     only="eager",
-    act=of(INT8, TWO),
+    act=of(INT8 | BYTES, TWO),
     wgt=of(INT8),
     ascales=of(FLOATS, TWO),
     wscales=of(FLOATS),

@@ -47,6 +47,57 @@ def unpack(stored: Tensor, columns: int, bits: int) -> Tensor:
     return codes | (((high >> shifts) & 3) << 4).flatten(1)
 
 
+# ---- records: what a tensor core reads at a time, 16 rows of 32 columns with their scales
+
+_RECORD = 16 * 32
+_RECORD_SCALES = 32
+
+
+def record_bytes(bits: int) -> int:
+    return _RECORD * bits // 8 + _RECORD_SCALES
+
+
+def record_bits(count: int, rows: int, columns: int) -> int:
+    """Bits of a code, by how many bytes the records of a weight take."""
+    for bits in (4, 6):
+        if count * _RECORD == rows * columns * record_bytes(bits):
+            return bits
+    raise ValueError(f"{count} bytes are no records of {rows} x {columns} codes of 4 or 6 bits")
+
+
+def _as_rows(lanes: Tensor, rows: int) -> Tensor:
+    """Rows of what 8 x 4 lanes of each record hold: [row tiles, column tiles, 8, 4, left or right
+    half of the columns, upper or lower half of the rows, what lies side by side]."""
+    return lanes.permute(0, 5, 2, 1, 4, 3, 6).reshape(rows, -1)
+
+
+def _six_bits(parts: Tensor) -> Tensor:
+    """Codes of lanes whose first 8 bytes lie before the last 4 of any: three bytes hold four."""
+    first, last = parts[..., :256].unflatten(-1, (32, 8)), parts[..., 256:].unflatten(-1, (32, 4))
+    three = torch.cat((first, last), -1).int().unflatten(-1, (4, 3))
+    word = three[..., 0] | three[..., 1] << 8 | three[..., 2] << 16
+    shifts = torch.arange(0, 24, 6, dtype=torch.int32, device=parts.device)
+    return (word.unsqueeze(-1) >> shifts) & 63
+
+
+def unpack_records(
+    packed: Tensor, n: int, k: int, scale_dtype: torch.dtype = torch.float8_e4m3fn
+) -> tuple[Tensor, Tensor]:
+    """Codes as rows of bytes, and scales [N, K / 16], of a weight that lies in records."""
+    if packed.ndim != 1 or packed.dtype != torch.int8 or not packed.is_contiguous():
+        raise ValueError("a packed weight must be a contiguous 1D int8 tensor")
+    if n % 16 or k % 256:
+        raise ValueError(f"a packed weight needs N % 16 == 0 and K % 256 == 0, got {n} x {k}")
+    bits = record_bits(packed.numel(), n, k)
+    records = packed.view(torch.uint8).view(n // 16, k // 32, -1)
+    parts, scales = records[..., :-_RECORD_SCALES], records[..., -_RECORD_SCALES:]
+    s_rel = _as_rows(scales.unflatten(-1, (8, 1, 2, 2, 1)), n).view(scale_dtype)
+    if bits == 4:
+        return _as_rows(parts.unflatten(-1, (8, 4, 2, 2, 2)), n).view(torch.int8), s_rel
+    codes = _six_bits(parts).view(n // 16, k // 32, 8, 4, 2, 2, 4)
+    return pack(_as_rows(codes, n), bits), s_rel
+
+
 def geometry(stored: Tensor, s_rel: Tensor, group_size: int) -> tuple[int, int, int]:
     """Rows, columns and bits of a stored weight."""
     rows, width = stored.shape
@@ -88,14 +139,14 @@ def check_scales(rows: int, groups: int, s_rel, s_channel, correction, codebook)
 
 
 def check_stored(
-    stored, s_rel, s_channel, codebook, correction, group_size, convrot_groupsize
+    qdata, s_rel, s_channel, codebook, correction, group_size, convrot_groupsize
 ) -> tuple[int, int, int]:
     """The geometry of stored tensors that belong together."""
-    if stored.ndim != 2 or stored.dtype != torch.int8:
-        raise ValueError(f"codes must be 2D int8, got {stored.ndim}D {stored.dtype}")
+    if qdata.ndim != 2 or qdata.dtype != torch.int8:
+        raise ValueError(f"codes must be 2D int8, got {qdata.ndim}D {qdata.dtype}")
     if s_rel.ndim != 2:
         raise ValueError(f"s_rel must be 2D [N, K / group_size], got {s_rel.ndim}D")
-    rows, columns, bits = geometry(stored, s_rel, group_size)
+    rows, columns, bits = geometry(qdata, s_rel, group_size)
     check_columns(columns, group_size, convrot_groupsize)
     if bits == 6 and (codebook is not None or correction is not None):
         raise ValueError("6-bit codes are uniform and symmetric: no codebook, no correction")
@@ -235,18 +286,23 @@ def by_steps(groups, symmetric: bool, scale_dtype, seed: int):
     return codes, s_rel, s_channel, correction
 
 
-def check_making(weight, group_size, convrot_groupsize, bits, symmetric, scale_dtype) -> None:
+def check_weight(weight, group_size: int, convrot_groupsize: int, bits: int = 4) -> None:
+    """Raises for a weight whose columns don't make such groups."""
     if weight.ndim != 2:
         raise ValueError(f"W4A8 weight must be 2D, got shape {tuple(weight.shape)}")
     if bits not in (4, 6):
         raise ValueError(f"bits must be 4 or 6, got {bits}")
-    if scale_dtype not in (torch.float32, torch.float8_e4m3fn):
-        raise ValueError(f"scale_dtype must be float32 or float8_e4m3fn, got {scale_dtype}")
     if bits == 6:
         check_six(weight.shape[1], group_size)
-        if not symmetric:
-            raise ValueError("6-bit codes are symmetric: symmetric=False needs 4 bits")
     check_columns(weight.shape[1], group_size, convrot_groupsize)
+
+
+def check_making(weight, group_size, convrot_groupsize, bits, symmetric, scale_dtype) -> None:
+    check_weight(weight, group_size, convrot_groupsize, bits)
+    if scale_dtype not in (torch.float32, torch.float8_e4m3fn):
+        raise ValueError(f"scale_dtype must be float32 or float8_e4m3fn, got {scale_dtype}")
+    if bits == 6 and not symmetric:
+        raise ValueError("6-bit codes are symmetric: symmetric=False needs 4 bits")
 
 
 def made(

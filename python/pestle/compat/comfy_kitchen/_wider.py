@@ -6,15 +6,15 @@ import torch
 
 from . import _linears, _quantizers, _w4a8
 from ._quantizers import W4A8_MAKING, W4A8_STORED
-from ._serve import E4M3, F32, FLOATS, INT8, TWO, adapter, of
+from ._serve import E4M3, F32, FLOATS, INT8, ONE, ROWWISE, TWO, ValidationResult, adapter, of
 
 _BF16 = torch.bfloat16
 _STORED = {
     "qdata": of(INT8, TWO),
     "s_rel": of(E4M3 | F32, TWO),
-    "s_channel": of(F32),
-    "codebook": of(F32),
-    "correction": of(FLOATS),
+    "s_channel": of(F32, ROWWISE),
+    "codebook": of(F32, ONE),
+    "correction": of(FLOATS, TWO),
 }
 
 
@@ -28,7 +28,7 @@ def _usual_weight(qdata, s_rel, codebook, correction, group_size) -> bool:
     return s_rel.dtype in E4M3 and _usual(W4A8_STORED, values | {"group_size": group_size})
 
 
-@adapter("quantize_w4a8", "hadamard", only="eager", weight=of(FLOATS), codebook_tensor=of(F32))
+@adapter("quantize_w4a8", "hadamard", only="eager", weight=of(FLOATS, TWO), codebook_tensor=of(F32))
 def quantize_w4a8_int8_weight(
     p,
     weight,
@@ -76,9 +76,19 @@ def dequantize_w4a8_int8_weight(
     return p.hadamard(rotated, hadamard=convrot_groupsize, out_dtype=output_dtype)
 
 
+def _storage(kwargs) -> ValidationResult:
+    """Records have one dimension, rows two."""
+    wanted = ONE if kwargs.get("mma_packed") else TWO
+    for name in ("qdata", "s_rel"):
+        if not wanted.check(kwargs[name]):
+            rule = f"shape {list(kwargs[name].shape)} fails: {wanted.describe()}"
+            return ValidationResult.fail(name, rule)
+    return ValidationResult.ok()
+
+
 @adapter(
     "linear_w4a8", "hadamard", only="eager", x=of(FLOATS), bias=of(FLOATS), out_dtype=of(FLOATS),
-    rules=(_linears.CANONICAL,), **_STORED,
+    rules=(_storage,), **_STORED | {"qdata": of(INT8), "s_rel": of(E4M3 | F32)},
 )  # fmt: skip
 def w4a8_int8_linear(
     p,
@@ -99,9 +109,11 @@ def w4a8_int8_linear(
     residual=None,
     residual_scale=None,
 ):
+    x = _linears.activated(x, input_act, input_act_weight, input_act_eps)
+    if mma_packed:
+        qdata, s_rel = _w4a8.unpack_records(qdata, s_channel.numel(), x.shape[-1])
     stored = (qdata, s_rel, s_channel, codebook, correction)
     _, columns, _ = _w4a8.check_stored(*stored, group_size, convrot_groupsize)
-    x = _linears.activated(x, input_act, input_act_weight, input_act_eps)
     if x.shape[-1] != columns:
         raise ValueError(f"x has {x.shape[-1]} columns and the weight {columns}: they must agree")
     if _usual_weight(qdata, s_rel, codebook, correction, group_size):
@@ -110,5 +122,6 @@ def w4a8_int8_linear(
     else:
         rotated = p.hadamard(x, hadamard=convrot_groupsize, out_dtype=torch.float32)
         weight = _w4a8.rotated_weight(*stored, group_size)
+        bias = _linears.flat(bias, weight.shape[0])
         out = _w4a8.float_product(rotated, weight, bias, out_dtype)
     return _linears.added(out, residual, residual_scale)

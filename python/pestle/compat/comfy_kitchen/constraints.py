@@ -206,3 +206,39 @@ def with_w4a8_packed_storage(base: FunctionConstraints) -> FunctionConstraints:
         name: replace(base.params[name], shape_rules=(ExactDims(1),)) for name in ("qdata", "s_rel")
     }
     return replace(base, params={**base.params, **packed})
+
+
+# ---- neighbourhood attention
+
+
+def axes_of(value, count: int) -> list:
+    """One value for each axis; a single one holds for all, None is False."""
+    return list(value) if isinstance(value, list | tuple) else [value or False] * count
+
+
+def _unlike_q(kwargs: Mapping[str, object]) -> ValidationResult:
+    """q, k and v are read by one set of indices."""
+    q = kwargs["q"]
+    for name in ("k", "v"):
+        for what in ("shape", "dtype", "device"):
+            mine, wanted = getattr(kwargs[name], what), getattr(q, what)
+            if mine != wanted:
+                rule = f"has {what} {mine}: must have the same {what} as q, {wanted}"
+                return ValidationResult.fail(name, rule)
+    return ValidationResult.ok()
+
+
+def na3d_common_call_rule(kwargs: Mapping[str, object]) -> ValidationResult:
+    """The rule of na3d: tensors that agree, and a window along each of three axes."""
+    result = _unlike_q(kwargs)
+    if not result.success:
+        return result
+    for name in ("kernel_size", "is_causal"):
+        value = kwargs.get(name)
+        if isinstance(value, list | tuple) and len(value) != 3:
+            rule = f"has {len(value)} elements: must have 3 elements, one an axis"
+            return ValidationResult.fail(name, rule)
+    sizes = axes_of(kwargs["kernel_size"], 3)
+    if min(sizes) < 1:
+        return ValidationResult.fail("kernel_size", f"is {sizes}: entries must be positive")
+    return ValidationResult.ok()

@@ -1,16 +1,16 @@
-"""Gated DeltaNet: names that Pestle has no op for yet."""
+"""Gated DeltaNet, which Pestle refuses: it has no recurrent layers."""
 
-from ._not_yet import (
+from ._refused import (
     deltanet_conv_step,
     deltanet_conv_step_deferred,
     gated_delta_decode_deferred,
     gated_delta_decode_fused,
 )
-from ._not_yet import gated_delta_ctl_ints as CTL_INTS
-from ._not_yet import gated_delta_decode_is_available as is_available
-from ._not_yet import gated_delta_deferred_buffers as deferred_buffers
-from ._not_yet import gated_delta_deferred_is_available as deferred_is_available
-from ._not_yet import gated_delta_slot_max as SLOT_MAX
+from ._refused import gated_delta_ctl_ints as CTL_INTS
+from ._refused import gated_delta_decode_is_available as is_available
+from ._refused import gated_delta_deferred_buffers as deferred_buffers
+from ._refused import gated_delta_deferred_is_available as deferred_is_available
+from ._refused import gated_delta_slot_max as SLOT_MAX
 
 __all__ = [
     "CTL_INTS",

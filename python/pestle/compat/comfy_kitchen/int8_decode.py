@@ -1,10 +1,10 @@
-"""A growing INT8 cache for decoding: names that Pestle has no op for yet."""
+"""A growing INT8 cache for decoding, which Pestle refuses: its attention reads floats."""
 
 from __future__ import annotations
 
 import torch
 
-from ._not_yet import refused
+from ._refused import refused
 
 
 def is_available(device: torch.device | None = None) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -28,7 +28,7 @@ from .exceptions import (
 
 logger = logging.getLogger("comfy_kitchen.dispatch")
 
-NOT_YET = "has no op for this yet (docs/comfy-kitchen.md has the list)"
+UNKNOWN = "comfy-kitchen 0.2.40 has no function of this name"
 
 
 def _log(*message: object) -> None:
@@ -71,6 +71,7 @@ class BackendRegistry:
         self._helpers: dict[str, str] = {}
         self._disabled: frozenset[str] = frozenset()
         self._unavailable: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
         self._lock = threading.Lock()
 
     # ---- what there is
@@ -94,6 +95,14 @@ class BackendRegistry:
         """Keeps why a backend could not be registered, for list_backends and errors."""
         with self._lock:
             self._unavailable[name] = reason
+
+    def explain(self, func_names: Iterable[str], reason: str) -> None:
+        """Keeps why functions have no backend, for the error that a call of them raises."""
+        with self._lock:
+            self._reasons |= dict.fromkeys(func_names, reason)
+
+    def reason(self, func_name: str) -> str:
+        return self._reasons.get(func_name, UNKNOWN)
 
     def disable(self, backend_name: str) -> None:
         with self._lock:
@@ -167,7 +176,7 @@ class BackendRegistry:
             if name == forced:
                 self.fell_through(func_name, name, refusal)
         if not self._anybody_has(func_name):
-            raise FunctionNotServedError(func_name, None, NOT_YET)
+            raise FunctionNotServedError(func_name, None, self.reason(func_name))
         raise NoCapableBackendError(func_name, failures)
 
     def get_implementation(
@@ -184,7 +193,7 @@ class BackendRegistry:
             raise BackendNotFoundError(backend, self._why_not(backend))
         if func_name not in self._constraints[backend]:
             if not self._anybody_has(func_name):
-                raise FunctionNotServedError(func_name, backend, NOT_YET)
+                raise FunctionNotServedError(func_name, backend, self.reason(func_name))
             raise BackendNotImplementedError(backend, func_name)
         refusal = self._refusal(backend, func_name, kwargs)
         if refusal is not None:

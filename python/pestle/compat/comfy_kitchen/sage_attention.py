@@ -1,12 +1,12 @@
 """INT8 attention, which Pestle does in the inputs' own precision; it has no prequantised form."""
 
 from ._functions import int8_attention
-from ._not_yet import (
+from ._refused import (
     PrequantizedInt8Attention,
     int8_attention_from_prequantized,
     prequantize_int8_attention,
 )
-from ._not_yet import int8_attention_is_available as is_available
+from ._refused import int8_attention_is_available as is_available
 
 __all__ = [
     "PrequantizedInt8Attention",

@@ -1,5 +1,6 @@
 """comfy-kitchen's names around QuantizedTensor: Pestle's own classes."""
 
+from pestle.quantized.layout import _LAYOUTS as LAYOUTS
 from pestle.quantized.layout import (
     BaseLayoutParams,
     QuantizedLayout,
@@ -11,6 +12,7 @@ from pestle.quantized.layout import (
 from pestle.quantized.tensor import QuantizedTensor, dequantize_args
 
 __all__ = [
+    "LAYOUTS",
     "BaseLayoutParams",
     "QuantizedLayout",
     "QuantizedTensor",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,8 +18,6 @@ class AsymW4A8Int8Layout(_OURS):
     @dataclass(frozen=True)
     class Params(_OURS.Params):
         def _validate_tensor_fields(self):
-            if self.mma_packed:
-                raise NotImplementedError("W4A8: Pestle has canonical storage alone: mma_packed")
             if self.scale.dtype != torch.float32:
                 self._as_codes("scale", torch.float8_e4m3fn)
             self._as_f32("s_channel", "codebook")
@@ -27,10 +25,10 @@ class AsymW4A8Int8Layout(_OURS):
                 return
             rows, columns = self.orig_shape[::-1] if self.transposed else self.orig_shape
             _w4a8.check_columns(columns, self.group_size, self.convrot_groupsize)
-            _w4a8.check_scales(
-                rows, columns // self.group_size, self.scale, self.s_channel, self.correction,
-                self.codebook,
-            )  # fmt: skip
+            scale = None if self.mma_packed and not self.scale.numel() else self.scale
+            groups = columns // self.group_size
+            others = (self.s_channel, self.correction, self.codebook)
+            _w4a8.check_scales(rows, groups, scale, *others)
 
     @classmethod
     def quantize(
@@ -60,7 +58,18 @@ class AsymW4A8Int8Layout(_OURS):
         return q, params
 
     @staticmethod
-    def _stored(qdata, params) -> dict:
+    def _rows_of(qdata, params):
+        """Codes and scales row by row, of a weight that lies in records: those are read by
+        comfy-kitchen's kernels alone."""
+        if not params.mma_packed:
+            return qdata, params
+        rows, columns = params.orig_shape[::-1] if params.transposed else params.orig_shape
+        qdata, scale = _w4a8.unpack_records(qdata, rows, columns)
+        return qdata, replace(params, scale=scale, mma_packed=False)
+
+    @classmethod
+    def _stored(cls, qdata, params) -> dict:
+        qdata, params = cls._rows_of(qdata, params)
         return {
             "qdata": qdata,
             "s_rel": params.scale,
@@ -76,6 +85,7 @@ class AsymW4A8Int8Layout(_OURS):
         """Two codes of a codebook a byte, groups of 16 with E4M3 scales: what Pestle's ops take."""
         extras = params.correction is not None or params.codebook is None
         scales = params.group_size == 16 and params.scale.dtype != torch.float32
+        scales = scales and not params.mma_packed
         return scales and not extras and qdata.shape[1] == 8 * params.scale.shape[1]
 
     @classmethod
@@ -95,16 +105,20 @@ class AsymW4A8Int8Layout(_OURS):
     @classmethod
     def geometry(cls, params):
         """Rows and columns of the usual form alone can be cut where they lie."""
-        usual = params.group_size == 16 and params.correction is None
+        usual = params.group_size == 16 and params.correction is None and not params.mma_packed
         return super().geometry(params) if usual and params.codebook is not None else None
 
     @classmethod
     def logical_shape(cls, qdata, params):
+        if params.mma_packed:
+            return params.orig_shape[::-1] if params.transposed else params.orig_shape
         rows, groups = params.scale.shape
         return (rows, groups * params.group_size)
 
     @classmethod
     def state_dict_tensors(cls, qdata, params):
+        if params.mma_packed:
+            raise ValueError("a packed W4A8 weight is for the memory alone: save its rows")
         tensors = super().state_dict_tensors(qdata, params)
         if params.correction is not None:
             tensors["_correction"] = params.correction
@@ -137,6 +151,8 @@ class AsymW4A8Int8Layout(_OURS):
     def bits(cls, qtensor) -> int:
         """Bits of a code: 4, or 6."""
         params = qtensor._params
+        if params.mma_packed:
+            return _w4a8.record_bits(qtensor._qdata.numel(), *params.orig_shape)
         return _w4a8.geometry(qtensor._qdata, params.scale, params.group_size)[2]
 
 

@@ -1,5 +1,5 @@
-"""Names that Pestle has no op for yet. A call raises NoCapableBackendError, unless somebody has
-registered a backend that serves it."""
+"""Names that Pestle has no op for, by family, and why. A call raises NoCapableBackendError with the
+reason, unless somebody has registered a backend that serves it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ._dispatch import public
 from .exceptions import FunctionNotServedError
-from .registry import NOT_YET, registry
+from .registry import registry
 
 __all__ = [
     "PrequantizedInt8Attention",
@@ -63,9 +63,46 @@ class PrequantizedInt8Attention:
     attn_mask: Tensor | None
 
 
+REASONS = {
+    "Pestle has no recurrent layers, and DeltaNet carries a state from token to token": (
+        "deltanet_conv_step",
+        "deltanet_conv_step_deferred",
+        "gated_delta_decode_deferred",
+        "gated_delta_decode_fused",
+        "gated_delta_deferred_buffers",
+    ),
+    "Pestle has no geometry: meshes, points and graphs are none of its tensors": (
+        "closest_point_on_mesh",
+        "connected_components",
+        "delaunay3d",
+        "edge_collapse_checks",
+        "mesh_bvh",
+        "min_cut",
+    ),
+    "Pestle's attention reads q, k and v in their own precision, so there is nothing to quantise "
+    "and keep: call int8_attention(q, k, v), or flash_attention_decode_gqa with a cache": (
+        "Int8DecodeCache",
+        "int8_attention_from_prequantized",
+        "prequantize_int8_attention",
+    ),
+    "Pestle's attention does not go on from another call's result: give it all keys at once, as "
+    "flash_attention_decode_gqa takes them": (
+        "flash_attention_decode_step_merge",
+        "flash_attention_decode_tree_merge",
+    ),
+    "Pestle has no block-sparse attention: int8_attention takes a mask": (
+        "sol_attn",
+        "sol_attn_chunked",
+    ),
+}
+
+for _reason, _names in REASONS.items():
+    registry.explain(_names, f"{_reason}. (registry.register adds a backend that has it.)")
+
+
 def refused(name: str) -> FunctionNotServedError:
     """What a call raises that no backend has an op for."""
-    return FunctionNotServedError(name, None, NOT_YET)
+    return FunctionNotServedError(name, None, registry.reason(name))
 
 
 def _is_served(name: str) -> bool:
