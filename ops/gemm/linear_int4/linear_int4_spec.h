@@ -63,7 +63,6 @@ inline constexpr Case cases[] = {
     {"M=1 N=9 K=288 out=f32", kEdge, Dist::kSubnormal},
     {"M=1 N=9 K=96 group_size=32", kEdge, Dist::kZeros},
     {"M=1 N=6 K=16384 x=f32 out=f32", kSmoke, Dist::kOutliers},
-    {"M=5 N=9 K=96 x=f32 out=f32 group_size=32", kEdge, Dist::kSpecial},
     {"M=1 N=9 K=96 out=f32 group_size=32 mode=asymmetric", kEdge, Dist::kSpecial},
     {"M=9 N=33 K=1056 out=f32 group_size=32", kEdge, Dist::kSpecial},
     {"M=2 N=13000 K=256 group_size=128", kEdge},
