@@ -178,6 +178,56 @@ print(json.dumps(same))
     assert answer == [True] * 9
 
 
+OPERATORS = """
+pestle.compat.install(as_comfy_kitchen=True)
+import comfy_kitchen as ck
+ops = torch.ops.comfy_kitchen
+x, one = torch.randn(16, 512), torch.tensor(0.01)
+heads, freqs, weight = torch.randn(1, 2, 8, 32), torch.randn(1, 1, 8, 16, 2, 2), torch.rand(32)
+def same(a, b):
+    both = zip(a, b, strict=True) if isinstance(a, tuple) else [(a, b)]
+    return all(t.dtype == u.dtype and torch.equal(t.float(), u.float()) for t, u in both)
+"""
+
+
+def test_operators_are_the_functions():
+    answer = alone(OPERATORS + """
+q, scale = ops.quantize_int8_rowwise(x)
+answers = [
+    same((q, scale), ck.quantize_int8_rowwise(x)),
+    same(ops.int8_linear(x, q, scale, None, 1, True, input_act="gelu_tanh"),
+         ck.int8_linear(x, q, scale, None, torch.float16, True, input_act="gelu_tanh")),
+    same(ops.quantize_fp8(x, one, 6), ck.quantize_per_tensor_fp8(x, one, torch.float8_e5m2)),
+    same(ops.quantize_mxfp8(x, False), ck.quantize_mxfp8(x)),
+    same(ops.adaln(heads, weight, weight, 1e-5), ck.adaln(heads, weight, weight, 1e-5)),
+    same(ops.int8_attention(heads, heads, heads, 0.2),
+         ck.int8_attention(heads, heads, heads, scale=0.2)),
+]
+a, b = heads.clone(), heads.clone()
+answers.append(ops.rms_rope_split_half_(a, b, freqs, weight) is None)
+answers.append(same((a, b), ck.rms_rope_split_half(heads, heads, freqs, weight)))
+frames, kernel = torch.randn(1, 4, 3, 6, 6), torch.randn(8, 4, 2, 3, 3)
+out = torch.empty(1, 8, 2, 4, 4)
+answers.append(ops.fp16_conv3d_out(frames, kernel, None, None, [1, 1, 1], out) is None)
+answers.append(same(out, ck.fp16_conv3d(frames, kernel)))
+print(json.dumps(answers))
+""")  # fmt: skip
+    assert answer == [True] * 10
+
+
+def test_operators_are_compiled_in_one_graph():
+    answer = alone(OPERATORS + """
+@torch.compile(fullgraph=True, backend="aot_eager")
+def turned(heads):
+    ops.apply_rope1_(heads, freqs)
+    return ops.rms_rope1(heads, freqs, weight) + 1
+a, b = heads.clone(), ck.apply_rope1(heads, freqs)
+got = turned(a)
+print(json.dumps([same(a, b), same(got, ck.rms_rope1(b, freqs, weight) + 1)]))
+""")  # fmt: skip
+    assert answer == [True] * 2
+
+
 def test_install_without_comfy_kitchen_says_so():
     answer = alone("""
 try:

@@ -50,6 +50,14 @@ def test_modules_have_their_public_functions(name):
     assert not [n for n in public - INNER if not hasattr(mine, n)]
 
 
+def test_modules_are_attributes():
+    for mine, other in ((ours, theirs), (ours.tensor, theirs.tensor)):
+        there = {name for name, value in vars(other).items() if inspect.ismodule(value)
+                 and value.__name__ == f"{other.__name__}.{name}"}  # fmt: skip
+        there -= {"int8_decode"}  # imported by some other test
+        assert there and not [name for name in there if not inspect.ismodule(vars(mine).get(name))]
+
+
 def test_what_modules_of_a_backend_pass_on():
     mine, other = (importlib.import_module(f"{m}.backends.eager.quantization")
                    for m in (OURS, "comfy_kitchen"))  # fmt: skip
@@ -191,3 +199,34 @@ def test_codes_of_four_bits():
         codes = getattr(mine, name)(packed)
         assert torch.equal(codes, getattr(other, name)(packed)), name
         assert torch.equal(mine._pack_int4_row_major(codes), packed)
+
+
+# ---- torch.ops.comfy_kitchen
+
+
+def signature(schema) -> list:
+    """Names, types without aliases, defaults, and what is written into; the results' types."""
+    arguments = [
+        (a.name, str(a.type), a.default_value, a.alias_info is not None and a.alias_info.is_write)
+        for a in schema.arguments
+    ]
+    return [arguments, [str(result.type) for result in schema.returns]]
+
+
+def test_operators_have_their_schemas():
+    module = importlib.import_module(f"{OURS}._torch_ops")
+    mine = {line.partition("(")[0]: torch._C.parse_schema(f"x::{line}") for line in module.SCHEMAS}
+    names = (str(name) for name in torch._C._dispatch_get_all_op_names())
+    there = {name.partition("::")[2] for name in names if name.startswith("comfy_kitchen::")}
+    assert there - set(mine) == {"sol_attn"} and set(mine) <= there
+    for name, schema in mine.items():
+        other = getattr(torch.ops.comfy_kitchen, name).default._schema
+        assert signature(schema) == signature(other), name
+
+
+def test_ropes_in_place_look_at_no_memory_that_is_not_there():
+    q, k = (torch.empty(1, 2, 8, 32, device="meta") for _ in range(2))
+    check = importlib.import_module(f"{OURS}._rope_utils").check_rope_inplace
+    check(q, k, readonly=(torch.empty(1, 1, 8, 16, 2, 2, device="meta"),))
+    with pytest.raises(ValueError, match="non-overlapping"):
+        check(q, q[:, :1])

@@ -7,7 +7,18 @@ return types. docs/comfy-kitchen.md lists where results differ, and what is not 
 
 from contextlib import AbstractContextManager
 
-from . import _backends, constraints, exceptions, float_utils, tensor
+from . import (  # noqa: F401
+    _backends,
+    backends,
+    constraints,
+    exceptions,
+    flash_attention,
+    float_utils,
+    gated_delta,
+    sage_attention,
+    scaled_mm_v2,
+    tensor,
+)
 from ._functions import *  # noqa: F403
 from ._functions import __all__ as _served
 from ._quantizers import DTYPE_TO_CODE

@@ -34,10 +34,19 @@ def _side_by_side(x: Tensor, y: Tensor) -> bool:
     return row <= apart <= period - row
 
 
+def _memory(x: Tensor) -> int:
+    """What tells one storage from another, of tensors without memory, too."""
+    storage = x.untyped_storage()
+    try:
+        return storage.data_ptr() or storage._cdata
+    except RuntimeError:  # one that is traced
+        return storage._cdata
+
+
 def _overlap(x: Tensor, y: Tensor) -> bool:
     if x.device != y.device or not x.numel() or not y.numel():
         return False
-    if x.untyped_storage().data_ptr() != y.untyped_storage().data_ptr():
+    if _memory(x) != _memory(y):
         return False
     (first, last), (other_first, other_last) = _span(x), _span(y)
     return first <= other_last and other_first <= last and not _side_by_side(x, y)

@@ -1,6 +1,7 @@
 """comfy-kitchen's names around QuantizedTensor: Pestle's own classes, and two of their layouts that
 do as comfy-kitchen's do where it matters to its callers."""
 
+from . import int8_utils, w4a8_packed  # noqa: F401
 from .awq_w4a16 import TensorCoreAWQW4A16Layout
 from .base import (
     BaseLayoutParams,
