@@ -89,16 +89,7 @@ foreach(source IN LISTS fuzz_sources)
 endforeach()
 
 if(PESTLE_CUDA)
-  # Built everywhere, run on a machine with a GPU: build/cuda/bin/pestle_cuda_formats
-  add_executable(pestle_cuda_formats tests/cuda/formats_on_device.cu)
-  target_link_libraries(pestle_cuda_formats PRIVATE pestle_internal CUDA::cudart_static)
-  # Likewise: build/cuda/bin/pestle_cuda_chains
-  add_executable(pestle_cuda_chains tests/cuda/chains.cu)
-  target_link_libraries(pestle_cuda_chains PRIVATE pestle_internal CUDA::cudart_static)
-  # Assembled also where the library's kernels end as PTX.
-  string(REPLACE "virtual" "real" assembled "${CMAKE_CUDA_ARCHITECTURES}")
-  set_target_properties(pestle_cuda_formats pestle_cuda_chains PROPERTIES
-    CUDA_ARCHITECTURES "${assembled}")
+  add_subdirectory(tests/cuda)
 endif()
 
 if(NOT PESTLE_SANITIZE)

@@ -36,12 +36,14 @@ run_ctest() {
 sanitizer() { tools/build.sh "$1" && run_ctest "build/$1"; }
 # Beside build/, as deep as it and build-wheel/, so that the compiler cache serves all three. CI has no
 # GPU: its kernels end as PTX, unoptimised, since assembling those of sm_90a alone takes two cores 25
-# minutes. What the assembler says, make cuda and tools/gpu_evidence.py pack tell.
+# minutes. tests/cuda/instructions.cu shows the assembler each instruction; what else it says, make cuda
+# and tools/gpu_evidence.py pack tell.
 [ -z "${CI:-}" ] || export CUDAARCHS="80-virtual;90a-virtual" CUDAFLAGS="-Xcicc -O0 --compress-mode=speed"
 build_cuda() {
   cmake --preset cuda -B build-cuda >build/cuda-configure.log 2>&1 ||
     { cat build/cuda-configure.log; return 1; }
-  cmake --build build-cuda --target pestle_cli pestle pestle_cuda_formats pestle_cuda_chains
+  cmake --build build-cuda --target pestle_cli pestle pestle_cuda_formats pestle_cuda_chains \
+    pestle_cuda_instructions
 }
 run_pytest() {
   PESTLE_BUILD_DIR=$PWD/build PESTLE_BIN=$PWD/build/bin/pestle python -m pytest -q tests -n 2 --dist loadfile \
