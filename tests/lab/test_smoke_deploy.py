@@ -87,11 +87,16 @@ def test_new_kernels_and_as_a_module(server, project):
     assert not list(project.glob("*_remote"))
 
 
+def takes_interrupts():
+    """Also where the tests run in the background of a shell, which ignores them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def started(server, project, *arguments):
     """A client, and the job that it started."""
     client = subprocess.Popen(
         words(server, *arguments), cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True,
+        text=True, preexec_fn=takes_interrupts,
     )  # fmt: skip
     job = next(line.split()[2] for line in client.stderr if " job " in line)
     assert client.stdout.readline() == "begun\n"

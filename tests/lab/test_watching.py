@@ -64,8 +64,11 @@ def test_the_command_sees_a_save_and_is_ended(watched):
     scratch.mkdir()
     with open(log, "w") as file:
         process = subprocess.Popen(
-            command, cwd=watched.path.parent, stderr=file, env=os.environ | {"TMPDIR": str(scratch)}
-        )
+            command, cwd=watched.path.parent, stderr=file,
+            env=os.environ | {"TMPDIR": str(scratch)},
+            # Also where the tests run in the background of a shell, which ignores it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
     for count, text in ((1, WRONG), (2, None)):
         until = time.monotonic() + 120
         while log.read_text().count(" cases") < count:
