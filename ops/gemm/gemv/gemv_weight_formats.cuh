@@ -41,18 +41,9 @@ constexpr int spread_row_bytes(int bytes) { return (bytes + 127) / 128 * 128 + 1
 // 8 codes times a scale, which comes twice and is of bf16 2^126, of f16 2^14 too large.
 template <bool kBf16>
 __device__ inline void scaled_pairs(uint32_t word, uint32_t scale, uint32_t (&p)[4]) {
-  using namespace cuda::many_rows;
-  if constexpr (kBf16) {
-    p[0] = e2m1_pair_bf16<0>(word), p[1] = e2m1_pair_bf16<1>(word);
-    p[2] = e2m1_pair_bf16<2>(word), p[3] = e2m1_pair_bf16<3>(word);
+  cuda::many_rows::e2m1_pairs<kBf16>(word, p);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) p[i] = multiply_bf16(p[i], scale);
-  } else {
-    p[0] = cuda::e2m1_pair_bits<0>(word), p[1] = cuda::e2m1_pair_bits<1>(word);
-    p[2] = cuda::e2m1_pair_bits<2>(word), p[3] = cuda::e2m1_pair_bits<3>(word);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) p[i] = multiply_f16(p[i], scale);
-  }
+  for (int i = 0; i < 4; ++i) p[i] = cuda::many_rows::multiply_pair<kBf16>(p[i], scale);
 }
 
 // The first `bytes` of 4 aligned ones, and zeros behind them.
@@ -331,23 +322,14 @@ __device__ inline float any_byte_value(char byte, bool e5m2, float scale) {
 
 #endif  // __CUDACC__
 
-// Codes (kInt8; kE4m3: FP8 of either kind) with a scale of all or one a row, which multiplies sums at
-// the end.
-template <ByteCode kCode>
-struct GemvRowBytes : cuda::many_rows::RowBytes<kCode> {
-  static constexpr SumsOf kSums = SumsOf::kNone;
+// What codes of a byte (kInt8; kE4m3: FP8 of either kind) have in common, whatever their scales.
+template <ByteCode kCode, class Scales>
+struct GemvBytes : Scales {
   static constexpr bool high_first = false;
   bool e5m2 = false;
-  struct Ready {};
-  int row_bytes(int64_t) const { return 0; }
 
 #ifdef __CUDACC__
-  __device__ void copy_scales(int64_t, int64_t, int, char*, int) const {}
-  template <bool kBf16>
-  __device__ Ready ready(const char*, const uint32_t (&)[4], int, uint32_t&) const {
-    return {};
-  }
-  template <bool kBf16>
+  template <bool kBf16, class Ready>
   __device__ void decode(const uint32_t (&words)[4], int o, Ready, uint32_t& odd,
                          uint32_t (&p)[4]) const {
     decode_bytes<kCode, kBf16>(words, o, e5m2, odd, p);
@@ -355,8 +337,26 @@ struct GemvRowBytes : cuda::many_rows::RowBytes<kCode> {
   __device__ float value(const char* codes, int64_t row, int k) const {
     return any_byte_value<kCode>(codes[k], e5m2, this->scale.at(row, k));
   }
-  __device__ float factor(Ready, int) const { return 1.0f; }
   __device__ float factor() const { return 1.0f; }
+#endif
+};
+
+// With a scale of all or one a row, which multiplies sums at the end.
+template <ByteCode kCode>
+struct GemvRowBytes : GemvBytes<kCode, cuda::many_rows::RowBytes<kCode>> {
+  static constexpr SumsOf kSums = SumsOf::kNone;
+  struct Ready {};
+  int row_bytes(int64_t) const { return 0; }
+
+#ifdef __CUDACC__
+  using GemvBytes<kCode, cuda::many_rows::RowBytes<kCode>>::factor;
+
+  __device__ void copy_scales(int64_t, int64_t, int, char*, int) const {}
+  template <bool kBf16>
+  __device__ Ready ready(const char*, const uint32_t (&)[4], int, uint32_t&) const {
+    return {};
+  }
+  __device__ float factor(Ready, int) const { return 1.0f; }
   __device__ float row_factor(int64_t row) const { return this->scale.at(row, 0); }
   __device__ bool row_is_odd(int64_t row) const {
     return cuda::many_rows::ScaleGrid::is_odd(row_factor(row));
@@ -364,16 +364,16 @@ struct GemvRowBytes : cuda::many_rows::RowBytes<kCode> {
 #endif
 };
 
-// Groups of a multiple of 64 columns, or one group.
+// With scales of groups of a multiple of 64 columns, or of one group.
 template <ByteCode kCode>
-struct GemvGroupBytes : cuda::many_rows::GroupBytes<kCode>, NoRowFactor {
+struct GemvGroupBytes : GemvBytes<kCode, cuda::many_rows::GroupBytes<kCode>>, NoRowFactor {
   static constexpr SumsOf kSums = SumsOf::kSteps;
-  static constexpr bool high_first = false;
-  bool e5m2 = false;
   using Ready = float;
   int row_bytes(int64_t k) const { return spread_row_bytes(steps_of<8>(k) * 4); }
 
 #ifdef __CUDACC__
+  using GemvBytes<kCode, cuda::many_rows::GroupBytes<kCode>>::factor;
+
   __device__ void copy_scales(int64_t first, int64_t last, int steps, char* to, int to_row) const {
     const int r = threadIdx.x % kTileRows;
     const int64_t row = min(first + r, last);
@@ -387,16 +387,7 @@ struct GemvGroupBytes : cuda::many_rows::GroupBytes<kCode>, NoRowFactor {
     odd |= cuda::many_rows::ScaleGrid::is_odd(of);
     return of;
   }
-  template <bool kBf16>
-  __device__ void decode(const uint32_t (&words)[4], int o, Ready, uint32_t& odd,
-                         uint32_t (&p)[4]) const {
-    decode_bytes<kCode, kBf16>(words, o, e5m2, odd, p);
-  }
-  __device__ float value(const char* codes, int64_t row, int k) const {
-    return any_byte_value<kCode>(codes[k], e5m2, this->scale.at(row, k));
-  }
   __device__ float factor(Ready r, int) const { return r; }
-  __device__ float factor() const { return 1.0f; }
 #endif
 };
 

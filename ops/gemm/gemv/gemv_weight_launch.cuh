@@ -8,18 +8,13 @@ namespace pestle::ops::gemv {
 
 constexpr int64_t kMostStagedBytes = 1 << 16;  // of x, where several CTAs share a multiprocessor
 
-// x in shared memory, rows in whole steps.
-inline int staged_row(int k, int bits) {
-  const int step = 512 / bits;
-  return (k + step - 1) / step * step * 2 + 64;
-}
-
 // The most that a CTA can have. Up to 8 rows of x are for three CTAs a multiprocessor with 8 warps or 4,
 // more for one with 16. Where x does not fit, it comes out of the L1.
 inline SharedPlan shared_plan(int rows_of_x, int k, int bits, int scale_row, int64_t room) {
   const int step = 512 / bits, steps = (k + step - 1) / step;
   const int all_turns = (steps + kSteps - 1) / kSteps;
-  SharedPlan plan{256, scale_row, 2, 2, rows_of_x, staged_row(k, bits)};
+  const int x_row = steps * step * 2 + 64;  // whole steps of x
+  SharedPlan plan{256, scale_row, 2, 2, rows_of_x, x_row};
   if (rows_of_x > 8) {
     plan.threads = 512;
     plan.sum_buffers = 1;

@@ -126,21 +126,30 @@ __device__ inline void neighbours(const uint32_t (&p)[4], bool swapped, uint32_t
   b[3] = __byte_perm(p[2], p[3], high);
 }
 
+// The pairs (i, i + 4) of 8 codes: as bf16 times 2^-126, as f16 times 2^-14.
+template <bool kBf16>
+__device__ inline void e2m1_pairs(uint32_t word, uint32_t (&p)[4]) {
+  if constexpr (kBf16) {
+    p[0] = e2m1_pair_bf16<0>(word), p[1] = e2m1_pair_bf16<1>(word);
+    p[2] = e2m1_pair_bf16<2>(word), p[3] = e2m1_pair_bf16<3>(word);
+  } else {
+    p[0] = e2m1_pair_bits<0>(word), p[1] = e2m1_pair_bits<1>(word);
+    p[2] = e2m1_pair_bits<2>(word), p[3] = e2m1_pair_bits<3>(word);
+  }
+}
+template <bool kBf16>
+__device__ inline uint32_t multiply_pair(uint32_t a, uint32_t b) {
+  return kBf16 ? multiply_bf16(a, b) : multiply_f16(a, b);
+}
+
 // 8 codes times a scale, which comes twice: for bf16 itself, for f16 times 2^14 too many.
 template <bool kBf16>
 __device__ inline void scale_e2m1(uint32_t word, uint32_t scale, bool swapped, uint32_t (&b)[4]) {
   uint32_t p[4];
-  if constexpr (kBf16) {
-    p[0] = e2m1_pair_bf16<0>(word), p[1] = e2m1_pair_bf16<1>(word);
-    p[2] = e2m1_pair_bf16<2>(word), p[3] = e2m1_pair_bf16<3>(word);
+  e2m1_pairs<kBf16>(word, p);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) p[i] = multiply_bf16(multiply_bf16(p[i], kBf16_2p126), scale);
-  } else {
-    p[0] = e2m1_pair_bits<0>(word), p[1] = e2m1_pair_bits<1>(word);
-    p[2] = e2m1_pair_bits<2>(word), p[3] = e2m1_pair_bits<3>(word);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) p[i] = multiply_f16(p[i], scale);
-  }
+  for (int i = 0; i < 4; ++i)
+    p[i] = multiply_pair<kBf16>(kBf16 ? multiply_bf16(p[i], kBf16_2p126) : p[i], scale);
   neighbours(p, swapped, b);
 }
 
