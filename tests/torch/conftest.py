@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "python"))  # pestle_ctypes
@@ -13,3 +14,17 @@ GPU, INTERPRETED = torch.cuda.is_available(), os.environ.get("TRITON_INTERPRET")
 collect_ignore = ["test_triton_alone.py"] if GPU else ["test_cuda.py"]
 if not GPU and not INTERPRETED:
     collect_ignore.append("test_triton.py")
+
+
+@pytest.fixture
+def kitchen_eager():
+    """comfy-kitchen's calls go to its eager backend, the only one that runs everywhere."""
+    import comfy_kitchen
+
+    with comfy_kitchen.use_backend("eager"):
+        yield
+
+
+@pytest.fixture(params=["cpu", "cuda"] if GPU else ["cpu"])
+def device(request):
+    return request.param

@@ -7,12 +7,7 @@ import torch
 from kitchen_cases import relative_error, values
 
 theirs = pytest.importorskip("comfy_kitchen")
-
-
-@pytest.fixture(autouse=True)
-def eager():
-    with theirs.use_backend("eager"):
-        yield
+pytestmark = pytest.mark.usefixtures("kitchen_eager")
 
 
 def made(name: str, *args, **options):

@@ -11,11 +11,6 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
-@pytest.fixture(params=["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])
-def device(request):
-    return request.param
-
-
 @pytest.fixture(autouse=True)
 def backends():
     before, known = forge.get_softmax_online_backend(), dict(forge._backends)

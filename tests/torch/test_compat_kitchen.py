@@ -19,19 +19,9 @@ from kitchen_cases import FLOATS, ULP, assert_same, assert_within, relative_erro
 from torch.nn import functional
 
 theirs = pytest.importorskip("comfy_kitchen")
+pytestmark = pytest.mark.usefixtures("kitchen_eager")
 
 POWER = 2.0**-8
-
-
-@pytest.fixture(autouse=True)
-def eager():
-    with theirs.use_backend("eager"):
-        yield
-
-
-@pytest.fixture(params=["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])
-def device(request):
-    return request.param
 
 
 # ---- names

@@ -8,17 +8,7 @@ from kitchen_cases import FLOATS, ULP, assert_same, assert_within, values
 from torch.nn import functional
 
 theirs = pytest.importorskip("comfy_kitchen")
-
-
-@pytest.fixture(autouse=True)
-def eager():
-    with theirs.use_backend("eager"):
-        yield
-
-
-@pytest.fixture(params=["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])
-def device(request):
-    return request.param
+pytestmark = pytest.mark.usefixtures("kitchen_eager")
 
 
 def freqs(device, *lead, half=16, dtype=torch.float32):

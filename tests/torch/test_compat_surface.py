@@ -10,20 +10,12 @@ import pestle.compat.comfy_kitchen as ours
 import pytest
 import torch
 from cases import bits
+from kitchen_cases import relative_error as relative
 from torch.nn import functional
 
 theirs = pytest.importorskip("comfy_kitchen")
+pytestmark = pytest.mark.usefixtures("kitchen_eager")
 OURS = "pestle.compat.comfy_kitchen"
-
-
-@pytest.fixture(autouse=True)
-def their_eager():
-    with theirs.use_backend("eager"):
-        yield
-
-
-def relative(got, want) -> float:
-    return ((got.double() - want.double()).norm() / want.double().norm()).item()
 
 
 # ---- which backend
