@@ -113,56 +113,50 @@ __device__ void store_sum(const T (&d)[kCount], float* out) {
   out[threadIdx.x] += static_cast<float>(all);
 }
 
-// Sums with the left side in shared memory.
-template <WgmmaType kType, int kN, bool kAlongKA, bool kAlongKB, class T>
-__device__ void add_wgmma(const void* tile, float* out) {
-  const uint64_t a = hopper::describe<kAlongKA>(tile, 128),
-                 b = hopper::describe<kAlongKB>(tile, 128);
-  T d[kN / 2] = {};
+// Sums of one product: multiply(sums, b), b the right side.
+template <class T, int kCount, bool kAlongK, class Multiply>
+__device__ void add_product_of(const void* tile, float* out, Multiply&& multiply) {
+  T d[kCount] = {};
   if constexpr (std::is_same_v<T, float>) hopper::hold(d);
   hopper::fence_wgmma();
-  hopper::multiply<kType, kN, kAlongKA, kAlongKB>(d, a, b, 1);
+  multiply(d, hopper::describe<kAlongK>(tile, 128));
   hopper::commit_wgmma();
   hopper::wait_wgmma<0>();
   store_sum(d, out);
+}
+// The left side in shared memory.
+template <WgmmaType kType, int kN, bool kAlongKA, bool kAlongKB, class T>
+__device__ void add_wgmma(const void* tile, float* out) {
+  const uint64_t a = hopper::describe<kAlongKA>(tile, 128);
+  add_product_of<T, kN / 2, kAlongKB>(tile, out, [&](T(&d)[kN / 2], uint64_t b) {
+    hopper::multiply<kType, kN, kAlongKA, kAlongKB>(d, a, b, 1);
+  });
 }
 template <WgmmaType kType, int kN>
 __device__ void add_both_ways(const void* tile, float* out) {
   add_wgmma<kType, kN, true, true, float>(tile, out);
   add_wgmma<kType, kN, false, false, float>(tile, out);
 }
+template <WgmmaType kType>
+__device__ void add_176(const void* tile, float* out) {
+  const uint64_t a = hopper::describe<true>(tile, 128);
+  add_product_of<float, 88, true>(
+      tile, out, [&](float(&d)[88], uint64_t b) { hopper::multiply_176<kType>(d, a, b, 1); });
+}
 // The left side in registers.
 template <WgmmaType kType, int kN>
 __device__ void add_across(const void* tile, float* out) {
-  const uint64_t b = hopper::describe<false>(tile, 128);
-  float d[kN / 2] = {};
   uint32_t a[1][4] = {{1, 2, 3, 4}};
   hopper::hold(a);
-  hopper::fence_wgmma();
-  hopper::multiply_across<kType, kN>(d, a[0], b, 1);
-  hopper::commit_wgmma();
-  hopper::wait_wgmma<0>();
-  store_sum(d, out);
-}
-template <WgmmaType kType>
-__device__ void add_176(const void* tile, float* out) {
-  float d[88] = {};
-  hopper::fence_wgmma();
-  hopper::multiply_176<kType>(d, hopper::describe<true>(tile, 128),
-                              hopper::describe<true>(tile, 128), 1);
-  hopper::commit_wgmma();
-  hopper::wait_wgmma<0>();
-  store_sum(d, out);
+  add_product_of<float, kN / 2, false>(tile, out, [&](float(&d)[kN / 2], uint64_t b) {
+    hopper::multiply_across<kType, kN>(d, a[0], b, 1);
+  });
 }
 template <WgmmaType kType>
 __device__ void add_registers(const void* tile, float* out) {
-  float d[32] = {};
   const uint32_t a[4] = {1, 2, 3, 4};
-  hopper::fence_wgmma();
-  hopper::multiply_registers<kType>(d, a, hopper::describe<true>(tile, 128), 1);
-  hopper::commit_wgmma();
-  hopper::wait_wgmma<0>();
-  store_sum(d, out);
+  add_product_of<float, 32, true>(
+      tile, out, [&](float(&d)[32], uint64_t b) { hopper::multiply_registers<kType>(d, a, b, 1); });
 }
 
 #endif  // PESTLE_HOPPER
