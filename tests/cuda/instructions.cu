@@ -76,6 +76,7 @@ __global__ void of_the_copy_engine(const __grid_constant__ CUtensorMap map, uint
   hopper::wait(&barrier, 0);
   hopper::arrive(&barrier);
   hopper::arrive_if(&barrier, out != nullptr);
+  if (hopper::has_ended(&barrier, 1)) hopper::arrive(&barrier);
   hopper::fence_async_proxy();
   hopper::fence_async_proxy_of_all();
   hopper::store_box(&map, tile, 0, 0, 0);
@@ -90,6 +91,7 @@ __global__ void of_the_copy_engine(const __grid_constant__ CUtensorMap map, uint
   uint32_t w[4];
   hopper::load_matrices(hopper::shared_address(tile), w);
   hopper::store_matrices(hopper::shared_address(tile), w[3], w[2], w[1], w[0]);
+  hopper::store_transposed(hopper::shared_address(tile), w[0], w[1], w[2], w[3]);
   out[threadIdx.x] = hopper::any_thread(3, 128, w[0] != 0) ? 1.0f : 0.0f;
 #endif
 }
@@ -152,6 +154,14 @@ __device__ void add_across(const void* tile, float* out) {
     hopper::multiply_across<kType, kN>(d, a[0], b, 1);
   });
 }
+template <WgmmaType kType, int kN>
+__device__ void add_along(const void* tile, float* out) {
+  uint32_t a[4] = {1, 2, 3, 4};
+  hopper::hold(a);
+  add_product_of<float, kN / 2, true>(tile, out, [&](float(&d)[kN / 2], uint64_t b) {
+    hopper::multiply_registers<kType, kN, true>(d, a, b, 1);
+  });
+}
 template <WgmmaType kType>
 __device__ void add_registers(const void* tile, float* out) {
   const uint32_t a[4] = {1, 2, 3, 4};
@@ -169,6 +179,7 @@ __global__ void __launch_bounds__(128) of_16_bits(float* out) {
   add_both_ways<WgmmaType::kF16, 128>(tile, out);
   add_across<WgmmaType::kBf16, 64>(tile, out);
   add_across<WgmmaType::kF16, 128>(tile, out);
+  add_along<WgmmaType::kBf16, 96>(tile, out);
 #endif
 }
 __global__ void __launch_bounds__(128) of_16_bits_wide(float* out) {
@@ -177,6 +188,7 @@ __global__ void __launch_bounds__(128) of_16_bits_wide(float* out) {
   add_both_ways<WgmmaType::kBf16, 192>(tile, out);
   add_176<WgmmaType::kBf16>(tile, out);
   add_176<WgmmaType::kF16>(tile, out);
+  add_along<WgmmaType::kF16, 144>(tile, out);
 #endif
 }
 __global__ void __launch_bounds__(128) of_16_bits_widest(float* out) {

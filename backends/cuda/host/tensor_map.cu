@@ -34,7 +34,7 @@ struct Remembered {
 Remembered& place_of(const BoxedTensor& t) {
   constexpr size_t kPlaces = 64;
   static thread_local std::array<Remembered, kPlaces> places;
-  uint64_t hash = static_cast<uint64_t>(t.element_bytes) << 1 | uint64_t{t.swizzle};
+  uint64_t hash = static_cast<uint64_t>(t.element_bytes) << 8 | static_cast<uint64_t>(t.swizzle);
   for (const int64_t word :
        {t.size[0], t.size[1], t.stride_bytes[0], int64_t{t.box[0]} << 32 | t.box[1], t.size[2]})
     hash = (hash ^ static_cast<uint64_t>(word)) * 0x9E3779B97F4A7C15u;
@@ -53,6 +53,15 @@ Status refused(const char* function, CUresult status) {
                      std::to_string(static_cast<int>(status)) + ")");
 }
 
+CUtensorMapSwizzle swizzle_of(const BoxedTensor& t) {
+  switch (t.swizzle) {
+    case 128: return CU_TENSOR_MAP_SWIZZLE_128B;
+    case 64: return CU_TENSOR_MAP_SWIZZLE_64B;
+    case 32: return CU_TENSOR_MAP_SWIZZLE_32B;
+    default: return CU_TENSOR_MAP_SWIZZLE_NONE;
+  }
+}
+
 Status encode_map(const BoxedTensor& t, CUtensorMap* map) {
   static const auto encode = reinterpret_cast<Encode>(find("cuTensorMapEncodeTiled"));
   if (!encode) return unsupported("the driver has no cuTensorMapEncodeTiled (CUDA 12.0)");
@@ -68,8 +77,7 @@ Status encode_map(const BoxedTensor& t, CUtensorMap* map) {
   const cuuint32_t steps[3] = {1, 1, 1};
   const CUresult status =
       encode(map, types[t.element_bytes / 2], 3, const_cast<void*>(t.data), size, strides, box,
-             steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             t.swizzle ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+             steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(t),
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return status == CUDA_SUCCESS ? Status() : refused("cuTensorMapEncodeTiled", status);
 }

@@ -15,7 +15,7 @@ struct BoxedTensor {
   int64_t size[3] = {};          // elements
   int64_t stride_bytes[2] = {};  // of dimensions 1 and 2; multiples of 16
   int box[2] = {};               // elements of dimensions 0 and 1; one of dimension 2
-  bool swizzle = true;           // rows of 128 bytes, their 16-byte pieces permuted
+  int swizzle = 128;  // bytes of a row whose 16-byte pieces are permuted: 128, 64, 32; 0: none
 };
 
 // Why the copy engine does not take the tensor; empty: it does.

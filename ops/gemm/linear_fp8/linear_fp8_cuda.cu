@@ -179,6 +179,11 @@ struct FloatOp {
         call.tensor(kArgs.weight).shape[1]);
   }
   static Status run_mma(const Call& call) { return run_float_gemv(call); }
+  static bool sums_groups(const Call& call) {
+    const std::string_view granularity = label_of(call, "granularity");
+    return granularity != "tensor" && granularity != "row";
+  }
+  static Status run_hopper(const Call& call) { return run_float_hopper(call); }
   static AnyByteRows fallback_weight(const Call& call) {
     const std::string_view granularity = label_of(call, "granularity");
     AnyByteRows rows{AnyTensor(call.tensor(kArgs.weight)),
@@ -234,6 +239,7 @@ constexpr Impl kImpls[] = {
      .refuses = Refusals::quantized_output,
      .run = run_with_quantized_output,
      .workspace = kLinearQuantizedOutputWorkspace},
+    hopper_impl<FloatOp>("cuda/linear_fp8_float_hopper"),
     kFloatX[0],
     kFloatX[1],
     kFloatX[2],

@@ -23,7 +23,24 @@ Status run(const Call& call, const TensorView& x) {
   return run_group_bytes<kCode>(call, "linear_fp8_float", kArgs, x, scale, rows, 128);
 }
 
+template <many_rows::ByteCode kCode>
+Status run_hopper(const Call& call) {
+  const char* name = "linear_fp8_float_hopper";
+  const TensorView& scale = call.tensor(arg_index(spec, "scale"));
+  const std::string_view granularity = label_of(call, "granularity");
+  if (granularity == "tensor" || granularity == "row")
+    return run_row_bytes_hopper<kCode>(call, name, kArgs, scale);
+  const int rows = granularity == "block_128x128" ? 128 : 1;
+  return run_group_bytes_hopper<kCode>(call, name, kArgs, scale, rows, 128);
+}
+
 }  // namespace
+
+Status run_float_hopper(const Call& call) {
+  return call.tensor(kArgs.weight).dtype == DType::kE5M2
+             ? run_hopper<many_rows::ByteCode::kE5m2>(call)
+             : run_hopper<many_rows::ByteCode::kE4m3>(call);
+}
 
 Status run_float_gemv(const Call& call) {
   constexpr auto kCode = many_rows::ByteCode::kE4m3;

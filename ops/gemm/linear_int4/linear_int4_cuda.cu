@@ -14,6 +14,7 @@ constexpr WeightOnlyArgs kArgs{arg_index(spec, "x"), arg_index(spec, "weight"),
 constexpr int kScale = arg_index(spec, "scale");
 constexpr int kZero = arg_index(spec, "zero");
 constexpr int kGroupSize = arg_index(spec, "group_size");
+constexpr int kDecoded = arg_index(spec, "decoded");
 constexpr int kMode = arg_index(spec, "mode");
 
 // Groups of a multiple of 32 columns: a unit lies in one. Two's complement codes with their sign bit
@@ -71,6 +72,8 @@ Format int4_format(const Call& call) {
   const int64_t group = int4_group(call.integer(kGroupSize), k);
   format.group =
       static_cast<decltype(format.group)>(std::clamp<int64_t>(group, 1, std::max<int64_t>(k, 1)));
+  if constexpr (requires { format.groups; })
+    format.groups = cuda::FastDivisor(static_cast<uint32_t>(format.group));
   return format;
 }
 
@@ -116,6 +119,22 @@ struct Op {
     format.k = static_cast<int>(call.tensor(kArgs.weight).shape[1] * 2);
     return run_many_rows(call, "linear_int4_many_rows", kArgs, x, format);
   }
+  static bool sums_groups(const Call& call) {
+    return call.integer(kDecoded) == 0 || call.tensor(kArgs.x).dtype != DType::kBF16;
+  }
+  static Status run_hopper(const Call& call) {
+    const char* name = "linear_int4_hopper";
+    const int k = static_cast<int>(call.tensor(kArgs.weight).shape[1] * 2);
+    if (!sums_groups(call)) {
+      auto format = int4_format<many_rows::Int4AsX>(call);
+      format.k = k;
+      const many_rows::Job job = many_rows_job(call, kArgs, call.tensor(kArgs.x), kBits);
+      return start_hopper<true>(call, name, job, format);
+    }
+    auto format = int4_format<many_rows::Int4>(call);
+    format.k = k;
+    return run_hopper_groups(call, name, kArgs, format, format.group);
+  }
   static AnyInt4Rows fallback_weight(const Call& call) {
     const TensorView& weight = call.tensor(kArgs.weight);
     AnyInt4Rows rows{AnyTensor(weight), {AnyTensor(call.tensor(kScale)), 1}, {}};
@@ -127,8 +146,9 @@ struct Op {
 };
 
 constexpr auto kImpls = weight_only_impls<Op>(
-    "cuda/linear_int4_gemv", "cuda/linear_int4_few_rows", "cuda/linear_int4_many_rows",
-    "cuda/linear_int4_input", "cuda/linear_int4_late", "cuda/linear_int4_any");
+    "cuda/linear_int4_hopper", "cuda/linear_int4_gemv", "cuda/linear_int4_few_rows",
+    "cuda/linear_int4_many_rows", "cuda/linear_int4_input", "cuda/linear_int4_late",
+    "cuda/linear_int4_any");
 
 }  // namespace
 

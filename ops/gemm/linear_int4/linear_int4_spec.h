@@ -51,6 +51,12 @@ inline constexpr Case cases[] = {
      "activation=gelu"},
     {"M=5 N=70 K=256 group_size=64 decoded=as_x bias=f32"},
     {"M=130 N=96 K=384 x=f16 group_size=128 mode=asymmetric decoded=as_x out=f32"},
+    {"M=300 N=530 K=1056 group_size=32 decoded=as_x bias=f32 residual=bf16 activation=silu"},
+    {"M=97 N=300 K=768 group_size=128 mode=asymmetric decoded=as_x out=f32", kEdge, Dist::kSpecial},
+    {"M=66 N=140 K=96 group_size=32 decoded=as_x out=f32", kEdge, Dist::kSubnormal},
+    {"M=140 N=270 K=416 group_size=128 gate=bf16 G=2 out=f32"},
+    {"M=130 N=140 K=704 x=f16 group_size=64 mode=asymmetric out=f32", kEdge, Dist::kSpecial},
+    {"M=131 N=140 K=288 group_size=32 mode=asymmetric"},
     {"M=0 N=8 K=16", kEdge},
     {"M=3 N=0 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
@@ -75,6 +81,7 @@ inline constexpr Case cases[] = {
     {"M=64 N=12288 K=3072 group_size=128", kBar},
     {"M=256 N=12288 K=3072 group_size=128", kBar},
     {"M=4608 N=12288 K=3072 group_size=128", kBar},
+    {"M=4608 N=12288 K=3072 group_size=128 decoded=as_x", kBar},
     {"M=1 N=131073 K=65538", kHuge},
 };
 

@@ -132,6 +132,8 @@ struct FloatOp {
         call.tensor(kArgs.weight).shape[1]);
   }
   static Status run_mma(const Call& call) { return run_float_gemv(call); }
+  static bool sums_groups(const Call& call) { return label_of(call, "granularity") == "group"; }
+  static Status run_hopper(const Call& call) { return run_float_hopper(call); }
   static AnyByteRows fallback_weight(const Call& call) {
     const std::string_view granularity = label_of(call, "granularity");
     AnyByteRows rows{AnyTensor(call.tensor(kArgs.weight)),
@@ -185,6 +187,7 @@ constexpr Impl kImpls[] = {
      .refuses = Refusals::quantized_output,
      .run = run_with_quantized_output,
      .workspace = kLinearQuantizedOutputWorkspace},
+    hopper_impl<FloatOp>("cuda/linear_int8_float_hopper"),
     kFloatX[0],
     kFloatX[1],
     kFloatX[2],

@@ -23,6 +23,14 @@ int group_of(const Call& call) {
 
 }  // namespace
 
+Status run_float_hopper(const Call& call) {
+  const char* name = "linear_int8_float_hopper";
+  const TensorView& scale = call.tensor(arg_index(spec, "scale"));
+  if (label_of(call, "granularity") != "group")
+    return run_row_bytes_hopper<kCode>(call, name, kArgs, scale);
+  return run_group_bytes_hopper<kCode>(call, name, kArgs, scale, 1, group_of(call));
+}
+
 Status run_float_gemv(const Call& call) {
   const TensorView& scale = call.tensor(arg_index(spec, "scale"));
   if (label_of(call, "granularity") != "group")

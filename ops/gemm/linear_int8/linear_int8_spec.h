@@ -62,6 +62,12 @@ inline constexpr Case cases[] = {
     {"M=140 N=272 K=640 granularity=row activations=row gated=act_first activation=silu bias=f32"},
     {"M=256 N=72 K=160 granularity=row activations=row gate=f32 G=2 residual=bf16 bias=bf16"},
     {"M=5 N=24 K=33 granularity=row activations=row gated=act_last gate=f16 G=1", kEdge},
+    {"M=300 N=530 K=1056 granularity=row bias=f32 residual=bf16 activation=silu"},
+    {"M=97 N=300 K=736 x=f16 out=f32", kEdge, Dist::kSpecial},
+    {"M=66 N=140 K=96 out=f32 granularity=row", kEdge, Dist::kSpecial},
+    {"M=140 N=270 K=416 granularity=group group_size=128 gate=bf16 G=2 out=f32"},
+    {"M=130 N=140 K=672 x=f16 granularity=group group_size=64 out=f32", kEdge, Dist::kSpecial},
+    {"M=131 N=140 K=288 granularity=group group_size=32"},
     {"M=0 N=8 K=16 activations=row", kEdge},
     {"M=9 N=96 K=320 granularity=row activations=row input_act=gelu_tanh"},
     {"M=5 N=72 K=256 x=f16 out=f16 granularity=row activations=row input_act=swiglu hadamard=64"},
@@ -118,6 +124,7 @@ inline constexpr Case cases[] = {
     {"M=4608 N=12288 K=3072 granularity=row activations=row out_format=int8_row "
      "activation=gelu_tanh",
      kBar},
+    {"M=4608 N=12288 K=3072 granularity=row", kBar},
     {"M=1 N=65537 K=65537 granularity=row", kHuge},
 };
 

@@ -85,6 +85,10 @@ struct Op {
   static Status run_many(const Call& call, const TensorView& x) {
     return run_mx_many_rows<kBits>(call, "linear_mxfp4_many_rows", kArgs, x, weight_of(call, 2));
   }
+  static bool sums_groups(const Call& call) { return call.tensor(kArgs.x).dtype != DType::kBF16; }
+  static Status run_hopper(const Call& call) {
+    return run_mx_hopper<kBits>(call, "linear_mxfp4_hopper", kArgs, weight_of(call, 2));
+  }
   static AnyMxfp4Rows fallback_weight(const Call& call) {
     return {
         any_blocks(call.tensor(kArgs.weight), call.tensor(kScale), blocks(call), is_swizzled(call)),
@@ -93,8 +97,9 @@ struct Op {
 };
 
 constexpr auto kImpls = weight_only_impls<Op>(
-    "cuda/linear_mxfp4_gemv", "cuda/linear_mxfp4_few_rows", "cuda/linear_mxfp4_many_rows",
-    "cuda/linear_mxfp4_input", "cuda/linear_mxfp4_late", "cuda/linear_mxfp4_any");
+    "cuda/linear_mxfp4_hopper", "cuda/linear_mxfp4_gemv", "cuda/linear_mxfp4_few_rows",
+    "cuda/linear_mxfp4_many_rows", "cuda/linear_mxfp4_input", "cuda/linear_mxfp4_late",
+    "cuda/linear_mxfp4_any");
 
 }  // namespace
 

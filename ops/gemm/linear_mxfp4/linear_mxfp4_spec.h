@@ -47,6 +47,10 @@ inline constexpr Case cases[] = {
     {"M=17 N=131 K=96 out=f32"},
     {"M=130 N=257 K=160 x=f16 nibbles=high_first scale_layout=plain bias=f32"},
     {"M=200 N=96 K=352 out=f32 gate=bf16 G=5 residual=bf16 beta=f32 activation=gelu"},
+    {"M=300 N=530 K=1056 bias=f32 residual=bf16 activation=silu"},
+    {"M=97 N=300 K=736 out=f32 scale_layout=plain", kEdge, Dist::kSpecial},
+    {"M=66 N=140 K=96 out=f32", kEdge, Dist::kSpecial},
+    {"M=140 N=270 K=224 x=f16 bias=f32 residual=f16"},
     {"M=0 N=8 K=32", kEdge},
     {"M=3 N=0 K=32", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
@@ -62,6 +66,7 @@ inline constexpr Case cases[] = {
     {"M=1 N=16384 K=4096", kBar},
     {"M=1 N=16384 K=4096 scale_layout=plain", kBar},
     {"M=64 N=3072 K=3072", kBar},
+    {"M=4608 N=12288 K=3072", kBar},
     {"M=1 N=131073 K=65568", kHuge},
 };
 

@@ -48,6 +48,10 @@ struct Op {
     const many_rows::MxWeight weight = weight_of(call);
     return run_mx_many_rows<kBits>(call, "linear_mxfp8_many_rows", kArgs, x, weight);
   }
+  static bool sums_groups(const Call& call) { return call.tensor(kArgs.x).dtype != DType::kBF16; }
+  static Status run_hopper(const Call& call) {
+    return run_mx_hopper<kBits>(call, "linear_mxfp8_hopper", kArgs, weight_of(call));
+  }
   static AnyMxfp8Rows fallback_weight(const Call& call) {
     const TensorView& codes = call.tensor(kArgs.weight);
     return {any_blocks(codes, call.tensor(kScale), codes.shape[1] / formats::kMxBlock,
@@ -58,8 +62,12 @@ struct Op {
 constexpr auto kManyRows =
     many_rows_impls<Op>("cuda/linear_mxfp8_many_rows", "cuda/linear_mxfp8_input",
                         "cuda/linear_mxfp8_late", "cuda/linear_mxfp8_any");
-constexpr Impl kImpls[] = {mma_impl<Op>("cuda/linear_mxfp8_gemv"), kManyRows[0], kManyRows[1],
-                           kManyRows[2], kManyRows[3]};
+constexpr Impl kImpls[] = {hopper_impl<Op>("cuda/linear_mxfp8_hopper"),
+                           mma_impl<Op>("cuda/linear_mxfp8_gemv"),
+                           kManyRows[0],
+                           kManyRows[1],
+                           kManyRows[2],
+                           kManyRows[3]};
 
 }  // namespace
 

@@ -101,6 +101,12 @@ struct Op {
     fill(call, x.dtype != DType::kF16, 4, &format);  // f32 is split into parts of bf16
     return run_many_rows(call, "linear_nvfp4_many_rows", kArgs, x, format);
   }
+  static bool sums_groups(const Call&) { return false; }
+  static Status run_hopper(const Call& call) {
+    many_rows::Nvfp4 format;
+    fill(call, call.tensor(kArgs.x).dtype == DType::kBF16, 4, &format);
+    return run_many_rows_hopper(call, "linear_nvfp4_hopper", kArgs, format);
+  }
   static AnyNvfp4Rows fallback_weight(const Call& call) {
     const TensorView& weight = call.tensor(kArgs.weight);
     return {any_blocks(weight, call.tensor(kScale), weight.shape[1] * 2 / formats::kNvfp4Block,
@@ -110,8 +116,9 @@ struct Op {
 };
 
 constexpr auto kImpls = weight_only_impls<Op>(
-    "cuda/linear_nvfp4_gemv", "cuda/linear_nvfp4_few_rows", "cuda/linear_nvfp4_many_rows",
-    "cuda/linear_nvfp4_input", "cuda/linear_nvfp4_late", "cuda/linear_nvfp4_any");
+    "cuda/linear_nvfp4_hopper", "cuda/linear_nvfp4_gemv", "cuda/linear_nvfp4_few_rows",
+    "cuda/linear_nvfp4_many_rows", "cuda/linear_nvfp4_input", "cuda/linear_nvfp4_late",
+    "cuda/linear_nvfp4_any");
 
 }  // namespace
 

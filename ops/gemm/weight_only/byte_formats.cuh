@@ -83,18 +83,20 @@ struct RowBytes : FormatDefaults {
   static constexpr bool kGroupSums = false;
   static constexpr bool kColumnFactors = true;
   struct Fetched {};
+  struct Row {};
 
   ScaleGrid scale;
 
 #ifdef __CUDACC__
   __device__ bool start() { return false; }
   __device__ float factor() const { return 1.0f; }
-  __device__ Fetched fetch(int64_t, int) const { return {}; }
+  __device__ Row row_at(int64_t) const { return {}; }
+  __device__ Fetched fetch(const Row&, int) const { return {}; }
   template <bool kBf16, int kTileN>
-  __device__ bool put(Fetched, int row, int step, char*) const {
+  __device__ bool put(Fetched, int row, int step, int, char*) const {
     return step == 0 && ScaleGrid::is_odd(scale.at(row, 0));
   }
-  template <bool kBf16, int kTileN>
+  template <bool kBf16, int kTileN, bool kSplit = false>
   __device__ void decode(const uint32_t (&words)[2], const char*, int, int, int, bool& odd,
                          uint32_t (&b)[4]) const {
     widen_codes<kCode, kBf16>(words, odd, b);
@@ -112,25 +114,35 @@ struct GroupBytes : FormatDefaults {
   static constexpr int kScaleBytes = 8;  // f32 of two halves of 64 columns
   static constexpr bool kGroupSums = true;
   using Fetched = float2;
+  struct Row {
+    const char* from;
+  };
 
   ScaleGrid scale;
   int k = 0;
+  FastDivisor groups;  // of scale.columns
 
 #ifdef __CUDACC__
   __device__ bool start() { return false; }
   __device__ float factor() const { return 1.0f; }
-  __device__ Fetched fetch(int64_t row, int step) const {
-    const int column = step * 64;
-    return {column < k ? scale.at(row, column) : 0,
-            column + 32 < k ? scale.at(row, column + 32) : 0};
+  __device__ Row row_at(int64_t row) const {
+    return {reinterpret_cast<const char*>(scale.place(row, 0))};
+  }
+  __device__ float scale_of(const Row& row, int column) const {
+    if (column >= k) return 0;
+    const auto g = static_cast<int64_t>(groups.divide(column));
+    return __ldg(reinterpret_cast<const float*>(row.from + g * scale.column_bytes));
+  }
+  __device__ Fetched fetch(const Row& row, int step) const {
+    return {scale_of(row, step * 64), scale_of(row, step * 64 + 32)};
   }
   template <bool kBf16, int kTileN>
-  __device__ bool put(Fetched f, int, int, char* scales) const {
-    reinterpret_cast<float*>(scales)[threadIdx.x] = f.x;
-    reinterpret_cast<float*>(scales)[kTileN + threadIdx.x] = f.y;
+  __device__ bool put(Fetched f, int, int, int at, char* scales) const {
+    reinterpret_cast<float*>(scales)[at] = f.x;
+    reinterpret_cast<float*>(scales)[kTileN + at] = f.y;
     return ScaleGrid::is_odd(f.x) || ScaleGrid::is_odd(f.y);
   }
-  template <bool kBf16, int kTileN>
+  template <bool kBf16, int kTileN, bool kSplit = false>
   __device__ void decode(const uint32_t (&words)[2], const char*, int, int, int, bool& odd,
                          uint32_t (&b)[4]) const {
     widen_codes<kCode, kBf16>(words, odd, b);

@@ -5,9 +5,12 @@
 //   kColumnFactors  the epilogue's factors of columns multiply whole sums
 //   kTableBytes   of shared memory that make_table() fills
 //   start()       reads what is of the whole weight; true: every tile is odd
-//   fetch, put    a row's scales for 64 of k: out of memory, and into shared memory; put is true
-//                 where the kernel's way would not be exact for them
-//   decode        8 codes to 4 pairs of neighbours along k; sets odd likewise
+//   Row, row_at   where a row's scales lie
+//   fetch, put    a row's scales for 64 of k: out of memory, and into shared memory as those of
+//                 row `at` of the tile; put is true where the kernel's way would not be exact
+//   decode        8 codes to 4 pairs of neighbours along k; sets odd likewise. kSplit: the first two
+//                 pairs are of the unit's first 16 columns, the others of its last; else all are of
+//                 the columns from 8t on
 //   value         one weight, as the format's dequantising op has it in f32
 //   factor()      of all sums, at the end
 #pragma once
@@ -18,6 +21,7 @@
 #include "backends/cuda/device/numeric/e2m1_pairs.cuh"
 #include "backends/cuda/device/numeric/fp8.cuh"
 #include "backends/cuda/device/ptx/mma.cuh"
+#include "backends/cuda/device/row/tiles.h"
 #include "backends/cuda/device/tensor/any_tensor.cuh"
 #include "backends/cuda/host/tensor_amax.h"
 #include "formats/int4.h"
@@ -40,23 +44,29 @@ struct ScaleBytes {
     return swizzled ? formats::swizzle_offset(row, block, columns) : row * row_bytes + block;
   }
   __device__ uint8_t at(int64_t row, int64_t block) const { return data[place(row, block)]; }
-  // kBlocks (2 or 4) neighbours from a multiple of kBlocks on; those past the row's end are 0.
+  struct Row {
+    const uint8_t* from;
+  };
+  __device__ Row row_at(int64_t row) const { return {data + place(row, 0)}; }
+  // kBlocks (2 or 4) neighbours from a multiple of kBlocks on. Nothing here waits for them: what is
+  // past the row's end is anything until inside() has made it 0.
   template <int kBlocks>
-  __device__ uint32_t load(int64_t row, int first) const {
-    const uint8_t* from = data + place(row, first);
-    const int count = min(kBlocks, columns - first);
-    uint32_t v = 0;
+  __device__ uint32_t load(const Row& row, int first) const {
+    const uint8_t* from = row.from + (swizzled ? first / 4 * 512 + first % 4 : first);
     if (words) {
-      if constexpr (kBlocks == 4)
-        v = __ldg(reinterpret_cast<const uint32_t*>(from));
-      else
-        v = __ldg(reinterpret_cast<const unsigned short*>(from));
-      return count == kBlocks ? v : v & ((1u << (8 * count)) - 1);
+      if constexpr (kBlocks == 4) return __ldg(reinterpret_cast<const uint32_t*>(from));
+      return __ldg(reinterpret_cast<const unsigned short*>(from));
     }
+    uint32_t v = 0;
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i)
-      if (i < count) v |= uint32_t{__ldg(from + i)} << (8 * i);
+      if (i < columns - first) v |= uint32_t{__ldg(from + i)} << (8 * i);
     return v;
+  }
+  template <int kBlocks>
+  __device__ uint32_t inside(uint32_t v, int first) const {
+    const int count = columns - first;
+    return count >= kBlocks ? v : count <= 0 ? 0 : v & ((1u << (8 * count)) - 1);
   }
 #endif
 };
@@ -175,6 +185,12 @@ __device__ inline uint32_t scale_twice(const char* scales, int row, int unit, in
   const uint32_t s = reinterpret_cast<const unsigned short*>(scales)[row * 4 + 2 * unit + t / 2];
   return __byte_perm(s, 0, 0x1010);
 }
+// What the pairs (i, i + 4) of a unit's 8 codes are multiplied by.
+template <bool kSplit>
+__device__ inline uint32_t scales_of_pairs(const char* scales, int row, int unit, int t) {
+  if constexpr (kSplit) return reinterpret_cast<const uint32_t*>(scales)[row * 2 + unit];
+  return scale_twice(scales, row, unit, t);
+}
 
 #endif  // __CUDACC__
 
@@ -184,6 +200,7 @@ struct Nvfp4 : FormatDefaults {
   static constexpr int kScaleBytes = 8;
   static constexpr bool kGroupSums = false;
   using Fetched = uint32_t;
+  using Row = ScaleBytes::Row;
 
   ScaleBytes scale;
   bool high_first = false;
@@ -200,23 +217,24 @@ struct Nvfp4 : FormatDefaults {
     of_scales = bf16 ? __uint_as_float(__float_as_uint(all) & 0x7F800000u) : 0x1p7f;
     return !(size > 0x1p-100f && size < 0x1p100f);
   }
-  __device__ Fetched fetch(int64_t row, int step) const { return scale.load<4>(row, step * 4); }
+  __device__ Row row_at(int64_t row) const { return scale.row_at(row); }
+  __device__ Fetched fetch(const Row& row, int step) const { return scale.load<4>(row, step * 4); }
   template <bool kBf16, int kTileN>
-  __device__ bool put(Fetched f, int, int, char* scales) const {
+  __device__ bool put(Fetched f, int, int step, int at, char* scales) const {
+    f = scale.inside<4>(f, step * 4);
     uint32_t s[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float v = e4m3_value(static_cast<uint8_t>(f >> (8 * i))) * of_scales;
       s[i] = kBf16 ? __float_as_uint(v) >> 16 : __half_as_ushort(__float2half_rn(v));
     }
-    reinterpret_cast<uint2*>(scales)[threadIdx.x] =
-        make_uint2(s[0] | s[1] << 16, s[2] | s[3] << 16);
+    reinterpret_cast<uint2*>(scales)[at] = make_uint2(s[0] | s[1] << 16, s[2] | s[3] << 16);
     return false;
   }
-  template <bool kBf16, int kTileN>
+  template <bool kBf16, int kTileN, bool kSplit = false>
   __device__ void decode(const uint32_t (&words)[1], const char* scales, int row, int unit, int t,
                          bool&, uint32_t (&b)[4]) const {
-    scale_e2m1<kBf16>(words[0], scale_twice(scales, row, unit, t), high_first, b);
+    scale_e2m1<kBf16>(words[0], scales_of_pairs<kSplit>(scales, row, unit, t), high_first, b);
   }
   __device__ float value(const char* codes, int64_t row, int k) const {
     const auto byte = static_cast<uint8_t>(codes[k / 2]);
@@ -248,11 +266,13 @@ struct Mx : MxWeight {
   static constexpr int kScaleBytes = 8;
   static constexpr bool kGroupSums = kGroupSumsOf;
   using Fetched = uint32_t;
+  using Row = ScaleBytes::Row;
 
 #ifdef __CUDACC__
   __device__ bool start() { return false; }
   __device__ float factor() const { return 1.0f; }
-  __device__ Fetched fetch(int64_t row, int step) const { return scale.load<2>(row, step * 2); }
+  __device__ Row row_at(int64_t row) const { return scale.row_at(row); }
+  __device__ Fetched fetch(const Row& row, int step) const { return scale.load<2>(row, step * 2); }
 
   // Are the block's codes other than 0?
   __device__ bool holds_codes(int64_t row, int block) const {
@@ -269,26 +289,27 @@ struct Mx : MxWeight {
     return e < (e5m2 ? 10 : 3) && block < scale.columns && holds_codes(row, block);
   }
   template <bool kBf16, int kTileN>
-  __device__ bool put(Fetched f, int row, int step, char* scales) const {
+  __device__ bool put(Fetched f, int row, int step, int at, char* scales) const {
+    f = scale.inside<2>(f, step * 2);
     const uint32_t e[2] = {f & 0xFF, f >> 8};
     const float v[2] = {formats::f32_from_e8m0(static_cast<uint8_t>(e[0])),
                         formats::f32_from_e8m0(static_cast<uint8_t>(e[1]))};
     if constexpr (kGroupSums) {
-      reinterpret_cast<float*>(scales)[threadIdx.x] = v[0];
-      reinterpret_cast<float*>(scales)[kTileN + threadIdx.x] = v[1];
+      reinterpret_cast<float*>(scales)[at] = v[0];
+      reinterpret_cast<float*>(scales)[kTileN + at] = v[1];
     } else {
-      reinterpret_cast<uint2*>(scales)[threadIdx.x] =
+      reinterpret_cast<uint2*>(scales)[at] =
           make_uint2(__byte_perm(__float_as_uint(v[0]), 0, 0x3232),
                      __byte_perm(__float_as_uint(v[1]), 0, 0x3232));
     }
     return is_odd(e[0], row, step * 2) || is_odd(e[1], row, step * 2 + 1);
   }
-  template <bool kBf16, int kTileN>
+  template <bool kBf16, int kTileN, bool kSplit = false>
   __device__ void decode(const uint32_t (&words)[kBits / 4], const char* scales, int row, int unit,
                          int t, bool& odd, uint32_t (&b)[4]) const {
     static_assert(kBf16 != kGroupSums);
     if constexpr (kBits == 4) {
-      const uint32_t by = kGroupSums ? kF16_2p14 : scale_twice(scales, row, unit, t);
+      const uint32_t by = kGroupSums ? kF16_2p14 : scales_of_pairs<kSplit>(scales, row, unit, t);
       scale_e2m1<kBf16>(words[0], by, high_first, b);
     } else if constexpr (kGroupSums) {
       const uint2 low = warp::widen(words[0], e5m2), high = warp::widen(words[1], e5m2);
@@ -329,10 +350,15 @@ struct Int4 : FormatDefaults {
   const uint8_t* zero = nullptr;            // null: symmetric
   int64_t zero_row = 0, zero_column = 0;
   int group = 0, k = 0;
+  FastDivisor groups;  // of `group` columns
 
   struct Fetched {
     float scale[2];
-    uint32_t zeros;  // a byte each
+    uint8_t zeros[2];
+  };
+  struct Row {
+    const char* scale;
+    const uint8_t* zero;
   };
 
 #ifdef __CUDACC__
@@ -341,16 +367,18 @@ struct Int4 : FormatDefaults {
   __device__ float scale_at(int64_t row, int64_t g) const {
     return __ldg(reinterpret_cast<const float*>(scale + row * scale_row + g * scale_column));
   }
-  __device__ Fetched fetch(int64_t row, int step) const {
-    Fetched f{{0, 0}, zero == nullptr ? 0x0808u : 0u};
+  __device__ Row row_at(int64_t row) const {
+    return {scale + row * scale_row, zero + row * zero_row};
+  }
+  __device__ Fetched fetch(const Row& row, int step) const {
+    Fetched f{{0, 0}, {8, 8}};
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int column = step * 64 + h * 32;
       if (column >= k) continue;
-      const int g = column / group;
-      f.scale[h] = scale_at(row, g);
-      if (zero == nullptr) continue;
-      f.zeros |= uint32_t{__ldg(zero + row * zero_row + g * zero_column)} << (8 * h);
+      const auto g = static_cast<int64_t>(groups.divide(column));
+      f.scale[h] = __ldg(reinterpret_cast<const float*>(row.scale + g * scale_column));
+      if (zero != nullptr) f.zeros[h] = __ldg(row.zero + g * zero_column);
     }
     return f;
   }
@@ -362,21 +390,21 @@ struct Int4 : FormatDefaults {
     return size != 0 && !(size > 0x1p-100f && size < 0x1p20f);
   }
   template <bool kBf16, int kTileN>
-  __device__ bool put(const Fetched& f, int, int, char* scales) const {
+  __device__ bool put(const Fetched& f, int, int, int at, char* scales) const {
     uint32_t less[2];
     bool odd = false;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      reinterpret_cast<float*>(scales)[h * kTileN + threadIdx.x] = f.scale[h];
-      const uint32_t less_code = f.zeros >> (8 * h) & 0xFF;
+      reinterpret_cast<float*>(scales)[h * kTileN + at] = f.scale[h];
+      const uint32_t less_code = f.zeros[h];
       odd |= is_odd<kBf16>(f.scale[h], less_code);
       const float offset = -static_cast<float>((kBf16 ? 128 : 1024) + less_code);
       less[h] = kBf16 ? __float_as_uint(offset) >> 16 : __half_as_ushort(__float2half_rn(offset));
     }
-    reinterpret_cast<uint32_t*>(scales + 8 * kTileN)[threadIdx.x] = less[0] | less[1] << 16;
+    reinterpret_cast<uint32_t*>(scales + 8 * kTileN)[at] = less[0] | less[1] << 16;
     return odd;
   }
-  template <bool kBf16, int kTileN>
+  template <bool kBf16, int kTileN, bool kSplit = false>
   __device__ void decode(const uint32_t (&words)[1], const char* scales, int row, int unit, int,
                          bool&, uint32_t (&b)[4]) const {
     const uint32_t less = __byte_perm(
@@ -397,6 +425,28 @@ struct Int4 : FormatDefaults {
     const float s = scale_at(row, g);
     if (zero == nullptr) return formats::int4_dequantize(formats::int4_from_nibble(code), s);
     return formats::int4_asym_dequantize(code, {s, zero[row * zero_row + g * zero_column]});
+  }
+#endif
+};
+
+// The same with weights rounded to bf16, as dequantize_int4 rounds them, so that scales multiply codes.
+struct Int4AsX : Int4 {
+  static constexpr bool kGroupSums = false;
+
+#ifdef __CUDACC__
+  template <bool kBf16, int kTileN, bool kSplit = false>
+  __device__ void decode(const uint32_t (&words)[1], const char* scales, int row, int unit, int t,
+                         bool& odd, uint32_t (&b)[4]) const {
+    static_assert(kBf16);
+    Int4::decode<kBf16, kTileN, kSplit>(words, scales, row, unit, t, odd, b);
+    const float by = reinterpret_cast<const float*>(scales)[unit * kTileN + row];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float low = __uint_as_float(b[i] << 16) * by;
+      const float high = __uint_as_float(b[i] & 0xFFFF0000u) * by;
+      const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+      b[i] = reinterpret_cast<const uint32_t&>(both);
+    }
   }
 #endif
 };

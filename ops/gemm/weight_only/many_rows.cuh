@@ -17,30 +17,15 @@
 // Needs    x along k, its rows and the codes' at multiples of 16 bytes.
 #pragma once
 
-#include <type_traits>
-
 #include "backends/cuda/device/ptx/async_copy.cuh"
 #include "backends/cuda/device/ptx/mma.cuh"
-#include "ops/gemm/epilogue/fused_epilogue.cuh"
-#include "ops/gemm/weight_only/x_rows.cuh"
+#include "ops/gemm/weight_only/finish_rows.cuh"
 
 namespace pestle::cuda::many_rows {
 
-using hopper::EpilogueArguments;
-using hopper::FloatMatrix;
 using warp::Kind;
 
 constexpr int kWarpN = 32;
-constexpr int kGroup = 16;  // tiles along m that sweep n together
-
-struct Job {
-  EpilogueArguments epilogue;
-  const char* x = nullptr;
-  const char* weight = nullptr;
-  uint32_t x_row = 0, weight_row = 0;  // from one row to the next, in units of 16 bytes
-  int m = 0, n = 0, k = 0;
-  int m_tiles = 0, n_tiles = 0;
-};
 
 template <bool kBf16_Of, int kTileM_Of, int kWarpsN_Of, class Format, class XOf = PlainRows>
 struct Config {
@@ -123,18 +108,6 @@ struct CtaGemm {
   static_assert(!X::kDecoded || C::kBf16);
   using Sums = float[kM16][kN8][4];
 
-  struct Tile {
-    int m, n;
-  };
-  __device__ static Tile tile_of(const Job& job) {
-    const int i = blockIdx.x;
-    const int width = kGroup * job.n_tiles;
-    const int first = i / width * kGroup;
-    const int rows = min(job.m_tiles - first, kGroup);
-    const int j = i % width;
-    return {first + j % rows, j / rows};
-  }
-
   struct Ring {
     const Job& job;
     const X& source;
@@ -143,11 +116,13 @@ struct CtaGemm {
     char* memory;
     int scale_row, x_scale_row;
     bool scales;  // does this thread fetch a row's?
+    typename Format::Row row;
     bool odd = false;
     typename Format::Fetched fetched;
     typename X::Fetched x_fetched;
 
-    __device__ Ring(const Job& job_, const X& source_, const Tile& tile, char* memory_)
+    __device__ Ring(const Job& job_, const Format& format, const X& source_, const Tile& tile,
+                    char* memory_)
         : job(job_),
           source(source_),
           x(job.x_row, tile.m * C::kTileM, job.m),
@@ -155,7 +130,8 @@ struct CtaGemm {
           memory(memory_),
           scale_row(min(tile.n * C::kTileN + static_cast<int>(threadIdx.x), job.n - 1)),
           x_scale_row(min(tile.m * C::kTileM + static_cast<int>(threadIdx.x), job.m - 1)),
-          scales(threadIdx.x < C::kTileN) {}
+          scales(threadIdx.x < C::kTileN),
+          row(format.row_at(scale_row)) {}
     __device__ int steps() const { return (job.k + kStepK - 1) / kStepK; }
     __device__ static int slot(int step) { return step % C::kStages; }
     __device__ char* at(int step) const { return memory + slot(step) * C::kStageBytes; }
@@ -179,13 +155,14 @@ struct CtaGemm {
       commit_copies();
     }
     __device__ void fetch(const Format& format, int step) {
-      if (scales && step < steps()) fetched = format.fetch(scale_row, step);
+      if (scales && step < steps()) fetched = format.fetch(row, step);
       if constexpr (X::kScaleBytes > 0)
         if (threadIdx.x < C::kTileM && step < steps()) x_fetched = source.fetch(x_scale_row, step);
     }
     __device__ void put(const Format& format, int step) {
       if (scales && step < steps())
-        odd |= format.template put<C::kBf16, C::kTileN>(fetched, scale_row, step, scales_at(step));
+        odd |= format.template put<C::kBf16, C::kTileN>(fetched, scale_row, step, threadIdx.x,
+                                                        scales_at(step));
       if constexpr (X::kScaleBytes > 0)
         if (threadIdx.x < C::kTileM && step < steps())
           odd |= source.template put<C::kTileM>(x_fetched, x_scale_row, step, x_scales_at(step));
@@ -308,7 +285,7 @@ struct CtaGemm {
   // Sums of the tile; true where they are not to be used.
   __device__ static bool accumulate(const Job& job, const Format& format, const X& source,
                                     const Tile& tile, char* memory, Sums& d) {
-    Ring ring(job, source, tile, memory);
+    Ring ring(job, format, source, tile, memory);
     ring.begin(format);
 #pragma unroll 1
     for (int step = 0; step < ring.steps(); ++step) {
@@ -357,58 +334,6 @@ struct CtaGemm {
         }
     }
     __syncthreads();
-  }
-
-  // An element of the product from f32 values of the weight.
-  __device__ static float slow_sum(const Job& job, const Format& format, const X& source,
-                                   int64_t row, int64_t column) {
-    const char* x = job.x + row * int64_t{job.x_row} * 16;
-    const char* codes = job.weight + column * int64_t{job.weight_row} * 16;
-    std::conditional_t<X::kDecoded, double, float> sum = 0;  // double: no partial sum overflows
-    for (int k = 0; k < job.k; ++k)
-      sum = fma(static_cast<decltype(sum)>(source.template value<C::kBf16>(x, row, k)),
-                static_cast<decltype(sum)>(format.value(codes, column, k)), sum);
-    return static_cast<float>(sum);
-  }
-
-  struct Columns {
-    int first, count;
-  };
-  __device__ static int64_t place_of(const FloatMatrix& t, int64_t row, int column) {
-    return row * t.row_stride + column * t.column_stride;
-  }
-  // kOfColumns: with the factors of columns.
-  template <bool kOfColumns>
-  __device__ static void finish_row(const EpilogueArguments& e, const Columns& c, int64_t row,
-                                    float factor, const float* staged) {
-    const float4 low = reinterpret_cast<const float4*>(staged)[0];
-    const float4 high = reinterpret_cast<const float4*>(staged)[1];
-    float y[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-    if constexpr (kOfColumns) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j)
-        if (j < c.count) y[j] *= e.columns.at(c.first + j);
-    }
-    float bias[8] = {};
-    if (e.bias.data) load_8(e.bias, c.first * e.bias.column_stride, c.count, bias);
-    const float alpha = e.alpha ? __ldg(e.alpha) : 1.0f;
-#pragma unroll
-    for (int j = 0; j < 8; ++j) y[j] = __fmaf_rn(y[j] * factor, alpha, bias[j]);
-    hopper::activate_all(e.activation, y);
-    if (e.gate.data) {
-      float gate[8] = {};
-      load_8(e.gate, place_of(e.gate, row / e.rows_per_gate, c.first), c.count, gate);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) y[j] *= gate[j];
-    }
-    if (e.residual.data) {
-      float residual[8] = {};
-      load_8(e.residual, place_of(e.residual, row, c.first), c.count, residual);
-      const float beta = e.beta ? __ldg(e.beta) : 1.0f;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) y[j] = __fmaf_rn(residual[j], beta, y[j]);
-    }
-    store_8(e.out, place_of(e.out, row, c.first), c.count, y);
   }
 
   // 16 rows of a warp's columns, which lie in its shared memory, so that rows are stored in lines.
@@ -478,14 +403,14 @@ struct CtaGemm {
       for (int r = 0; r < 16; ++r)
         if (row0 + r < job.m && column0 + lane < job.n)
           staging[r * C::kStagingRow + lane] =
-              slow_sum(job, format, source, row0 + r, column0 + lane);
+              slow_sum<C::kBf16>(job, format, source, row0 + r, column0 + lane);
       finish_rows<false>(job.epilogue, row0, column0, 1.0f, staging);
     }
   }
 
   __device__ static void run(const Job& job, Format format, X source) {
     extern __shared__ __align__(128) char memory[];
-    const Tile tile = tile_of(job);
+    const Tile tile = tile_of(job, blockIdx.x);
     bool odd = format.start();
     odd |= source.start();
     if constexpr (Format::kTableBytes > 0) format.make_table(memory + C::kTablePlace);

@@ -9,6 +9,7 @@
 #include "ops/gemm/weight_only/byte_formats.cuh"
 #include "ops/gemm/weight_only/formats.cuh"
 #include "ops/gemm/weight_only/many_rows.cuh"
+#include "ops/gemm/weight_only/many_rows_hopper.cuh"
 #include "ops/gemm/weight_only/outputs.h"
 #include "ops/shared/inner_call.h"
 
@@ -145,6 +146,87 @@ Status start_many_rows(const Call& call, const char* name, const many_rows::Job&
                : start_many_rows_tile<Small>(call, name, job, format, x);
 }
 
+// ---- sm_90a -------------------------------------------------------------------------------------
+// Rows of x, at least: fewer are GEMV's; and where scales multiply sums of groups, whose tiles are
+// large.
+constexpr int64_t kHopperRows = 17, kHopperGroupRows = 129;
+
+template <class C, class Format>
+Status start_hopper_tile(const Call& call, const char* name, const many_rows::Job& job,
+                         const Format& format) {
+  many_rows::HopperJob of;
+  of.job = job;
+  of.job.m_tiles = static_cast<int>(cuda::ceil_div(job.m, C::kTileM));
+  of.job.n_tiles = static_cast<int>(cuda::ceil_div(job.n, C::kTileN));
+  const int64_t tiles = int64_t{of.job.m_tiles} * of.job.n_tiles;
+  if (tiles > INT_MAX / (2 * many_rows::kGroup))
+    return unsupported(std::string(name) + ": more than 2^26 tiles");
+  BoxedTensor x;
+  x.data = job.x;
+  x.element_bytes = 2;
+  x.size[0] = job.k, x.size[1] = job.m, x.size[2] = 1;
+  x.stride_bytes[0] = x.stride_bytes[1] = int64_t{job.x_row} * 16;
+  x.box[0] = many_rows::kStepK, x.box[1] = C::kTileM;
+  PESTLE_TRY(cuda::make_tensor_map(x, &of.x));
+  BoxedTensor codes;
+  codes.data = job.weight;
+  codes.element_bytes = 1;
+  codes.size[0] = int64_t{job.k} * C::kBits / 8, codes.size[1] = job.n, codes.size[2] = 1;
+  codes.stride_bytes[0] = codes.stride_bytes[1] = int64_t{job.weight_row} * 16;
+  codes.box[0] = codes.swizzle = C::kCodeRow, codes.box[1] = C::kTileN;
+  PESTLE_TRY(cuda::make_tensor_map(codes, &of.codes));
+  const int64_t multiprocessors = cuda::multiprocessors(cuda::device_index(call));
+  const cuda::Grid grid{std::min(tiles, multiprocessors), many_rows::kHopperThreads,
+                        C::kSharedBytes};
+  return cuda::launch_early(call, name, grid, many_rows::many_rows_hopper_kernel<C, Format>, of,
+                            format);
+}
+template <bool kBf16, class Format>
+Status start_hopper(const Call& call, const char* name, const many_rows::Job& job,
+                    const Format& format) {
+  using many_rows::HopperConfig;
+  const int64_t multiprocessors = cuda::multiprocessors(cuda::device_index(call));
+  const auto time = [&](int64_t rows, int64_t columns, double of_tile) {
+    const int64_t tiles = cuda::ceil_div(job.m, rows) * cuda::ceil_div(job.n, columns);
+    return static_cast<double>(cuda::ceil_div(tiles, multiprocessors)) * of_tile;
+  };
+  // A small tile has a quarter of the products, and takes 0.36 of the time.
+  const double large = time(128, 256, 1), wide = time(144, 256, 1.125), small = time(64, 128, 0.36);
+  if (small < std::min(large, wide))
+    return start_hopper_tile<HopperConfig<kBf16, 64, 1, Format>>(call, name, job, format);
+  return wide < large
+             ? start_hopper_tile<HopperConfig<kBf16, 144, 2, Format>>(call, name, job, format)
+             : start_hopper_tile<HopperConfig<kBf16, 128, 2, Format>>(call, name, job, format);
+}
+// Of a format whose scales multiply sums of `group` columns: a multiple of 32.
+template <bool kBf16, class Format>
+Status start_hopper_groups(const Call& call, const char* name, const many_rows::Job& job,
+                           const Format& format, int group) {
+  using many_rows::HopperConfig;
+  if (group % 128 == 0)
+    return start_hopper_tile<HopperConfig<kBf16, 96, 2, Format, 128>>(call, name, job, format);
+  return group % 64 == 0
+             ? start_hopper_tile<HopperConfig<kBf16, 96, 2, Format, 64>>(call, name, job, format)
+             : start_hopper_tile<HopperConfig<kBf16, 96, 2, Format, 32>>(call, name, job, format);
+}
+template <class Format>
+Status run_hopper_groups(const Call& call, const char* name, const WeightOnlyArgs& args,
+                         const Format& format, int group) {
+  const TensorView& x = call.tensor(args.x);
+  const many_rows::Job job = many_rows_job(call, args, x, Format::kBits);
+  return x.dtype == DType::kBF16 ? start_hopper_groups<true>(call, name, job, format, group)
+                                 : start_hopper_groups<false>(call, name, job, format, group);
+}
+template <class Format>
+Status run_many_rows_hopper(const Call& call, const char* name, const WeightOnlyArgs& args,
+                            const Format& format, const hopper::Factors& columns = {}) {
+  const TensorView& x = call.tensor(args.x);
+  many_rows::Job job = many_rows_job(call, args, x, Format::kBits);
+  job.epilogue.columns = columns;
+  return x.dtype == DType::kBF16 ? start_hopper<true>(call, name, job, format)
+                                 : start_hopper<false>(call, name, job, format);
+}
+
 // x of f32 is split into parts of bf16: a format for bf16.
 template <class Format>
 Status start_split_x(const Call& call, const char* name, const many_rows::Job& job,
@@ -164,6 +246,17 @@ Status run_mx_many_rows(const Call& call, const char* name, const WeightOnlyArgs
     case DType::kF32: return start_split_x(call, name, job, scaled);
     default: return start_many_rows<false>(call, name, job, many_rows::Mx<kBits, true>{weight});
   }
+}
+
+template <int kBits>
+Status run_mx_hopper(const Call& call, const char* name, const WeightOnlyArgs& args,
+                     const many_rows::MxWeight& weight) {
+  const TensorView& x = call.tensor(args.x);
+  const many_rows::Job job = many_rows_job(call, args, x, kBits);
+  if (x.dtype == DType::kBF16)
+    return start_hopper<true>(call, name, job, many_rows::Mx<kBits, false>{weight});
+  using Tile = many_rows::HopperConfig<false, 96, 2, many_rows::Mx<kBits, true>, 32>;
+  return start_hopper_tile<Tile>(call, name, job, many_rows::Mx<kBits, true>{weight});
 }
 
 // `columns`: what the epilogue multiplies sums by, where the format has them.
@@ -202,12 +295,34 @@ Status run_row_bytes(const Call& call, const char* name, const WeightOnlyArgs& a
 }
 // Bytes with scales of groups of a multiple of 32 columns.
 template <many_rows::ByteCode kCode>
-Status run_group_bytes(const Call& call, const char* name, const WeightOnlyArgs& args,
-                       const TensorView& x, const TensorView& scale, int rows, int columns) {
+many_rows::GroupBytes<kCode> group_bytes(const Call& call, const WeightOnlyArgs& args,
+                                         const TensorView& scale, int rows, int columns) {
   many_rows::GroupBytes<kCode> format;
   format.scale = scale_grid(scale, rows, columns);
   format.k = static_cast<int>(call.tensor(args.weight).shape[1]);
-  return run_many_rows(call, name, args, x, format);
+  format.groups = cuda::FastDivisor(static_cast<uint32_t>(std::max(columns, 1)));
+  return format;
+}
+template <many_rows::ByteCode kCode>
+Status run_group_bytes(const Call& call, const char* name, const WeightOnlyArgs& args,
+                       const TensorView& x, const TensorView& scale, int rows, int columns) {
+  return run_many_rows(call, name, args, x, group_bytes<kCode>(call, args, scale, rows, columns));
+}
+
+template <many_rows::ByteCode kCode>
+Status run_row_bytes_hopper(const Call& call, const char* name, const WeightOnlyArgs& args,
+                            const TensorView& scale) {
+  many_rows::RowBytes<kCode> format;
+  format.scale = scale_grid(scale, scale.rank < 2 ? 0 : 1, 0);
+  const int64_t step = scale.rank < 2 ? 0 : scale.strides[0];
+  return run_many_rows_hopper(call, name, args, format, {scale.as<float>(), step});
+}
+
+template <many_rows::ByteCode kCode>
+Status run_group_bytes_hopper(const Call& call, const char* name, const WeightOnlyArgs& args,
+                              const TensorView& scale, int rows, int columns) {
+  return run_hopper_groups(call, name, args, group_bytes<kCode>(call, args, scale, rows, columns),
+                           columns);
 }
 
 // The same by GEMV.
@@ -240,7 +355,7 @@ Status run_group_bytes_gemv(const Call& call, const char* name, const WeightOnly
 #endif  // __CUDACC__
 
 // ---- what the ops of such weights have in common ----
-// Op: kArgs; kBits; kWorkspace; refuse_call(call): why none of the implementations takes it;
+// Op: kArgs; kBits; sums_groups(call): do scales multiply sums of groups; run_hopper(call); kWorkspace; refuse_call(call): why none of the implementations takes it;
 // refuse_many(call): why many_rows can't read its scales; run_many(call, x); kFallback, a name, and
 // fallback_weight(call), which gemm_fallback_decoded.cuh multiplies by. Where few rows have a kernel
 // of their own also refuse_gemv(call), and for bf16 and f16 mma_scale_row(call), bytes of a row's scales
@@ -267,6 +382,15 @@ struct WeightOnlyOp {
   static std::string refuses_many(const Call& call, const Machine&) {
     const std::string why = many_of_any_x(call);
     return why.empty() ? refuse_many_rows_x(call, Op::kArgs) : why;
+  }
+  static std::string refuses_hopper(const Call& call, const Machine& machine) {
+    std::string why = refuse_machine(machine);
+    if (!why.empty()) return why;
+    const TensorView& x = call.tensor(Op::kArgs.x);
+    if (x.dtype == DType::kF32) return "is for x of bf16 or f16";
+    if (row_count(x) < (Op::sums_groups(call) ? kHopperGroupRows : kHopperRows))
+      return "is for more rows of x";
+    return refuses_many(call, machine);
   }
   static std::string refuses_input(const Call& call, const Machine&) {
     if (refuse_many_rows_x(call, Op::kArgs).empty()) return "x needs no workspace";
@@ -300,6 +424,15 @@ constexpr Impl mma_impl(const char* id) {
           .min_compute_capability = 80,
           .refuses = WeightOnlyOp<Op>::refuses_mma,
           .run = Op::run_mma};
+}
+
+template <class Op>
+constexpr Impl hopper_impl(const char* id) {
+  return {.id = id,
+          .device = DeviceType::kCuda,
+          .min_compute_capability = 90,
+          .refuses = WeightOnlyOp<Op>::refuses_hopper,
+          .run = Op::run_hopper};
 }
 
 // Without the unfused epilogue.
@@ -341,12 +474,14 @@ constexpr std::array<Impl, 4> many_rows_impls(const char* many, const char* inpu
 }
 
 template <class Op>
-constexpr std::array<Impl, 6> weight_only_impls(const char* mma, const char* gemv, const char* many,
+constexpr std::array<Impl, 7> weight_only_impls(const char* hopper, const char* mma,
+                                                const char* gemv, const char* many,
                                                 const char* input, const char* unfused,
                                                 const char* fallback) {
   const auto [with_x, input_first, second_pass, any] =
       many_rows_impls<Op>(many, input, unfused, fallback);
-  return {mma_impl<Op>(mma),
+  return {hopper_impl<Op>(hopper),
+          mma_impl<Op>(mma),
           Impl{.id = gemv,
                .device = DeviceType::kCuda,
                .min_compute_capability = 80,

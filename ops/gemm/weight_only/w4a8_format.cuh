@@ -19,6 +19,7 @@ struct W4a8 : FormatDefaults {
   static constexpr int kEntries = 256 * kLevels;
   static constexpr int kTableBytes = kEntries + kLevels * 4;
   using Fetched = uint32_t;
+  using Row = ScaleBytes::Row;
 
   ScaleBytes scale;
   const float* channel = nullptr;
@@ -52,11 +53,12 @@ struct W4a8 : FormatDefaults {
       memory[i] = static_cast<char>(v < 0 ? 0x80 - v : v);
     }
   }
-  __device__ Fetched fetch(int64_t row, int step) const { return scale.load<4>(row, step * 4); }
+  __device__ Row row_at(int64_t row) const { return scale.row_at(row); }
+  __device__ Fetched fetch(const Row& row, int step) const { return scale.load<4>(row, step * 4); }
   // Rows whose decoded weights f32 does not hold as normal numbers are not scaled as a whole.
   template <bool kBf16, int kTileN>
-  __device__ bool put(Fetched f, int row, int step, char* scales) const {
-    reinterpret_cast<uint32_t*>(scales)[threadIdx.x] = f;
+  __device__ bool put(Fetched f, int row, int step, int at, char* scales) const {
+    reinterpret_cast<uint32_t*>(scales)[at] = scale.inside<4>(f, step * 4);
     if (step > 0) return false;
     const float size = fabsf(__ldg(channel + row * channel_step));
     return size != 0 && !(size > 0x1p-100f && size < 0x1p100f);

@@ -76,10 +76,12 @@ struct DecodedRows {
   __device__ float value(const char* x, int64_t row, int k) const {
     return format.value(x, row, k);
   }
-  __device__ Fetched fetch(int64_t row, int step) const { return format.fetch(row, step); }
+  __device__ Fetched fetch(int64_t row, int step) const {
+    return format.fetch(format.row_at(row), step);
+  }
   template <int kRows>
   __device__ bool put(const Fetched& f, int row, int step, char* scales) const {
-    return format.template put<true, kRows>(f, row, step, scales);
+    return format.template put<true, kRows>(f, row, step, threadIdx.x, scales);
   }
   // kRows rows of a stage: 8 codes of one a thread and time.
   template <int kRows>

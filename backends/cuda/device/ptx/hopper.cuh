@@ -53,6 +53,18 @@ __device__ inline void wait(uint64_t* barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+// Has the phase ended?
+__device__ inline bool has_ended(uint64_t* barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n}"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
 
 // ---- the tensor copy engine ---------------------------------------------------------------------
 __device__ inline void prefetch_map(const CUtensorMap* map) {
@@ -125,6 +137,14 @@ __device__ inline void arrive_threads(int id, int threads) {
 __device__ inline void store_matrices(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a),
                "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+// The same, rows for columns.
+__device__ inline void store_transposed(uint32_t to, uint32_t a, uint32_t b, uint32_t c,
+                                        uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+               "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
 }
 

@@ -14,6 +14,13 @@ namespace pestle::cuda::hopper {
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
   "%80, %81, %82, %83, %84, %85, %86, %87"
 
+#define PESTLE_D48(c) PESTLE_D32(c), PESTLE_D16(c, 32)
+#define PESTLE_T48 \
+  PESTLE_T32       \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define PESTLE_D72(c) PESTLE_D64(c), PESTLE_D4(c, 64), PESTLE_D4(c, 68)
+#define PESTLE_T72 PESTLE_T64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+
 // Both operands in shared memory along k, 176 columns.
 #define PESTLE_WGMMA_176(TYPE)                                                     \
   asm volatile(                                                                    \
@@ -31,27 +38,37 @@ __device__ inline void multiply_176(float (&d)[88], uint64_t a, uint64_t b, int 
     PESTLE_WGMMA_176("f16");
 }
 
-// A in registers: 16 of k of 16 rows a warp, as ldmatrix gives them. B lies across k.
-#define PESTLE_WGMMA_A(N, TEXT, DATA, A0, A1, A2, A3, B, P, TYPE)                                  \
+// A in registers: 16 of k of 16 rows a warp, as ldmatrix gives them.
+#define PESTLE_WGMMA_A(N, TEXT, DATA, A0, A1, A2, A3, B, P, T, TYPE)                               \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P                                               \
                ", 0;\n"                                                                            \
                "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" TEXT "}, {" A0 \
-               ", " A1 ", " A2 ", " A3 "}, " B ", p, 1, 1, 1;\n}"                                  \
+               ", " A1 ", " A2 ", " A3 "}, " B ", p, 1, 1, " T ";\n}"                              \
                : DATA("+f")                                                                        \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(p))
-#define PESTLE_WGMMA_AN(N, TEXT, DATA, A0, A1, A2, A3, B, P)     \
-  if constexpr (kN == N && kWgmma == WgmmaType::kBf16)           \
-    PESTLE_WGMMA_A(N, TEXT, DATA, A0, A1, A2, A3, B, P, "bf16"); \
-  if constexpr (kN == N && kWgmma == WgmmaType::kF16)            \
-    PESTLE_WGMMA_A(N, TEXT, DATA, A0, A1, A2, A3, B, P, "f16");
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(p),                       \
+                 "n"(kB_AlongK ? 0 : 1))
+#define PESTLE_WGMMA_AN(N, TEXT, DATA, A0, A1, A2, A3, B, P, T)     \
+  if constexpr (kN == N && kWgmma == WgmmaType::kBf16)              \
+    PESTLE_WGMMA_A(N, TEXT, DATA, A0, A1, A2, A3, B, P, T, "bf16"); \
+  if constexpr (kN == N && kWgmma == WgmmaType::kF16)               \
+    PESTLE_WGMMA_A(N, TEXT, DATA, A0, A1, A2, A3, B, P, T, "f16");
+template <WgmmaType kWgmma, int kN, bool kB_AlongK>
+__device__ inline void multiply_registers(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b,
+                                          int p) {
+  static_assert(kWgmma == WgmmaType::kBf16 || kWgmma == WgmmaType::kF16);
+  static_assert(kN == 64 || kN == 96 || kN == 128 || kN == 144 || kN == 256);
+  PESTLE_WGMMA_AN(64, PESTLE_T32, PESTLE_D32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+  PESTLE_WGMMA_AN(96, PESTLE_T48, PESTLE_D48, "%48", "%49", "%50", "%51", "%52", "%53", "%54")
+  PESTLE_WGMMA_AN(128, PESTLE_T64, PESTLE_D64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+  PESTLE_WGMMA_AN(144, PESTLE_T72, PESTLE_D72, "%72", "%73", "%74", "%75", "%76", "%77", "%78")
+  PESTLE_WGMMA_AN(256, PESTLE_T128, PESTLE_D128, "%128", "%129", "%130", "%131", "%132", "%133",
+                  "%134")
+}
+// B lies across k.
 template <WgmmaType kWgmma, int kN>
 __device__ inline void multiply_across(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b,
                                        int p) {
-  static_assert(kWgmma == WgmmaType::kBf16 || kWgmma == WgmmaType::kF16);
-  static_assert(kN == 64 || kN == 128 || kN == 256);
-  PESTLE_WGMMA_AN(64, PESTLE_T32, PESTLE_D32, "%32", "%33", "%34", "%35", "%36", "%37")
-  PESTLE_WGMMA_AN(128, PESTLE_T64, PESTLE_D64, "%64", "%65", "%66", "%67", "%68", "%69")
-  PESTLE_WGMMA_AN(256, PESTLE_T128, PESTLE_D128, "%128", "%129", "%130", "%131", "%132", "%133")
+  multiply_registers<kWgmma, kN, false>(d, a, b, p);
 }
 
 // Registers that instructions under way read or write: nothing that uses them moves across.
@@ -59,6 +76,10 @@ template <int kCount>
 __device__ inline void hold(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i]));
+}
+__device__ inline void hold(uint32_t (&a)[4]) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j) asm volatile("" : "+r"(a[j]));
 }
 template <int kCount>
 __device__ inline void hold(uint32_t (&a)[kCount][4]) {

@@ -1,0 +1,743 @@
+// Weight-only products with many rows of x on sm_90, warp-specialised and persistent: the weight is
+// wgmma's register operand, so that a code is read and decoded once a tile and never leaves the
+// multiprocessor as 16 bits.
+//
+// Map      One CTA an SM makes tiles of kTileN rows of the weight (wgmma's rows) times kTileM rows
+//          of x (its columns). Two consumer warpgroups have half of the weight's rows each, in
+//          blocks of 64. Two producer warpgroups fill a ring in turns, stages of 64 k: x and codes by
+//          TMA, of which they put the bytes that a lane of four needs of 32 columns into one word, in
+//          place; scales as the format's multipliers.
+// Overlap  A consumer decodes one block between the instructions that multiply the block before.
+//          The second consumer starts a few stages later, and stays behind: while
+//          one finishes its tile the other has the tensor cores.
+// Order    Groups of 16 tiles along m sweep n. Sums run along k in one order: two runs give the same
+//          bits.
+// Traffic  Per tile and 64 of k: kTileM * 128 bytes of x, kTileN * 64 codes and their scales, from
+//          the L2; out and residual once.
+// Numerics Scaled: code times block scale, exact in x's dtype, times x, summed in the tensor cores'
+//          f32. Group sums: exact codes times x, summed so over a group (128 of k at most), times
+//          the scale in f32. A tile that meets a scale or code for which that is not so (Format's `odd`) is made again
+//          from f32 values. Epilogue in f32, one rounding.
+// Needs    x along k, its rows and the codes' at multiples of 16 bytes; code of sm_90a.
+#pragma once
+
+#include <algorithm>
+
+#include "backends/cuda/device/ptx/wgmma_registers.cuh"
+#include "backends/cuda/host/early_launch.h"
+#include "ops/gemm/weight_only/finish_rows.cuh"
+
+namespace pestle::cuda::many_rows {
+
+struct HopperJob {
+  CUtensorMap x;      // boxes of 64 k and kTileM rows
+  CUtensorMap codes;  // the same of kTileN rows
+  Job job;
+};
+
+// kGroup_Of: columns whose sums begin anew and are scaled in registers, where the format's scales
+// multiply sums: 32, 64 or 128. Else 0.
+template <bool kBf16_Of, int kTileM_Of, int kBlocks_Of, class Format, int kGroup_Of = 0>
+struct HopperConfig {
+  static constexpr bool kBf16 = kBf16_Of;
+  static constexpr int kTileM = kTileM_Of;
+  static constexpr int kBlocks = kBlocks_Of;  // of 64 rows of the weight, a consumer
+  static constexpr int kGroup = kGroup_Of;
+  static constexpr int kTogether = kGroup == 128 ? 2 : 1;  // stages that are multiplied together
+  static constexpr int kTileN = 128 * kBlocks;
+  static constexpr int kBits = Format::kBits;
+  static constexpr int kCodeRow = kStepK * kBits / 8;
+  static constexpr int kXBytes = kTileM * kXRow;
+  static constexpr int kCodeBytes = kTileN * kCodeRow;
+  static constexpr int kScaleBytes = kTileN * Format::kScaleBytes;
+  static constexpr int kStageBytes = (kXBytes + kCodeBytes + kScaleBytes + 1023) / 1024 * 1024;
+  static constexpr int kStagedRows = kTileM % 64 == 0 ? 64 : 48;  // of out, at a time
+  static constexpr int kStagingRow = 64 + 4;  // f32: no two lanes meet in a bank
+  static constexpr int kStagingBytes =
+      (std::max(kStagedRows * kStagingRow * 4, kTileM * 128) + 127) / 128 * 128;
+  static constexpr int kRest = 227 * 1024 - 2 * kStagingBytes - Format::kTableBytes - 1024;
+  static constexpr int kStages = kRest / kStageBytes < 8 ? kRest / kStageBytes : 8;
+  static constexpr int kStagingPlace = kStages * kStageBytes;
+  static constexpr int kTablePlace = kStagingPlace + 2 * kStagingBytes;
+  static constexpr int kBarrierPlace = (kTablePlace + Format::kTableBytes + 15) / 16 * 16;
+  static constexpr int kSharedBytes = kBarrierPlace + 512;
+  static constexpr int kAhead = kBlocks == 1 ? 4 : 2;  // stages whose scales are in registers
+  // Of 64 K registers: 512 threads have 128 each at first.
+  static constexpr int kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 216;
+  static_assert(kStages >= 4 && kSharedBytes <= 227 * 1024);
+  static_assert(kTileM % 16 == 0 && kTileM % kStagedRows == 0);
+  static_assert(Format::kGroupSums == (kGroup != 0));
+};
+
+#if PESTLE_HOPPER
+
+// 16 bytes of codes of a row, as the four lanes of its fragments read them: of every 8 columns each
+// lane has two.
+template <int kBits>
+__device__ inline uint4 by_lanes(const uint4& v) {
+  if constexpr (kBits == 4) {
+    const uint32_t xy0 = __byte_perm(v.x, v.y, 0x5140), xy2 = __byte_perm(v.x, v.y, 0x7362);
+    const uint32_t zw0 = __byte_perm(v.z, v.w, 0x5140), zw2 = __byte_perm(v.z, v.w, 0x7362);
+    return make_uint4(__byte_perm(xy0, zw0, 0x5410), __byte_perm(xy0, zw0, 0x7632),
+                      __byte_perm(xy2, zw2, 0x5410), __byte_perm(xy2, zw2, 0x7632));
+  } else {
+    return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632),
+                      __byte_perm(v.y, v.w, 0x5410), __byte_perm(v.y, v.w, 0x7632));
+  }
+}
+// Where TMA puts 16 bytes of a row of codes: neither stores nor ldmatrix meet in a bank.
+template <int kBits>
+__device__ inline int lanes_place(int row, int chunk) {
+  if constexpr (kBits == 4)
+    return row * 32 + (chunk ^ (row / 4 % 2)) * 16;
+  else
+    return row * 64 + (chunk ^ (row / 2 % 4)) * 16;
+}
+
+template <class C, class Format>
+struct HopperGemm {
+  static constexpr int kBlocks = C::kBlocks, kStages = C::kStages, kBits = C::kBits;
+  static constexpr int kSums = C::kTileM / 2;
+  static constexpr int kSlots = 2 * kStages;  // tiles that a producer may be ahead, and more
+  static constexpr int kLead = 3;             // stages of the first consumer before the second
+  static constexpr int kProducers = 2;
+  static constexpr hopper::WgmmaType kWgmma =
+      C::kBf16 ? hopper::WgmmaType::kBf16 : hopper::WgmmaType::kF16;
+
+  struct Barriers {
+    uint64_t raw[kStages], full[kStages], empty[kStages];  // as TMA left a stage; ready; free
+    // The tile, counted by its CTA from 1 on, in which a producer or a consumer last met odd values.
+    int odd_scales[kSlots], odd_codes[2][kSlots];
+  };
+  static_assert(sizeof(Barriers) <= 512);
+
+  struct Cta {
+    const HopperJob& of;
+    const Format& format;
+    char* memory;
+    bool all_odd;
+
+    __device__ const Job& job() const { return of.job; }
+    __device__ Barriers& barriers() const {
+      return *reinterpret_cast<Barriers*>(memory + C::kBarrierPlace);
+    }
+    // Past the end of k all is zeros.
+    __device__ int steps() const {
+      constexpr int kTogether = C::kTogether * kStepK;
+      return (job().k + kTogether - 1) / kTogether * C::kTogether;
+    }
+    __device__ int tiles() const { return job().m_tiles * job().n_tiles; }
+    __device__ char* x_at(int stage) const { return memory + stage * C::kStageBytes; }
+    __device__ char* codes_at(int stage) const { return x_at(stage) + C::kXBytes; }
+    __device__ char* scales_at(int stage) const { return codes_at(stage) + C::kCodeBytes; }
+  };
+
+  // ---- the producer warpgroup -------------------------------------------------------------------
+  // A stage of the tiles that the CTA makes, and its place in the ring.
+  struct Cursor {
+    int index;  // of the tile
+    int count = 1, step = 0;
+    Tile tile;
+    hopper::Ring<kStages> ring;
+
+    __device__ explicit Cursor(const Cta& cta)
+        : index(blockIdx.x), tile(tile_of(cta.job(), blockIdx.x)) {}
+    __device__ bool past(int tiles) const { return index >= tiles; }
+    // By so many stages. True: in another tile.
+    __device__ bool advance(const Cta& cta, int steps, int stages) {
+      for (int i = 0; i < stages; ++i) ring.advance();
+      step += stages;
+      if (step < steps) return false;
+      for (; step >= steps; step -= steps, ++count) index += gridDim.x;
+      if (!past(cta.tiles())) tile = tile_of(cta.job(), index);
+      return true;
+    }
+  };
+
+  // By one thread, of a free stage.
+  __device__ static void load(const Cta& cta, const Cursor& at) {
+    Barriers& b = cta.barriers();
+    const int stage = at.ring.stage;
+    hopper::arrive_expecting(&b.raw[stage], C::kXBytes + C::kCodeBytes);
+    hopper::load_box(cta.x_at(stage), &cta.of.x, &b.raw[stage], at.step * kStepK,
+                     at.tile.m * C::kTileM, 0);
+    hopper::load_box(cta.codes_at(stage), &cta.of.codes, &b.raw[stage], at.step * C::kCodeRow,
+                     at.tile.n * C::kTileN, 0);
+  }
+  __device__ static void turn_codes(const Cta& cta, int stage) {
+    constexpr int kChunks = C::kCodeRow / 16, kLines = 128 / kChunks;
+    const int thread = threadIdx.x % 128;
+    char* at = cta.codes_at(stage) + lanes_place<kBits>(thread / kChunks, thread % kChunks);
+    uint4 v[C::kTileN / kLines];
+#pragma unroll
+    for (int i = 0; i < C::kTileN / kLines; ++i)
+      v[i] = *reinterpret_cast<const uint4*>(at + i * 128 * 16);
+#pragma unroll
+    for (int i = 0; i < C::kTileN / kLines; ++i)
+      *reinterpret_cast<uint4*>(at + i * 128 * 16) = by_lanes<kBits>(v[i]);
+  }
+
+  // A thread's rows of scales. Those past the end are the last one's again.
+  static constexpr int kScaleRows = C::kTileN / 128;
+  __device__ static int scale_line(int i) { return threadIdx.x % 128 + i * 128; }
+  __device__ static int scale_row(const Cta& cta, const Tile& tile, int i) {
+    return min(tile.n * C::kTileN + scale_line(i), cta.job().n - 1);
+  }
+  struct ScaleRows {
+    typename Format::Row rows[kScaleRows];
+    __device__ void begin(const Cta& cta, const Tile& tile) {
+#pragma unroll
+      for (int i = 0; i < kScaleRows; ++i) rows[i] = cta.format.row_at(scale_row(cta, tile, i));
+    }
+  };
+  struct Scales {
+    typename Format::Fetched values[kScaleRows];
+    __device__ void fetch(const Cta& cta, const ScaleRows& of, int step) {
+#pragma unroll
+      for (int i = 0; i < kScaleRows; ++i) values[i] = cta.format.fetch(of.rows[i], step);
+    }
+    // True: of odd ones.
+    __device__ bool put(const Cta& cta, const Cursor& at) const {
+      bool odd = false;
+#pragma unroll
+      for (int i = 0; i < kScaleRows; ++i)
+        odd |= cta.format.template put<C::kBf16, C::kTileN>(values[i], scale_row(cta, at.tile, i),
+                                                            at.step, scale_line(i),
+                                                            cta.scales_at(at.ring.stage));
+      return odd;
+    }
+  };
+
+  // The stages of one producer: every kProducers-th. TMA fills what is free, at the latest the stage
+  // that is made ready next; scales are fetched kAhead of its stages before: a trip to memory takes
+  // as long. The last of them repeat the last tile's.
+  struct Loader {
+    Cursor next;
+    int stages = 0;  // that were asked for
+
+    __device__ explicit Loader(const Cursor& first) : next(first) {}
+    __device__ void load_free(const Cta& cta, int steps, int wanted) {
+      const int tiles = cta.tiles();
+#pragma unroll 1
+      while (!next.past(tiles)) {
+        uint64_t* empty = &cta.barriers().empty[next.ring.stage];
+        if (!hopper::has_ended(empty, next.ring.parity ^ 1)) {
+          if (stages >= wanted) return;
+          hopper::wait(empty, next.ring.parity ^ 1);
+        }
+        hopper::fence_async_proxy();  // codes were put into order there
+        load(cta, next);
+        ++stages;
+        next.advance(cta, steps, kProducers);
+      }
+    }
+  };
+  __device__ static void produce(const Cta& cta, int producer) {
+    Barriers& b = cta.barriers();
+    const int steps = cta.steps(), tiles = cta.tiles();
+    Cursor at(cta);
+    at.advance(cta, steps, producer);
+    Cursor fetching = at;
+    Loader loader(at);
+    ScaleRows rows;
+    Scales scales[C::kAhead];
+    int wanted = 0;
+    const auto fetch = [&](Scales& some) {
+      some.fetch(cta, rows, fetching.step);
+      if (fetching.advance(cta, steps, kProducers)) rows.begin(cta, fetching.tile);
+    };
+    rows.begin(cta, fetching.tile);
+#pragma unroll
+    for (Scales& some : scales) fetch(some);
+#pragma unroll 1
+    while (!at.past(tiles)) {
+#pragma unroll
+      for (Scales& some : scales) {
+        if (at.past(tiles)) return;
+        ++wanted;
+        if (threadIdx.x % 128 == 0) loader.load_free(cta, steps, wanted);
+        __syncwarp();
+        const int stage = at.ring.stage;
+        hopper::wait(&b.raw[stage], at.ring.parity);
+        turn_codes(cta, stage);
+        if (some.put(cta, at)) b.odd_scales[at.count % kSlots] = at.count;
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) hopper::arrive(&b.full[stage]);
+        at.advance(cta, steps, kProducers);
+        fetch(some);
+      }
+    }
+  }
+
+  // ---- consumers --------------------------------------------------------------------------------
+  using Sums = float[kBlocks][kSums];
+
+  // Codes of kUnits of the two 32 k of a stage, from `unit0` on, in a lane's two rows of a block.
+  template <int kUnits>
+  struct Codes {
+    static constexpr int kPieces = 2 * kUnits;  // a unit and row
+    uint32_t words[kUnits][2][kBits / 4];
+    const char* scales;
+    int row, unit0;
+
+    __device__ void load(const Cta& cta, int stage, int row0, int unit) {
+      const int lane = threadIdx.x % 32, warp_row = row0 + threadIdx.x % 128 / 32 * 16;
+      const uint32_t codes = hopper::shared_address(cta.codes_at(stage));
+      const int line = warp_row + lane / 8 % 2 * 8 + lane % 8;  // that this lane names to ldmatrix
+      scales = cta.scales_at(stage);
+      row = warp_row + lane / 4;
+      unit0 = unit;
+      if constexpr (kBits == 4) {
+        uint32_t w[4];
+        hopper::load_matrices(codes + lanes_place<4>(line, lane / 16), w);
+#pragma unroll
+        for (int u = 0; u < kUnits; ++u)
+#pragma unroll
+          for (int r = 0; r < 2; ++r) words[u][r][0] = unit + u == 0 ? w[r] : w[2 + r];
+      } else {
+#pragma unroll
+        for (int u = 0; u < kUnits; ++u) {
+          uint32_t w[4];
+          hopper::load_matrices(codes + lanes_place<8>(line, 2 * (unit + u) + lane / 16), w);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) words[u][i % 2][i / 2] = w[i];
+        }
+      }
+    }
+    // The weight's fragments of a piece: half of two instructions'.
+    __device__ void decode(const Cta& cta, int piece, bool& odd,
+                           uint32_t (&a)[2 * kUnits][4]) const {
+      const int u = piece / 2, r = piece % 2;
+      uint32_t b[4];
+      cta.format.template decode<C::kBf16, C::kTileN, true>(words[u][r], scales, row + 8 * r,
+                                                            unit0 + u, threadIdx.x % 4, odd, b);
+      a[2 * u][r] = b[0], a[2 * u][2 + r] = b[1];
+      a[2 * u + 1][r] = b[2], a[2 * u + 1][2 + r] = b[3];
+      hopper::hold(a[2 * u]);
+      hopper::hold(a[2 * u + 1]);
+    }
+    __device__ void decode_all(const Cta& cta, bool& odd, uint32_t (&a)[2 * kUnits][4]) const {
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) decode(cta, piece, odd, a);
+    }
+  };
+
+  __device__ static void release(Barriers& b, int stage) {
+    if (threadIdx.x % 128 == 0) hopper::arrive(&b.empty[stage]);
+  }
+  __device__ static void wait_stage(Barriers& b, const hopper::Ring<kStages>& ring) {
+    hopper::wait(&b.raw[ring.stage], ring.parity);
+    hopper::wait(&b.full[ring.stage], ring.parity);
+  }
+  // Instructions of `a`, among which the next codes are decoded into `next`: a warp's instruction
+  // begins when the one before it has been begun, and what stands between them costs nothing. `next`
+  // is read by the instructions before, which the second of these finds done.
+  template <int kUnits, class Then>
+  __device__ static void multiply(const Cta& cta, uint64_t x, bool more, float (&d)[kSums],
+                                  uint32_t (&a)[2 * kUnits][4], const Then& load_next, bool& odd,
+                                  uint32_t (&next)[2 * kUnits][4]) {
+    Codes<kUnits> codes;
+    hopper::fence_wgmma();
+    hopper::multiply_registers<kWgmma, C::kTileM, true>(d, a[0], x, more);
+    hopper::commit_wgmma();
+    load_next(codes);
+    hopper::wait_wgmma<1>();
+    hopper::hold(next);
+#pragma unroll
+    for (int i = 1; i < 2 * kUnits; ++i) {
+      codes.decode(cta, i - 1, odd, next);
+      hopper::multiply_registers<kWgmma, C::kTileM, true>(d, a[i], x + i * 2, true);
+    }
+    hopper::commit_wgmma();
+    codes.decode(cta, 2 * kUnits - 1, odd, next);
+  }
+
+  __device__ static void accumulate(const Cta& cta, int consumer, hopper::Ring<kStages>& ring,
+                                    bool& odd, Sums& d) {
+    static_assert(kBlocks == 2);
+    Barriers& b = cta.barriers();
+    const int steps = cta.steps(), row0 = consumer * kBlocks * 64;
+    uint32_t a[kBlocks][4][4] = {};
+    int before = 0;
+    wait_stage(b, ring);
+    {
+      Codes<2> codes;
+      codes.load(cta, ring.stage, row0, 0);
+      codes.decode_all(cta, odd, a[0]);
+    }
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      const int stage = ring.stage;
+      const uint64_t x = hopper::describe<true>(cta.x_at(stage), 0);
+      // The last step decodes its first block again.
+      hopper::Ring<kStages> next = ring;
+      ring.advance();
+      if (step + 1 < steps) next = ring;
+      multiply<2>(
+          cta, x, step > 0, d[0], a[0],
+          [&](Codes<2>& codes) { codes.load(cta, stage, row0 + 64, 0); }, odd, a[1]);
+      if (step > 0) release(b, before);
+      multiply<2>(
+          cta, x, step > 0, d[1], a[1],
+          [&](Codes<2>& codes) {
+            wait_stage(b, next);
+            codes.load(cta, next.stage, row0, 0);
+          },
+          odd, a[0]);
+      before = stage;
+    }
+    hopper::wait_wgmma<0>();
+    release(b, before);
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) hopper::hold(d[block]);
+  }
+  // The same of tiles with one block, whose instructions are short.
+  __device__ static void accumulate_block(const Cta& cta, int consumer, hopper::Ring<kStages>& ring,
+                                          bool& odd, Sums& d) {
+    static_assert(kBlocks == 1);
+    Barriers& b = cta.barriers();
+    const int steps = cta.steps();
+    uint32_t a[4][4] = {};
+    int before = 0;
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      wait_stage(b, ring);
+      Codes<2> codes;
+      codes.load(cta, ring.stage, consumer * 64, 0);
+      const uint64_t x = hopper::describe<true>(cta.x_at(ring.stage), 0);
+      hopper::wait_wgmma<0>();
+      hopper::hold(a);
+      if (step > 0) release(b, before);
+      codes.decode_all(cta, odd, a);
+      hopper::fence_wgmma();
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        hopper::multiply_registers<kWgmma, C::kTileM, true>(d[0], a[i], x + i * 2,
+                                                            step > 0 || i > 0);
+      hopper::commit_wgmma();
+      before = ring.stage;
+      ring.advance();
+    }
+    hopper::wait_wgmma<0>();
+    release(b, before);
+    hopper::hold(d[0]);
+  }
+
+  // The scales of a group's sums in a lane's two rows of a block.
+  __device__ static float2 group_scales(const char* scales, int row0, int unit) {
+    const float* of_rows = reinterpret_cast<const float*>(scales) + unit * C::kTileN + row0 +
+                           threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+    return {of_rows[0], of_rows[8]};
+  }
+  __device__ static void add_group(const float2& scales, float (&p)[kSums], float (&d)[kSums]) {
+    hopper::wait_wgmma<0>();
+    hopper::hold(p);
+#pragma unroll
+    for (int i = 0; i < kSums; ++i)
+      d[i] = __fmaf_rn(p[i], i / 2 % 2 == 0 ? scales.x : scales.y, d[i]);
+    hopper::hold(p);
+  }
+  // The same of a format whose scales multiply sums of groups. A block's groups come one after the
+  // other, since there are registers for the sums of one.
+  __device__ static void accumulate_groups(const Cta& cta, int consumer,
+                                           hopper::Ring<kStages>& ring, bool& odd, Sums& d) {
+    constexpr int kUnits = C::kGroup == 32 ? 1 : 2;   // of what is decoded at a time, a part
+    constexpr int kParts = C::kGroup == 128 ? 2 : 1;  // of a group
+    constexpr int kGroups = C::kGroup == 32 ? 2 : 1;  // of a block in the stages together
+    constexpr int kAll = kBlocks * kGroups * kParts;
+    static_assert(kAll % 2 == 0);
+    Barriers& b = cta.barriers();
+    const int steps = cta.steps();
+    uint32_t a[2][2 * kUnits][4] = {};
+    float p[kSums] = {};
+    float2 scales = {0, 0};  // of the sums in p
+    int before[C::kTogether] = {}, stage[C::kTogether];
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block)
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) d[block][i] = 0;
+    const auto take_stages = [&] {
+#pragma unroll
+      for (int i = 0; i < C::kTogether; ++i) {
+        stage[i] = ring.stage;
+        wait_stage(b, ring);
+        ring.advance();
+      }
+    };
+    const auto load = [&](int part, const int(&from)[C::kTogether], Codes<kUnits>& codes) {
+      const int group = part / kParts, block = group / kGroups;
+      codes.load(cta, from[part % kParts], (consumer * kBlocks + block) * 64,
+                 kGroups == 2 ? group % 2 : 0);
+    };
+    take_stages();
+    {
+      Codes<kUnits> codes;
+      load(0, stage, codes);
+      codes.decode_all(cta, odd, a[0]);
+    }
+#pragma unroll 1
+    for (int step = 0; step < steps; step += C::kTogether) {
+      int now[C::kTogether];
+#pragma unroll
+      for (int i = 0; i < C::kTogether; ++i) now[i] = stage[i];
+#pragma unroll
+      for (int part = 0; part < kAll; ++part) {
+        const int group = part / kParts, block = group / kGroups, at = part % kParts;
+        const int unit = kGroups == 2 ? group % 2 : 0;
+        if (at == 0) {
+          add_group(scales, p, d[(group + kBlocks * kGroups - 1) / kGroups % kBlocks]);
+          if (part == 0 && step > 0) {
+#pragma unroll
+            for (int i = 0; i < C::kTogether; ++i) release(b, before[i]);
+          }
+          scales = group_scales(cta.scales_at(now[0]), (consumer * kBlocks + block) * 64, unit);
+        }
+        const uint64_t x = hopper::describe<true>(cta.x_at(now[at]), 0) + unit * 4;
+        multiply<kUnits>(
+            cta, x, at > 0, p, a[part % 2],
+            [&](Codes<kUnits>& codes) {
+              // The last step decodes its first part again.
+              if (part + 1 == kAll && step + C::kTogether < steps) take_stages();
+              load((part + 1) % kAll, part + 1 == kAll ? stage : now, codes);
+            },
+            odd, a[(part + 1) % 2]);
+      }
+#pragma unroll
+      for (int i = 0; i < C::kTogether; ++i) before[i] = now[i];
+    }
+    add_group(scales, p, d[kBlocks - 1]);
+#pragma unroll
+    for (int i = 0; i < C::kTogether; ++i) release(b, before[i]);
+  }
+
+  __device__ static bool is_finite(const Sums& d) {
+    bool all = true;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block)
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) all = all && fabsf(d[block][i]) <= 0x1.fffffep127f;
+    return all;
+  }
+
+  // A block's sums of kStagedRows rows of x, those from `first` on, each row of x in a line.
+  __device__ static void stage(float* staging, int first, const float (&d)[kSums]) {
+    const int lane = threadIdx.x % 32;
+    float* to = staging + lane % 4 * 2 * C::kStagingRow + threadIdx.x % 128 / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int j = 0; j < C::kStagedRows / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        to[(8 * j + e % 2) * C::kStagingRow + e / 2 * 8] = d[(first / 8 + j) * 4 + e];
+  }
+  template <bool kOfColumns>
+  __device__ static void finish_staged(const Job& job, const float* staging, int row0, int column0,
+                                       float factor) {
+    const int thread = threadIdx.x % 128;
+    const int first = column0 + thread % 8 * 8;
+    const Columns columns{first, min(8, job.n - first)};
+    if (columns.count <= 0) return;
+#pragma unroll 1
+    for (int r = thread / 8; r < min(C::kStagedRows, job.m - row0); r += 16)
+      finish_row<kOfColumns>(job.epilogue, columns, row0 + r, factor,
+                             staging + r * C::kStagingRow + thread % 8 * 8);
+  }
+
+  // ---- 16-bit results without residual and gate: made in registers, transposed by stmatrix ------
+  __device__ static bool makes_in_registers(const EpilogueArguments& e) {
+    return !e.residual.data && !e.gate.data && e.out.dtype != hopper::Float::kF32 &&
+           e.out.aligned && e.n % 8 == 0;
+  }
+  struct RowValues {  // of a lane's two rows of the weight
+    float factor[2] = {1, 1}, bias[2] = {0, 0};
+  };
+  __device__ static RowValues row_values(const EpilogueArguments& e, int row) {
+    RowValues v;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int n = min(row + 8 * r, e.n - 1);
+      if constexpr (Format::kColumnFactors) v.factor[r] = e.columns.at(n);
+      float one[8] = {};
+      if (e.bias.data) load_8(e.bias, n * e.bias.column_stride, 1, one);
+      v.bias[r] = one[0];
+    }
+    return v;
+  }
+  // A block's results as 16 bits, each row of x in a line of 128 bytes.
+  __device__ static void stage_results(const EpilogueArguments& e, const RowValues& v, float factor,
+                                       char* staging, const float (&d)[kSums]) {
+    const float alpha = e.alpha ? __ldg(e.alpha) : 1.0f;
+    const int lane = threadIdx.x % 32;
+    const int piece = threadIdx.x % 128 / 32 * 2 + lane / 8 % 2, line = lane / 16 * 8 + lane % 8;
+    const uint32_t to = hopper::shared_address(staging) + line * 128 + (piece ^ lane % 8) * 16;
+#pragma unroll
+    for (int j = 0; j < kSums / 8; ++j) {  // 16 rows of x
+      float y[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int r = i / 2 % 2;
+        y[i] = __fmaf_rn(d[8 * j + i] * v.factor[r] * factor, alpha, v.bias[r]);
+      }
+      hopper::activate_all(e.activation, y);
+      uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) words[i] = hopper::pack(y[2 * i], y[2 * i + 1], e.out.dtype);
+      hopper::store_transposed(to + j * 16 * 128, words[0], words[1], words[2], words[3]);
+    }
+  }
+  __device__ static void store_staged(const Job& job, const char* staging, int row0, int column0) {
+    const int thread = threadIdx.x % 128, piece = thread % 8, column = column0 + piece * 8;
+    if (column >= job.n) return;
+    const FloatMatrix& out = job.epilogue.out;
+    char* to = const_cast<char*>(out.data) + (row0 * out.row_stride + column) * 2;
+#pragma unroll 4
+    for (int r = thread / 8; r < min(C::kTileM, job.m - row0); r += 16)
+      *reinterpret_cast<uint4*>(to + r * out.row_stride * 2) =
+          *reinterpret_cast<const uint4*>(staging + r * 128 + (piece ^ r % 8) * 16);
+  }
+  __device__ static void finish_in_registers(const Cta& cta, int consumer, const Tile& tile,
+                                             const Sums& d) {
+    const EpilogueArguments& e = cta.job().epilogue;
+    char* staging = reinterpret_cast<char*>(staging_of(cta, consumer));
+    const float factor = cta.format.factor();
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const int column0 = tile.n * C::kTileN + (consumer * kBlocks + block) * 64;
+      const RowValues v =
+          row_values(e, column0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
+      hopper::sync_threads(1 + consumer, 128);
+      stage_results(e, v, factor, staging, d[block]);
+      hopper::sync_threads(1 + consumer, 128);
+      store_staged(cta.job(), staging, tile.m * C::kTileM, column0);
+    }
+  }
+
+  __device__ static float* staging_of(const Cta& cta, int consumer) {
+    return reinterpret_cast<float*>(cta.memory + C::kStagingPlace + consumer * C::kStagingBytes);
+  }
+  __device__ static void finish(const Cta& cta, int consumer, const Tile& tile, const Sums& d) {
+    float* staging = staging_of(cta, consumer);
+    const float factor = cta.format.factor();
+#pragma unroll 1
+    for (int piece = 0; piece < kBlocks * C::kTileM / C::kStagedRows; ++piece) {
+      const int row = piece / kBlocks * C::kStagedRows, block = piece % kBlocks;
+      hopper::sync_threads(1 + consumer, 128);
+      // One copy of the code below for all pieces: registers have no computed numbers.
+#pragma unroll
+      for (int from = 0; from < kBlocks * C::kTileM / C::kStagedRows; ++from)
+        if (from == piece) stage(staging, from / kBlocks * C::kStagedRows, d[from % kBlocks]);
+      hopper::sync_threads(1 + consumer, 128);
+      finish_staged<Format::kColumnFactors>(cta.job(), staging, tile.m * C::kTileM + row,
+                                            tile.n * C::kTileN + (consumer * kBlocks + block) * 64,
+                                            factor);
+    }
+  }
+  // The same of a tile that is odd.
+  __device__ static void finish_odd(const Cta& cta, int consumer, const Tile& tile) {
+    const Job& job = cta.job();
+    float* staging = staging_of(cta, consumer);
+#pragma unroll 1
+    for (int piece = 0; piece < kBlocks * C::kTileM / C::kStagedRows; ++piece) {
+      const int row0 = tile.m * C::kTileM + piece / kBlocks * C::kStagedRows;
+      const int column0 = tile.n * C::kTileN + (consumer * kBlocks + piece % kBlocks) * 64;
+      hopper::sync_threads(1 + consumer, 128);
+#pragma unroll 1
+      for (int i = threadIdx.x % 128; i < C::kStagedRows * 64; i += 128)
+        if (row0 + i / 64 < job.m && column0 + i % 64 < job.n)
+          staging[i / 64 * C::kStagingRow + i % 64] =
+              slow_sum<C::kBf16>(job, cta.format, PlainRows{}, row0 + i / 64, column0 + i % 64);
+      hopper::sync_threads(1 + consumer, 128);
+      finish_staged<false>(job, staging, row0, column0, 1.0f);
+    }
+  }
+
+  __device__ static void consume(const Cta& cta, int consumer) {
+    Barriers& b = cta.barriers();
+    const int tiles = cta.tiles();
+    hopper::Ring<kStages> ring;
+    int count = 0;
+    if (consumer == 1 && cta.steps() > kLead) hopper::wait(&b.full[kLead], 0);
+#pragma unroll 1
+    for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
+      ++count;
+      const Tile tile = tile_of(cta.job(), i);
+      bool odd = false;
+      Sums d;
+      if constexpr (Format::kGroupSums)
+        accumulate_groups(cta, consumer, ring, odd, d);
+      else if constexpr (kBlocks == 1)
+        accumulate_block(cta, consumer, ring, odd, d);
+      else
+        accumulate(cta, consumer, ring, odd, d);
+      // x of bf16 may overflow sums that their factors, or terms of the other sign, would have
+      // brought back.
+      if constexpr ((Format::kGroupSums || Format::kColumnFactors) && C::kBf16)
+        odd |= !is_finite(d);
+      if (odd) b.odd_codes[consumer][count % kSlots] = count;
+      hopper::sync_threads(1 + consumer, 128);
+      if (b.odd_scales[count % kSlots] == count || b.odd_codes[consumer][count % kSlots] == count)
+        finish_odd(cta, consumer, tile);
+      else if (makes_in_registers(cta.job().epilogue))
+        finish_in_registers(cta, consumer, tile, d);
+      else
+        finish(cta, consumer, tile, d);
+    }
+  }
+  // Of a weight that is odd as a whole.
+  __device__ static void consume_odd(const Cta& cta, int consumer) {
+#pragma unroll 1
+    for (int i = blockIdx.x; i < cta.tiles(); i += gridDim.x)
+      finish_odd(cta, consumer, tile_of(cta.job(), i));
+  }
+
+  __device__ static void run(const HopperJob& of, Format format) {
+    extern __shared__ __align__(1024) char raw[];
+    char* const memory = raw;
+    Barriers& b = *reinterpret_cast<Barriers*>(memory + C::kBarrierPlace);
+    if (threadIdx.x == 0) {
+      hopper::prefetch_map(&of.x);
+      hopper::prefetch_map(&of.codes);
+      for (int i = 0; i < kStages; ++i) {
+        hopper::init_barrier(&b.raw[i], 1);
+        hopper::init_barrier(&b.full[i], 4);
+        hopper::init_barrier(&b.empty[i], 2);
+      }
+      for (int i = 0; i < kSlots; ++i) b.odd_scales[i] = b.odd_codes[0][i] = b.odd_codes[1][i] = 0;
+      hopper::publish_barriers();
+    }
+    cuda::wait_previous_kernel();
+    const bool all_odd = format.start();
+    if constexpr (Format::kTableBytes > 0) format.make_table(memory + C::kTablePlace);
+    __syncthreads();
+    const Cta cta{of, format, memory, all_odd};
+    const int group = threadIdx.x / 128;
+    if (group < kProducers) {
+      hopper::give_registers<C::kProducerRegisters>();
+      if (!all_odd) produce(cta, group);
+    } else {
+      hopper::take_registers<C::kConsumerRegisters>();
+      if (all_odd)
+        consume_odd(cta, group - kProducers);
+      else
+        consume(cta, group - kProducers);
+    }
+  }
+};
+
+#endif  // PESTLE_HOPPER
+
+#ifdef __CUDACC__
+
+constexpr int kHopperThreads = 512;
+
+template <class C, class Format>
+__global__ void __launch_bounds__(kHopperThreads, 1)
+    many_rows_hopper_kernel(const __grid_constant__ HopperJob job, const Format format) {
+#if PESTLE_HOPPER
+  HopperGemm<C, Format>::run(job, format);
+#endif
+}
+
+#endif  // __CUDACC__
+
+}  // namespace pestle::cuda::many_rows
