@@ -181,7 +181,9 @@ class Filler {
   // Steps of 0 to 26, 13 on average; neighbours may be equal.
   uint64_t offset(uint64_t random, int64_t place) const {
     if (dist_ == Dist::kZeros || place == 0) return 0;
-    return static_cast<uint64_t>(place) * 13 + random % 14;
+    // Among outliers sequences that fill tiles.
+    const uint64_t most = dist_ == Dist::kOutliers ? 150 : 13;
+    return static_cast<uint64_t>(place) * most + random % (most + 1);
   }
 
   uint64_t scale(uint64_t random) const {

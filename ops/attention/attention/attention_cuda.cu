@@ -107,13 +107,17 @@ Status run_tiles(const Call& call) {
 
 // Few queries: rows of a tile are those of one head there, of a group of heads in attention_tiles.
 constexpr int64_t kFewQueries = 64;
+// On average. In attention_tiles such sequences share a tile; here each has its own.
+constexpr int64_t kFewPackedQueries = 32;
 
 std::string refuse_hopper_options(const AttentionInputs& in) {
   if (in.q.dtype == DType::kF32) return "is for bf16 and f16";
   if (in.has_mask()) return "has no mask";
   if (in.softcap != 0) return "has no softcap";
-  if (in.q_offsets.dtype != DType::kNone) return "has no packed sequences";
   if (!(in.scale > 0)) return "needs a positive scale";
+  if (in.q_offsets.dtype != DType::kNone &&
+      in.queries() / std::max<int64_t>(in.q_offsets.shape[0] - 1, 1) < kFewPackedQueries)
+    return "is for packed sequences of 32 queries and more on average";
   return in.queries() < kFewQueries ? "is for 64 queries and more" : "";
 }
 
@@ -124,7 +128,8 @@ std::string refuses_hopper(const Call& call, const Machine& machine) {
   std::string why = refuse_hopper_options(in);
   if (why.empty()) why = refuses_tiles(call, machine);
   if (!why.empty()) return why;
-  if (in.batches() * in.heads() * ((in.queries() + 127) / 128) > INT_MAX / 2)
+  const int64_t sequences = in.q_offsets.dtype == DType::kNone ? 0 : in.q_offsets.shape[0] + 1;
+  if (in.batches() * in.heads() * ((in.queries() + 127) / 128 + sequences) > INT_MAX / 2)
     return "more than 2^30 tiles of queries";
   const TensorView* const tensors[] = {&in.q, &in.k, &in.v};
   for (int i = 0; i < 3; ++i) {

@@ -56,6 +56,9 @@ inline constexpr Case cases[] = {
      "lse=f32"},
     {"B=1 Hq=2 Sq=64 D=16 Hk=2 Sk=50 Dv=16 q_offsets=i64 k_offsets=i64 N=5 align=bottom_right "
      "window_left=4 lse=f32"},
+    {"B=1 Hq=4 Sq=300 D=128 Hk=2 Sk=70 Dv=128 q_offsets=i32 k_offsets=i32 N=6 sinks=f32 lse=f32"},
+    {"B=1 Hq=2 Sq=300 D=64 Hk=1 Sk=90 Dv=64 q=f16 q_offsets=i64 k_offsets=i32 N=7 causal=true "
+     "align=bottom_right out=f32 lse=f32"},
     {"B=1 Hq=8 Sq=33 D=128 Hk=1 Sk=129 Dv=128 causal=true align=bottom_right lse=f32"},
     {"B=1 Hq=2 Sq=129 D=128 Hk=2 Sk=127 Dv=128 q=f16 causal=true lse=f32"},
     {"B=1 Hq=2 Sq=65 D=192 Hk=1 Sk=63 Dv=128 window_left=7 lse=f32"},
@@ -110,6 +113,14 @@ inline constexpr Case cases[] = {
     {"B=1 Hq=2 Sq=40 D=8 Hk=1 Sk=40 Dv=8 q_offsets=i32 k_offsets=i32 N=1 lse=f32", kEdge},
     {"B=1 Hq=2 Sq=40 D=8 Hk=1 Sk=40 Dv=8 q_offsets=i32 k_offsets=i64 N=4 lse=f32", kEdge,
      Dist::kZeros},
+    {"B=1 Hq=2 Sq=600 D=128 Hk=1 Sk=700 Dv=128 q_offsets=i32 k_offsets=i32 N=5 causal=true "
+     "lse=f32",
+     kEdge, Dist::kOutliers},
+    {"B=1 Hq=1 Sq=500 D=64 Hk=1 Sk=500 Dv=64 q=f16 q_offsets=i32 k_offsets=i32 N=4 window_left=99 "
+     "window_right=9 lse=f32",
+     kEdge, Dist::kOutliers},
+    {"B=1 Hq=2 Sq=200 D=192 Hk=1 Sk=64 Dv=256 q_offsets=i32 k_offsets=i32 N=5 lse=f32", kEdge,
+     Dist::kSpecial},
     {"B=1 Hq=12 Sq=2048 D=64 Hk=12 Sk=2048 Dv=64 q=f32", kBar},
     {"B=1 Hq=12 Sq=2048 D=64 Hk=12 Sk=2048 Dv=64", kBar},
     {"B=1 Hq=16 Sq=4096 D=128 Hk=16 Sk=4096 Dv=128", kBar},

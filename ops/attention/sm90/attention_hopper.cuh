@@ -1,5 +1,5 @@
 // Attention of bf16 and f16 on Hopper: wgmma and the tensor copy engine, for heads of up to 256
-// columns without a mask or a softcap.
+// columns without a mask or a softcap; sequences may be packed.
 //
 // Map      A persistent grid, one block a multiprocessor: a producer warp, which copies tiles of k
 //          and v into a ring, and two or three consumer warpgroups of 64 queries of one head each.
@@ -16,7 +16,8 @@
 //          it: sums need no new scale until it grows by more.
 // Numbers  As in ops/attention/sm80/attention_tiles.cuh: rows that an infinity, a NaN or the size of
 //          their logits may have spoilt are made again by attention_row. Values behind the last key
-//          that counts are made 0 in shared memory: memory behind a length may hold anything.
+//          that counts are made 0 in shared memory: memory behind a length may hold anything. Behind
+//          a packed sequence the next one's lie: if they are not finite, rows are made again.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -83,15 +84,44 @@ struct Ring {
 // A tile of queries of one head.
 struct Work {
   int batch, head, row0;
-  int length, place0;  // keys that count; the place of query 0 among them
-  SeenKeys any;        // by one of the queries
-  int tiles;           // of keys
+  int end;        // of the queries of its sequence
+  SeenKeys keys;  // of its sequence that count
+  int place0;     // of query 0 among the keys
+  SeenKeys any;   // by one of the queries
+  int tiles;      // of keys
 
   __device__ SeenKeys seen(const AttentionCall& c, int query) const {
     const int place = place0 + query;
-    return {max(0, place - c.left), min(length, place + c.right + 1)};
+    return {max(keys.begin, place - c.left), min(keys.end, place + c.right + 1)};
   }
 };
+
+// Which of packed sequences a tile is of. Queries before the first sequence and behind the last are
+// a sequence without keys each. Sequence i, so counted, begins at tile begin / rows + i: that leaves
+// it the tiles it needs, and sometimes an empty one.
+struct Sequence {
+  int row0, begin, end;  // of the tile; of the queries
+  SeenKeys keys;
+};
+__device__ inline Sequence find_sequence(const AttentionCall& c, int tile, int rows) {
+  const auto begin_of = [&](int i) { return i == 0 ? 0 : c.q_offsets.integer(i - 1, c.queries); };
+  const int count = c.q_offsets.count;
+  int low = 0, high = count;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (begin_of(middle) / rows + middle <= tile)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  Sequence s{.begin = begin_of(low), .end = low == count ? c.queries : begin_of(low + 1)};
+  s.row0 = s.begin + (tile - s.begin / rows - low) * rows;
+  if (low > 0 && low < count) {
+    s.keys.begin = c.k_offsets.integer(low - 1, c.keys);
+    s.keys.end = max(s.keys.begin, c.k_offsets.integer(low, c.keys));
+  }
+  return s;
+}
 
 template <class C>
 __device__ inline Work work_at(const Job& job, int index) {
@@ -104,12 +134,22 @@ __device__ inline Work work_at(const Job& job, int index) {
   Work w;
   w.batch = head / c.heads;
   w.head = head % c.heads;
-  w.row0 = (job.base.last_first ? job.base.tiles - 1 - tile : tile) * C::kRows;
-  w.length = c.key_lengths.present() ? c.key_lengths.integer(w.batch, c.keys) : c.keys;
-  w.place0 = c.bottom_right ? w.length - c.queries : 0;
+  const int in_order = job.base.last_first ? job.base.tiles - 1 - tile : tile;
+  if (c.q_offsets.present()) {
+    const Sequence s = find_sequence(c, in_order, C::kRows);
+    w.row0 = s.row0;
+    w.end = s.end;
+    w.keys = s.keys;
+    w.place0 = c.bottom_right ? s.keys.end - s.end : s.keys.begin - s.begin;
+  } else {
+    w.row0 = in_order * C::kRows;
+    w.end = c.queries;
+    w.keys = {0, c.key_lengths.present() ? c.key_lengths.integer(w.batch, c.keys) : c.keys};
+    w.place0 = c.bottom_right ? w.keys.end - c.queries : 0;
+  }
   // Both ends of what a query sees ascend with it.
-  w.any = {w.seen(c, w.row0).begin, w.seen(c, min(w.row0 + C::kRows, c.queries) - 1).end};
-  w.tiles = max(0, w.any.end - w.any.begin + C::kKeys - 1) / C::kKeys;
+  w.any = {w.seen(c, w.row0).begin, w.seen(c, min(w.row0 + C::kRows, w.end) - 1).end};
+  w.tiles = w.row0 < w.end ? max(0, w.any.end - w.any.begin + C::kKeys - 1) / C::kKeys : 0;
   return w;
 }
 
@@ -152,16 +192,23 @@ struct Producer {
       for (int i = first * 8 + lane; i < C::kKeys * 8; i += 32)
         to[piece * (M::kTilePiece / 16) + i] = make_uint4(0, 0, 0, 0);
   }
+  // Behind its keys nothing is that counts, though there is memory.
+  __device__ bool ends_keys(const Work& w) const {
+    const AttentionCall& c = job.base.call;
+    if (w.keys.end == c.keys) return false;
+    return !c.q_offsets.present() ||
+           w.keys.end == c.k_offsets.integer(c.k_offsets.count - 1, c.keys);
+  }
   __device__ void load_values(const Work& w, int key_head, int key0) {
     wait(&m.v_empty[ring.stage], ring.parity ^ 1);
-    const bool cut = w.length < job.base.call.keys && key0 + C::kKeys > w.length;
+    const bool cut = key0 + C::kKeys > w.keys.end && ends_keys(w);
     uint64_t* const full = &m.v_full[ring.stage];
     if (lane == 0) load(m.v[ring.stage], job.v, cut ? &m.cut : full, key0, w.batch, key_head);
     if (!cut) return;
     __syncwarp();
     wait(&m.cut, cut_parity);
     cut_parity ^= 1;
-    clear_values(w.length - key0);
+    clear_values(w.keys.end - key0);
     fence_async_proxy();
     __syncwarp();
     if (lane == 0) arrive(full);
@@ -360,7 +407,7 @@ struct Consumer {
   // ---- a tile of queries ----
 
   __device__ void begin(const Work& w) {
-    const int row0 = w.row0 + consumer * 64, last = c.queries - 1;
+    const int row0 = w.row0 + consumer * 64, last = w.end - 1;
     row = row0 + static_cast<int>(threadIdx.x % 128 / 32) * 16 + lane / 4;
     all = {w.seen(c, min(row0 + 63, last)).begin, w.seen(c, min(row0, last)).end};
 #pragma unroll
@@ -480,10 +527,10 @@ struct Consumer {
       total += __shfl_xor_sync(kAllLanes, total, 2);
       const bool is_nan = total != total;
       const bool wrong = (unsafe >> h & 1) != 0 || (total != 0 && !is_nan && !is_finite(h));
-      const unsigned wrong_lanes = __ballot_sync(kAllLanes, wrong && query < c.queries);
+      const unsigned wrong_lanes = __ballot_sync(kAllLanes, wrong && query < w.end);
       const bool redo = (wrong_lanes >> (lane & ~3) & 15) != 0;
       again |= __reduce_or_sync(kAllLanes, redo ? 1u << (lane / 4 + 8 * h) : 0);
-      if (query >= c.queries || redo) continue;
+      if (query >= w.end || redo) continue;
       if (total == 0) {  // nothing is seen, and v may have been anything
 #pragma unroll
         for (int n = 0; n < kOutEights; ++n) out[4 * n + 2 * h] = out[4 * n + 2 * h + 1] = 0;
