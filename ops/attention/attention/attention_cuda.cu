@@ -112,8 +112,6 @@ constexpr int64_t kFewPackedQueries = 32;
 
 std::string refuse_hopper_options(const AttentionInputs& in) {
   if (in.q.dtype == DType::kF32) return "is for bf16 and f16";
-  if (in.has_mask()) return "has no mask";
-  if (in.softcap != 0) return "has no softcap";
   if (!(in.scale > 0)) return "needs a positive scale";
   if (in.q_offsets.dtype != DType::kNone &&
       in.queries() / std::max<int64_t>(in.q_offsets.shape[0] - 1, 1) < kFewPackedQueries)

@@ -40,6 +40,7 @@ Status start(const Call& call, const ops::AttentionInputs& in, const AttentionJo
   static_assert(sizeof(Memory<C>) <= 227 * 1024);
   Job job;
   job.base = base;
+  if (C::kGeneral) job.rule = logit_rule(base.call);
   PESTLE_TRY(box_rows(in.q, C::kRows, &job.q));
   PESTLE_TRY(box_rows(in.k, C::kKeys, &job.k));
   PESTLE_TRY(box_rows(in.v, C::kKeys, &job.v));
@@ -47,12 +48,18 @@ Status start(const Call& call, const ops::AttentionInputs& in, const AttentionJo
   return launch(call, "attention_hopper", grid, attention_hopper_kernel<C>, job);
 }
 
-template <WgmmaType kWgmma>
+template <WgmmaType kWgmma, bool kGeneral>
 Status start_columns(const Call& call, const ops::AttentionInputs& in, const AttentionJob& job) {
   const int columns = std::max(job.call.depth, job.call.value_depth);
-  if (columns <= 64) return start<Config<kWgmma, 64>>(call, in, job);
-  if (columns <= 128) return start<Config<kWgmma, 128>>(call, in, job);
-  return start<Config<kWgmma, 256>>(call, in, job);
+  if (columns <= 64) return start<Config<kWgmma, 64, kGeneral>>(call, in, job);
+  if (columns <= 128) return start<Config<kWgmma, 128, kGeneral>>(call, in, job);
+  return start<Config<kWgmma, 256, kGeneral>>(call, in, job);
+}
+
+template <WgmmaType kWgmma>
+Status start_kind(const Call& call, const ops::AttentionInputs& in, const AttentionJob& job) {
+  return in.has_mask() || in.softcap != 0 ? start_columns<kWgmma, true>(call, in, job)
+                                          : start_columns<kWgmma, false>(call, in, job);
 }
 
 }  // namespace pestle::cuda::attention_hopper
