@@ -1,5 +1,5 @@
 // attention on CUDA.
-// Map      cuda/attention_hopper: bf16 and f16 of up to 256 columns without a mask, by wgmma
+// Map      cuda/attention_hopper: bf16 and f16 of up to 256 columns, 64 queries and more, by wgmma
 //          (ops/attention/sm90/attention_hopper.cuh).
 //          cuda/attention_tiles: heads of up to 256 columns in steps of 8, by mma.sync
 //          (ops/attention/sm80/attention_tiles.cuh).
