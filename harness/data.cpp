@@ -150,6 +150,7 @@ class Filler {
       case Meaning::kCodes: return code(random);
       case Meaning::kIndices: return index(random);
       case Meaning::kOffsets: return offset(random, place);
+      case Meaning::kMask: return hides(place) ? lowest() : value(random, place);
       case Meaning::kValues: return value(random, place);
     }
     return 0;
@@ -241,6 +242,17 @@ class Filler {
       default: break;
     }
     return encode(dtype_, normal);
+  }
+
+  // Among outliers half of a mask's runs are the lowest number there is, as models write what is not
+  // to be seen; runs are long enough to hide rows of some hundred keys wholly.
+  bool hides(int64_t place) const {
+    const uint64_t run = random_(~static_cast<uint64_t>(place / 1024));
+    return dist_ == Dist::kOutliers && run % 2 == 0;
+  }
+  uint64_t lowest() const {
+    const FloatShape shape = float_shape(dtype_);
+    return (~uint64_t{0} >> (64 - shape.bits)) ^ (uint64_t{1} << shape.mantissa);
   }
 
   // So large that an eighth (f32) to 1 is what neighbours are apart.
