@@ -107,15 +107,16 @@ Status run_tiles(const Call& call) {
 
 // Few queries: rows of a tile are those of one head there, of a group of heads in attention_tiles.
 constexpr int64_t kFewQueries = 64;
-// On average. In attention_tiles such sequences share a tile; here each has its own.
-constexpr int64_t kFewPackedQueries = 32;
+// On average. In attention_tiles small sequences share a tile; here each has a block of its own: of
+// 128 queries slower.
+constexpr int64_t kFewPackedQueries = 256;
 
 std::string refuse_hopper_options(const AttentionInputs& in) {
   if (in.q.dtype == DType::kF32) return "is for bf16 and f16";
   if (!(in.scale > 0)) return "needs a positive scale";
   if (in.q_offsets.dtype != DType::kNone &&
       in.queries() / std::max<int64_t>(in.q_offsets.shape[0] - 1, 1) < kFewPackedQueries)
-    return "is for packed sequences of 32 queries and more on average";
+    return "is for packed sequences of 256 queries and more on average";
   return in.queries() < kFewQueries ? "is for 64 queries and more" : "";
 }
 
