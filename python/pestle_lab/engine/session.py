@@ -135,14 +135,20 @@ class Session:
         self.ask("load", case=case.text)
 
     def place(
-        self, index: int, inputs: dict[str, np.ndarray], keep_addresses: bool = False
+        self,
+        index: int,
+        inputs: dict[str, np.ndarray],
+        keep_addresses: bool = False,
+        keep_outputs: bool = False,
     ) -> None:
-        """Inputs into buffers of the child: new ones, or the same with new contents."""
+        """Inputs into buffers of the child: new ones, or the same with new contents. Outputs are
+        full of poison, or as the last call left them."""
         files = {}
         for name, array in inputs.items():
             files[name] = str(self.folder / f"{name}.in")
             array.tofile(files[name])
-        self.ask("place", set=index, inputs=files, keep_addresses=keep_addresses)
+        self.ask("place", set=index, inputs=files, keep_addresses=keep_addresses,
+                 keep_outputs=keep_outputs)  # fmt: skip
 
     def fetch(self, index: int) -> dict[str, np.ndarray]:
         """The bytes of every buffer of a set."""
