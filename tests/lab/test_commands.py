@@ -208,8 +208,11 @@ def test_a_submission_runs_as_it_is(folder):
     (folder / "sub.py").write_text(SUBMISSION)
     lab(folder, "check", "nvfp4_gemv/sub")
     (folder / "sub.py").write_text(SUBMISSION.replace("return c", "return c.clone()[:0]"))
-    done = lab(folder, "check", "nvfp4_gemv/sub", code=errors.CRASH)
-    assert "custom_kernel returned" in done.stderr
+    done = lab(folder, "check", "nvfp4_gemv/sub", code=errors.WRONG_RESULT)
+    assert "wrong_shape" in done.stderr and "custom_kernel returned" in done.stderr
+    (folder / "sub.py").write_text(SUBMISSION.replace("return c", "return c.float()"))
+    done = lab(folder, "check", "nvfp4_gemv/sub", code=errors.WRONG_RESULT)
+    assert "wrong_dtype" in done.stderr
 
 
 @pytest.mark.parametrize("kernel", ["nvfp4_gemv/torch", "nvfp4_gemv/triton", "nvfp4_gemv/pestle"])
@@ -276,6 +279,29 @@ def test_a_cuda_kernel_without_a_gpu_says_so(folder):
     assert "needs cuda" in done.stderr
 
 
+HIPCC = """\
+#!/bin/sh
+[ "$1" = --version ] && { echo "HIP version: 6.4"; exit; }
+case " $* " in *" -x hip "*" --offload-arch=gfx942 "*) ;; *) exit 1 ;; esac
+while [ "$1" != -o ]; do shift; done
+echo "a library" > "$2"
+"""
+
+
+def test_a_hip_kernel_is_built_and_not_run(folder, tmp_path, monkeypatch):
+    """The contract asks for no more than that; what is missing is said."""
+    lab(folder, "new", "hip", "double")
+    done = lab(folder, "build", "double_mine.hip", code=errors.UNSUPPORTED)
+    assert "no hipcc: a HIP kernel is built by ROCm's compiler" in done.stderr
+    compiler = tmp_path / "hipcc"
+    compiler.write_text(HIPCC)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("HIPCXX", str(compiler))
+    assert "ok double/mine" in lab(folder, "build", "double_mine.hip").stderr.replace("[", "")
+    done = lab(folder, "check", "double_mine.hip", code=errors.UNSUPPORTED)
+    assert "a hip kernel needs rocm" in done.stderr
+
+
 def test_new_counts_the_elements_of_a_tensor_of_any_rank(folder):
     """Such a shape has no symbol that an entry could get."""
     lab(folder, "new", "cuda", "softmax")
@@ -293,7 +319,7 @@ def test_new_has_the_outputs_that_only_some_cases_have(folder):
     assert 'arguments = ["out", "x", ' in (folder / "rms_norm_mine.cpp").read_text()
 
 
-@pytest.mark.parametrize("language", ["python", "triton", "cuda", "cpp", "cute"])
+@pytest.mark.parametrize("language", ["python", "triton", "cuda", "hip", "cpp", "cute"])
 def test_new_writes_a_file_that_is_read(folder, language):
     lab(folder, "new", language, "double", "--variant", "new")
     found = json.loads(lab(folder, "list", "--json").stdout)

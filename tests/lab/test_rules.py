@@ -109,7 +109,22 @@ def test_two_kernels_of_one_name_are_an_error(kernel_file, tmp_path):
         kernels.find([tmp_path])
 
 
-@pytest.mark.parametrize("mark", [".hidden", "env/pyvenv.cfg", "mine/contract.json"])
+def test_a_licence_may_stand_before_the_head(kernel_file):
+    head = '// kernel: double/mine\n// language = "cuda"\n// arguments = ["out"]\n'
+    assert kernels.read(kernel_file(f"/* Free\n * software */\n\n{head}", "mine.cu")).entry == "run"
+
+
+def test_a_program_that_writes_kernels_is_none(tmp_path):
+    """A head in a string of it is no head: whoever stands in Pestle's own folder has such files."""
+    for name, mark in (("a.py", "#"), ("b.py", "//"), ("c.cu", "#")):
+        (tmp_path / name).write_text(f'TEXT = """\n{mark} kernel: double/mine\n{mark} x\n"""\n')
+    assert kernels.find([tmp_path]) == {}
+
+
+MARKS = [".hidden", "env/pyvenv.cfg", "mine/contract.json", "pestle_lab/kernels_shipped"]
+
+
+@pytest.mark.parametrize("mark", MARKS)
 def test_copies_in_environments_and_exports_are_no_second_kernels(kernel_file, tmp_path, mark):
     text = '# kernel: double/mine\n# language = "python"\n'
     own, folder = kernel_file(text), tmp_path / mark.partition("/")[0] / "deep"

@@ -36,6 +36,14 @@ def interpreted(kernel: Kernel, device: str) -> dict[str, str]:
     return {"TRITON_INTERPRET": "1"} if on_cpu else {}
 
 
+# Exceptions in the child that are statuses; what else is raised is a runtime_error.
+_STATUSES = {
+    "Unsupported": "unsupported",
+    "WrongShape": "wrong_shape",
+    "WrongDtype": "wrong_dtype",
+}
+
+
 class Session:
     """One kernel in one process; a context manager, so that no process is left behind."""
 
@@ -126,7 +134,7 @@ class Session:
                 self.log(),
             )
         if "error" in answer:
-            status = "unsupported" if answer["kind"] == "Unsupported" else "runtime_error"
+            status = _STATUSES.get(answer["kind"], "runtime_error")
             raise WorkerError(status, answer["error"], answer["traceback"])
         return answer
 
