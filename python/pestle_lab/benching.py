@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from .checking import Verdict, Wrong, device_of, judge, one_changed, out_of_domain
-from .engine import cases, machine, reference, stats
+from .engine import cases, clocks, machine, reference, stats
 from .engine.building import Build, build
 from .engine.clock import last_level_cache
 from .engine.session import Session, WorkerError
@@ -52,11 +52,15 @@ class Timed:
     throughput: dict[str, float | str | None] = field(default_factory=dict)
     launched: list[str] = field(default_factory=list)
     clocks: list[dict] = field(default_factory=list)
+    flagged: dict[str, int] = field(default_factory=dict)  # samples of a low clock, by mode
+    baseline: dict | None = None  # its name, the ratio to it, the verdict
 
     def json(self) -> dict:
         return self.verdict.json() | {
+            "baseline": self.baseline,
             "timing": {
-                m: s.json() | {"samples_ns": self.samples[m]} for m, s in self.modes.items()
+                m: s.json() | {"samples_ns": self.samples[m], "flagged": self.flagged.get(m, 0)}
+                for m, s in self.modes.items()
             },
             "throughput": self.throughput,
             "launched": self.launched,
@@ -77,6 +81,7 @@ class Bench:
         self.poisons = True  # the outputs of the next call that is looked at
         self.right: dict[int, dict] = {}  # of a set, the buffers that were judged to be right
         self.looks, self.looking, self.timing = 0, 0.0, 0.0  # seconds
+        self.spans: list[tuple[float, float, int]] = []  # of blocks: began, ended, calls
         self.verdict = Verdict(case.text, seed=self.seed)
 
     def prepare(self) -> None:
@@ -143,6 +148,7 @@ class Bench:
         files = self.session.files()
         answer = self.session.ask("time", order=order, mode=mode, look=look, files=files,
                                   poisons=self.poisons)  # fmt: skip
+        self.spans.append((began, time.monotonic(), count))
         self.poisons = True
         samples = answer["ns"]
         if any(not isinstance(s, int) or s < 0 for s in samples):
@@ -260,11 +266,13 @@ def _bench_case(kernel: Kernel, session: Session, case: cases.Case, settings: Se
     timed = Timed(bench.verdict)
     try:
         bench.prepare()
-        timed.clocks.append(machine.clocks(session.device))
-        for mode in settings.modes:
-            timed.samples[mode] = _time_mode(bench, mode, settings)
-            timed.modes[mode] = stats.summarise(timed.samples[mode])
-        timed.clocks.append(machine.clocks(session.device))
+        with clocks.Watch(session.device) as watch:
+            for mode in settings.modes:
+                bench.spans.clear()
+                timed.samples[mode] = _time_mode(bench, mode, settings)
+                timed.modes[mode] = stats.summarise(timed.samples[mode])
+                timed.flagged[mode] = watch.low(bench.spans)
+            timed.clocks = [line for _, line in watch.lines]
         bench.finish(settings.modes[0])
         first = timed.modes[settings.modes[0]]
         timed.throughput = _throughput(case, first, session.device)
@@ -344,6 +352,7 @@ class Compared:
     ratio: stats.Ratio | None = None
     status: str = "ok"
     message: str = ""
+    timed: tuple[Timed, Timed] | None = None  # as bench has them
 
     def json(self) -> dict:
         made = {"id": self.id, "status": self.status, "message": self.message}
@@ -399,13 +408,19 @@ def _compare_case(built, problem, case, settings) -> Compared:
             blocks = take_turns(sides, settings)
             for side in sides:
                 side.finish(settings.modes[0])
-        done.a, done.b = (stats.summarise([s for block in own for s in block]) for own in blocks)
+        done.timed = tuple(_timed(*s, settings.modes[0]) for s in zip(sides, blocks, strict=True))
+        done.a, done.b = (timed.modes[settings.modes[0]] for timed in done.timed)
         done.ratio = stats.ratio(*blocks, settings.threshold)
     except Wrong as wrong:
         done.status, done.message = wrong.status, str(wrong)
     except WorkerError as error:
         done.status, done.message = error.status, str(error)
     return done
+
+
+def _timed(side: Bench, blocks: list[list[int]], mode: str) -> Timed:
+    samples = [sample for block in blocks for sample in block]
+    return Timed(side.verdict, {mode: stats.summarise(samples)}, {mode: samples})
 
 
 def take_turns(sides: list[Bench], settings: Settings) -> list[list[list[int]]]:

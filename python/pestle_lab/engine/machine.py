@@ -48,11 +48,16 @@ def _query(fields: str, device: int) -> dict:
     return {}
 
 
+def gpu_index(device: str) -> int:
+    return torch.device(device).index or 0
+
+
 def clocks(device: str) -> dict:
     if not device.startswith("cuda"):
         return {}
-    fields = "clocks.sm,clocks.mem,temperature.gpu,power.draw,clocks_event_reasons.active"
-    return _query(fields, torch.device(device).index or 0)
+    from .clocks import FIELDS
+
+    return _query(FIELDS, gpu_index(device))
 
 
 def gpu(device: str) -> dict | None:
