@@ -245,6 +245,7 @@ def bench(
 ):
     """How fast? Checked before and after; medians with their 95 % intervals, share of the limit."""
     settings = _settings(device, mode, seconds, timeout, 0.005, folders)
+    settings.adds_graph = not mode
     made = report.start(report.command_line(), device or checking.default_device())
     made["settings"] = {"modes": settings.modes, "seconds": seconds, "timeout_s": timeout,
                         "lock_clocks_mhz": lock_clocks}  # fmt: skip

@@ -29,8 +29,8 @@ Device = Annotated[
 Suite = Annotated[
     str,
     typer.Option(
-        help="smoke, correctness, adversarial, performance or all; or a file of your cases: "
-        "FILE.yaml, FILE.json:NAME."
+        help="smoke, correctness, adversarial, performance, huge, or all (the first three); or a "
+        "file of your cases: FILE.yaml, FILE.json:NAME."
     ),
 ]
 Cases = Annotated[
@@ -88,7 +88,8 @@ def texts_of(problem: problems.Problem, suite: str, given: list[str] | None) -> 
     if suites.is_file(suite):
         return suites.read(suite)
     if suite == "all":
-        return [t for s in problems.SUITES[:3] for t in problem.suites.get(s, [])]
+        texts = [t for s in problems.SUITES[:2] for t in problem.suites.get(s, [])]
+        return list(dict.fromkeys([*texts, *problem.cases("adversarial")]))
     return problem.cases(suite)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ def start(command: list[str], device: str) -> dict:
     return {
         "schema": SCHEMA,
         "tool": {"name": "pestle-lab", "version": pestle.__version__},
+        "folder": _folder(),
         "command": command,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
         "duration_s": 0.0,
@@ -28,6 +30,20 @@ def start(command: list[str], device: str) -> dict:
         "kernels": [],
         "_clock": time.monotonic(),
     }
+
+
+def _folder() -> dict | None:
+    """The commit of the folder that one stands in, and whether it is changed."""
+    try:
+        commit, changed = (
+            subprocess.run(["git", *words], capture_output=True, text=True, timeout=20)
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "-uno"])
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if commit.returncode:
+        return None
+    return {"commit": commit.stdout.strip(), "dirty": bool(changed.stdout.strip())}
 
 
 def add_kernel(report: dict, kernel: Kernel, build: dict, device: str, cases: list[dict]) -> None:

@@ -77,6 +77,9 @@ def gpu(device: str) -> dict | None:
     }
 
 
+_CONTAINERS = {"docker": "/.dockerenv", "podman": "/run/.containerenv"}
+
+
 def _version(module: str) -> str | None:
     import importlib.metadata
 
@@ -107,6 +110,7 @@ def environment(device: str) -> dict:
         "pestle": pestle.__version__,
         "os": platform.platform(),
         "host": socket.gethostname(),
+        "container": next((n for n, file in _CONTAINERS.items() if Path(file).exists()), None),
     }
 
 

@@ -109,6 +109,7 @@ problem = Problem(
     constraints=[
         ("K % 64 == 0", "K must be a multiple of 64"),
         ("M % 128 == 0", "M must be a multiple of 128"),
+        ("M > 0 && K > 0 && L > 0", "M, K and L must be positive"),
     ],
     reference=reference,
     fill=fill,
