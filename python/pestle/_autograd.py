@@ -39,7 +39,7 @@ class _Recorder:
         keywords = {name: keyword for _, name, keyword in form.arguments}
         defaults = {arg.name: arg.default for arg in forward.of_role("attribute")}
         defaults |= form.fixed_defaults()
-        # Shape and dtype of what is kept can be asked for in backward, of the others they are noted.
+        # Shape and dtype of what is kept can be asked for in backward; the others are noted.
         self.unkept = [name for name in self.inputs if name not in plan.kept]
         # With one output its gradient is there, or nothing is asked for: no zeros in its place.
         self.one_output = len(form.outputs) == 1
@@ -73,9 +73,7 @@ class _Recorder:
         values = {n: t for n, t in zip(self.inputs, inputs, strict=False) if t is not None}
         ctx.refused = self.condition is not None and not self._holds(values, keywords)
         ctx.noted = {
-            name: (values[name].shape, values[name].dtype)
-            for name in self.unkept
-            if name in values
+            name: (values[name].shape, values[name].dtype) for name in self.unkept if name in values
         }
         values.update(zip(self.form.outputs, outputs, strict=True))
         ctx.set_materialize_grads(False)
@@ -340,6 +338,7 @@ def _differentiated(form: Form, overload: Callable, backend: str):
     has_lists = any(
         kind in ("tensor_list", "optional_tensor_list") for kind, _, _ in form.arguments
     )
+
     def make() -> Callable:
         if has_lists:
             return _no_list_gradient(form, overload, backend)

@@ -148,6 +148,11 @@ def _others(op, layout) -> bool:
     return handlers_of(op, layout)[0].__module__ != __name__
 
 
+def has_own_linear(layout) -> bool:
+    """Whether a linear layer of this layout is computed here."""
+    return not _others(_LINEAR, layout)
+
+
 @takes(functional.linear)
 def _function_linear(input, weight, bias=None):
     if not isinstance(weight, QuantizedTensor):
