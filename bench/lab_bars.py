@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""usage: bench/lab_bars.py same|slower|cheats|gemv|check [--device cuda|cpu] [--runs N]
+"""usage: bench/lab_bars.py same|slower|cheats|gemv|forge|check [--device cuda|cpu] [--runs N]
 
 The workbench's own bars, each measured by one command, which appends one JSON line to
 bench/results/lab.jsonl (or --out FILE) and ends with 0 if the bar is met, 8 if not. It needs an
-interpreter that has the wheel (build/wheel-venv/bin/python), nvcc, and a GPU of its own.
+interpreter that has the wheel (build/wheel-venv/bin/python), nvcc, and a GPU of its own. One that
+is stopped (SIGTERM, as `timeout` sends it) or fails writes what it has.
 
 same    A against A: how often SAME, and how often FASTER or SLOWER
 slower  a copy that moves 1 and 2 % more: how often SLOWER
 cheats  the known cheats and the shipped kernels: how many are caught, how many are accused
 gemv    the NVFP4 GEMV's rungs: share of a copy's bytes a second, geometric mean of the shapes
+forge   the last rung of each of forge's ops in CuTe DSL: its speed over that of Pestle's op
 check   `pestle-lab check`, suite smoke, from start to verdict, of what was compiled before
 """
 
@@ -18,15 +20,19 @@ import argparse
 import collections
 import datetime
 import json
-import math
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from pestle_lab import benching, checking, errors, kernels, problems
-from pestle_lab.engine import machine
+from pestle_lab.engine import cases, machine, stats
+from pestle_lab.engine.building import build
+from pestle_lab.engine.session import Session
 
 ROOT = Path(__file__).resolve().parents[1]
 PROBLEM = """
@@ -38,7 +44,7 @@ problem = Problem(
     args=[input("x", "f32", "N", "numbers"), output("out", "=x", "N", "the same")],
     constraints=[("N % 1024 == 0", "N must be a multiple of 1024")],
     reference=lambda inputs, _: {"out": (inputs["x"], None)},
-    suites={"performance": ["N=67108864"]},
+    suites={"performance": ["N=16777216"]},
 )
 """
 HEAD = """\
@@ -88,9 +94,35 @@ def write_kernels(folder: Path, device: str) -> dict[str, kernels.Kernel]:
     return {name: kernels.read(folder / f"{name}{ending}") for name in EXTRA}
 
 
-def verdicts(args: argparse.Namespace, pairs: list[tuple[str, str]]) -> dict[str, dict]:
-    """Verdicts of `runs` comparisons for each pair, by name."""
-    found = {}
+def say(**figures) -> None:
+    """What is known so far: the line in the file comes at the end."""
+    print(json.dumps(figures), file=sys.stderr, flush=True)
+
+
+def turns(args, own: list[kernels.Kernel], problem, case, settings, count: int) -> list[str]:
+    """Verdicts of `count` comparisons in one pair of processes."""
+    built = [build(kernel, args.device) for kernel in own]
+    if any(not made.ok for made in built):
+        raise errors.LabError(built[0].log + built[1].log, errors.COMPILE_ERROR)
+    with (
+        Session(own[0], problem, built[0], args.device, 120, settings.folders) as one,
+        Session(own[1], problem, built[1], args.device, 120, settings.folders) as two,
+    ):
+        sides = [benching.Bench(session, case, settings) for session in (one, two)]
+        sides[1].seed = sides[0].seed
+        for side in sides:
+            side.prepare()
+        found = []
+        for _ in range(count):
+            blocks = benching.take_turns(sides, settings)
+            found.append(stats.ratio(*blocks, settings.threshold).verdict)
+        for side in sides:
+            side.finish(settings.modes[0])
+    return found
+
+
+def verdicts(args: argparse.Namespace, pairs: list[tuple[str, str]], figures: dict) -> None:
+    """How often each verdict in `runs` comparisons of each pair, by name."""
     with tempfile.TemporaryDirectory() as folder:
         own = write_kernels(Path(folder), args.device)
         problem = problems.get("stream", [Path(folder)])
@@ -98,90 +130,171 @@ def verdicts(args: argparse.Namespace, pairs: list[tuple[str, str]]) -> dict[str
             device=args.device, seconds=args.seconds, folders=[Path(folder)],
             modes=("warm" if args.device == "cpu" else "cold",),
         )  # fmt: skip
-        texts = [args.case] if args.case else problem.cases("performance")
+        case = cases.make(problem, args.case or problem.cases("performance")[0])
         for a, b in pairs:
-            counted = collections.Counter()
-            for _ in range(args.runs):
-                (done,) = benching.compare(own[a], own[b], problem, texts, settings)
-                counted[done.ratio.verdict if done.ratio else done.status] += 1
-                print(f"{a} against {b}: {dict(counted)}", file=sys.stderr, flush=True)
-            found[f"{a} against {b}"] = dict(counted)
-    return found
+            counted = figures[f"{a} against {b}"] = collections.Counter()
+            while (left := args.runs - counted.total()) > 0:
+                counted.update(turns(
+                    args, [own[a], own[b]], problem, case, settings, min(left, args.group)
+                ))  # fmt: skip
+                say(pair=f"{a} against {b}", **counted)
 
 
-def same(args: argparse.Namespace) -> tuple[dict, bool]:
-    found = verdicts(args, [("a", "b")])
-    (counts,) = found.values()
-    wrong = counts.get("FASTER", 0) + counts.get("SLOWER", 0)
-    return found, counts.get("SAME", 0) >= 0.95 * args.runs and wrong <= 0.01 * args.runs
+def same(args: argparse.Namespace, figures: dict) -> bool:
+    verdicts(args, [("a", "b")], figures)
+    (counts,) = figures.values()
+    wrong = counts["FASTER"] + counts["SLOWER"]
+    return counts["SAME"] >= 0.95 * args.runs and wrong <= 0.01 * args.runs
 
 
-def slower(args: argparse.Namespace) -> tuple[dict, bool]:
-    found = verdicts(args, [("a", "slower_2"), ("a", "slower_1")])
-    two, one = (counts.get("SLOWER", 0) / args.runs for counts in found.values())
-    return found, two >= 0.95 and one >= 0.8
+def slower(args: argparse.Namespace, figures: dict) -> bool:
+    verdicts(args, [("a", "slower_2"), ("a", "slower_1")], figures)
+    two, one = (counts["SLOWER"] / args.runs for counts in figures.values())
+    return two >= 0.95 and one >= 0.8
 
 
-def cheats(args: argparse.Namespace) -> tuple[dict, bool]:
+def cheats(args: argparse.Namespace, figures: dict) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         lines = Path(folder) / "lines.xml"
-        subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-n", "0", f"--junitxml={lines}",
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", f"--junitxml={lines}",
              *(str(ROOT / "tests/lab" / f) for f in ("test_cheats.py", "test_cheats_cuda.py"))],
-            cwd=ROOT / "tests/lab",
+            cwd=ROOT / "tests/lab", stdout=sys.stderr, timeout=args.timeout,
         )  # fmt: skip
-        import xml.etree.ElementTree as ElementTree
-
-        suite = ElementTree.parse(lines).getroot()[0]
-    figures = {name: int(suite.get(name)) for name in ("tests", "failures", "errors", "skipped")}
-    accused = []
+        figures["pytest"] = done.returncode
+        suite = ElementTree.parse(lines).getroot()[0] if lines.exists() else {}
+        for name in ("tests", "failures", "errors", "skipped"):
+            figures[name] = int(suite.get(name, -1))
+    say(**figures)
+    accused = figures["accused"] = []
     for name, kernel in kernels.find([kernels.BUILT_IN]).items():
-        problem = problems.get(kernel.problem, [])
-        done = checking.check(
-            kernel, problem, problem.cases("smoke"), device=args.device, seed=None, timeout=120,
-            problem_folders=[],
-        )  # fmt: skip
-        accused += [f"{name}: {s}" for s in done.statuses if s not in ("ok", "no_device")]
-    return figures | {"accused": accused}, not (figures["failures"] + figures["errors"] or accused)
+        with noted(figures, name):
+            problem = problems.get(kernel.problem, [])
+            done = checking.check(
+                kernel, problem, problem.cases("smoke"), device=args.device, seed=None,
+                timeout=120, problem_folders=[],
+            )  # fmt: skip
+            bad = [s for s in done.statuses if s not in ("ok", "no_device", "unsupported")]
+            accused += [f"{name}: {status}" for status in bad]
+    return done_well(figures) and not (figures["pytest"] or accused) and figures["tests"] > 0
+
+
+class noted:
+    """A part that fails is a figure, and the others go on."""
+
+    def __init__(self, figures: dict, name: str):
+        self.figures, self.name = figures, name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind, error, trace) -> bool:
+        if error is None or not issubclass(kind, Exception):
+            return False
+        self.figures.setdefault("not measured", {})[self.name] = f"{kind.__name__}: {error}"
+        say(part=self.name, failed=str(error))
+        return True
+
+
+def done_well(figures: dict) -> bool:
+    return "not measured" not in figures
 
 
 GEMV = {"cuda": 0.85, "triton": 0.70, "cute": 0.75}
 
 
-def gemv(args: argparse.Namespace) -> tuple[dict, bool]:
+def gemv(args: argparse.Namespace, figures: dict) -> bool:
     """Bytes a second over those of a copy, measured on the same machine."""
     problem = problems.get("nvfp4_gemv", [])
     found = kernels.find([kernels.BUILT_IN])
     settings = benching.Settings(device=args.device, seconds=args.seconds)
     copy = machine.ceilings(args.device, again=True)["bytes_per_s"]
-    figures: dict = {"copy_gb_per_s": copy / 1e9}
+    figures["copy_gb_per_s"] = copy / 1e9
     for name in ("cuda", "triton", "cute", "pestle"):
-        kernel = found.get(f"nvfp4_gemv/{name}")
-        if kernel is None:
-            figures[name] = "not there"
-            continue
-        timed = benching.bench(kernel, problem, problem.cases("performance"), settings).cases
-        bad = [f"{t.verdict.status}: {t.verdict.message}" for t in timed if not t.modes]
-        shares = [t.throughput["gbps"] * 1e9 / copy for t in timed if t.throughput]
-        geomean = math.exp(sum(map(math.log, shares)) / len(shares)) if shares and not bad else 0
-        figures[name] = {"share_of_copy": geomean, "shares": shares, "failed": bad}
-    met = [isinstance(figures[n], dict) and figures[n]["share_of_copy"] >= GEMV[n] for n in GEMV]
-    return figures, all(met)
+        with noted(figures, name):
+            kernel = found.get(f"nvfp4_gemv/{name}")
+            if kernel is None:  # another script measures one alone
+                continue
+            texts = problem.cases("performance")
+            timed = benching.bench(kernel, problem, texts, settings).cases
+            bad = [f"{t.verdict.status}: {t.verdict.message}" for t in timed if not t.throughput]
+            shares = [t.throughput["gbps"] * 1e9 / copy for t in timed if t.throughput]
+            mean = stats.geomean(shares) if shares and not bad else 0
+            figures[name] = {"share_of_copy": mean, "shares": shares, "failed": bad}
+            say(kernel=name, **figures[name])
+    met = [figures.get(name, {}).get("share_of_copy", 0) >= bar for name, bar in GEMV.items()]
+    return all(met)
 
 
-def check(args: argparse.Namespace) -> tuple[dict, bool]:
+# The last rung of each op, Pestle's op as a kernel of Python's, and a shape whose data no cache
+# holds.
+FORGE = {
+    "copy_transpose/cute_padded": (
+        "out, x, tile_size", "copy_transpose.out(x, tile_size=tile_size, out=out)",
+        ["B= M=8192 N=4096 x=f16 tile_size=32", "B= M=8192 N=4096 x=f32 tile_size=32"],
+    ),
+    "reduce/cute_shuffle": (
+        "out, x, op, dims, keepdim, out_type", "reduce.out(x, op=op, dims=dims, out=out)",
+        ["M=8192x4096 dims=2 x=f16", "M=256x131072 dims=2 x=f16"],
+    ),
+    "softmax/cute_online": (
+        "out, x, dim, scale", "softmax.out(x, dim=dim, scale=scale, out=out)",
+        ["S=8192x4096 x=f16", "S=8192x4096 x=f32"],
+    ),
+    "softmax_backward/cute_block": (
+        "d_x, d_out, out, dim, scale",
+        "softmax_backward.out(d_out, out, dim=dim, scale=scale, d_x=d_x)",
+        ["S=8192x4096 d_out=f16"],
+    ),
+}  # fmt: skip
+PESTLE = """\
+# kernel: {op}/product
+# language = "python"
+import pestle
+import torch
+
+
+def run({names}):
+    torch.ops.pestle.{call}
+"""
+
+
+def forge(args: argparse.Namespace, figures: dict) -> bool:
+    """Time of Pestle's op over that of the rung, in turns; and the geometric mean of all."""
+    found = kernels.find([kernels.BUILT_IN])
+    mode = "warm" if args.device == "cpu" else "cold"
+    settings = benching.Settings(device=args.device, seconds=args.seconds, modes=(mode,))
+    ratios = []
+    for name, (names, call, texts) in FORGE.items():
+        with tempfile.TemporaryDirectory() as folder, noted(figures, name):
+            op = name.partition("/")[0]
+            path = Path(folder) / "product.py"
+            path.write_text(PESTLE.format(op=op, names=names, call=call))
+            done = benching.compare(
+                found[name], kernels.read(path), problems.get(op, []), texts, settings
+            )
+            figures[name] = [compared.json() for compared in done]
+            ratios += [c.ratio.value if c.ratio else 0 for c in done]
+            say(kernel=name, cases=figures[name])
+    figures["geomean"] = stats.geomean(ratios) if ratios and all(ratios) else 0
+    return done_well(figures) and figures["geomean"] >= 0.95
+
+
+def check(args: argparse.Namespace, figures: dict) -> bool:
     """Of each shipped kernel that runs here: the second of two runs."""
-    figures = {}
     for name, kernel in kernels.find([kernels.BUILT_IN]).items():
         if checking.device_of(kernel, args.device) is None:
             continue
         command = [sys.executable, "-m", "pestle_lab", "check", name, "--device", args.device]
-        for _ in range(2):
-            began = time.monotonic()
-            done = subprocess.run(command, capture_output=True, cwd=tempfile.gettempdir())
-            seconds = time.monotonic() - began
-        figures[name] = {"seconds": round(seconds, 2), "exit": done.returncode}
-    return figures, all(f["exit"] == 0 and f["seconds"] <= 8 for f in figures.values())
+        with noted(figures, name), tempfile.TemporaryDirectory() as folder:
+            for _ in range(2):
+                began = time.monotonic()
+                done = subprocess.run(command, capture_output=True, cwd=folder, timeout=120)
+                seconds = time.monotonic() - began
+            figures[name] = {"seconds": round(seconds, 2), "exit": done.returncode}
+            say(kernel=name, **figures[name])
+    met = [f["exit"] == 0 and f["seconds"] <= 8 for n, f in figures.items() if n != "not measured"]
+    return done_well(figures) and all(met)
 
 
 def commit() -> str:
@@ -195,7 +308,20 @@ def commit() -> str:
     return said[0].stdout.strip() + ("-dirty" if said[1].stdout else "")
 
 
-BARS = {f.__name__: f for f in (same, slower, cheats, gemv, check)}
+def whole(bar):
+    """bar(args) for other scripts: its figures, and whether it is met."""
+
+    def run(args: argparse.Namespace, figures: dict | None = None) -> tuple[dict, bool]:
+        figures = {} if figures is None else figures
+        for name, value in DEFAULTS.items():
+            vars(args).setdefault(name, value)
+        return figures, bar(args, figures)
+
+    return run
+
+
+DEFAULTS = {"group": 20, "timeout": 1200.0}
+BARS = {f.__name__: whole(f) for f in (same, slower, cheats, gemv, forge, check)}
 
 
 def main() -> int:
@@ -205,13 +331,24 @@ def main() -> int:
     parser.add_argument("bar", choices=BARS)
     parser.add_argument("--device", default=checking.default_device())
     parser.add_argument("--runs", type=int, default=200, help="comparisons of a pair")
+    parser.add_argument(
+        "--group", type=int, default=DEFAULTS["group"], help="of them in a pair of processes"
+    )
     parser.add_argument("--seconds", type=float, default=1.0, help="of timing")
-    parser.add_argument("--case", help="N=..., instead of 256 MiB")
+    parser.add_argument(
+        "--timeout", type=float, default=DEFAULTS["timeout"], help="seconds for the cheats' tests"
+    )
+    parser.add_argument("--case", help="N=..., instead of 64 MiB")
     parser.add_argument("--commit", help="where this is no git repository")
     parser.add_argument("--out", type=Path, default=ROOT / "bench/results/lab.jsonl")
     args = parser.parse_args()
-    began = time.monotonic()
-    figures, met = BARS[args.bar](args)
+    began, figures, met = time.monotonic(), {}, False
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    try:
+        _, met = BARS[args.bar](args, figures)
+    except BaseException as error:
+        figures["ended by"] = f"{type(error).__name__}: {error}"
+        traceback.print_exc()
     line = {
         "date": datetime.date.today().isoformat(),
         "bar": args.bar,
@@ -221,6 +358,7 @@ def main() -> int:
         "seconds": round(time.monotonic() - began, 1),
         "machine": machine.environment(args.device) | {"commit": args.commit or commit()},
     }
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     with args.out.open("a") as file:
         file.write(json.dumps(line) + "\n")
     print(json.dumps(line, indent=1))

@@ -150,6 +150,7 @@ class Filler {
       case Meaning::kCodes: return code(random);
       case Meaning::kIndices: return index(random);
       case Meaning::kOffsets: return offset(random, place);
+      case Meaning::kMask: return hides(place) ? lowest() : value(random, place);
       case Meaning::kValues: return value(random, place);
     }
     return 0;
@@ -181,7 +182,9 @@ class Filler {
   // Steps of 0 to 26, 13 on average; neighbours may be equal.
   uint64_t offset(uint64_t random, int64_t place) const {
     if (dist_ == Dist::kZeros || place == 0) return 0;
-    return static_cast<uint64_t>(place) * 13 + random % 14;
+    // Among outliers sequences that fill tiles.
+    const uint64_t most = dist_ == Dist::kOutliers ? 150 : 13;
+    return static_cast<uint64_t>(place) * most + random % (most + 1);
   }
 
   uint64_t scale(uint64_t random) const {
@@ -239,6 +242,17 @@ class Filler {
       default: break;
     }
     return encode(dtype_, normal);
+  }
+
+  // Among outliers half of a mask's runs are the lowest number there is, as models write what is not
+  // to be seen; runs are long enough to hide rows of some hundred keys wholly.
+  bool hides(int64_t place) const {
+    const uint64_t run = random_(~static_cast<uint64_t>(place / 1024));
+    return dist_ == Dist::kOutliers && run % 2 == 0;
+  }
+  uint64_t lowest() const {
+    const FloatShape shape = float_shape(dtype_);
+    return (~uint64_t{0} >> (64 - shape.bits)) ^ (uint64_t{1} << shape.mantissa);
   }
 
   // So large that an eighth (f32) to 1 is what neighbours are apart.

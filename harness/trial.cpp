@@ -146,7 +146,10 @@ void Trial::fill_input(const Slot& slot, const TensorView& shape, void* elements
   const bool others = dist_ == Dist::kSpecial && seed_ % kSpecialFlavours == kNanFlavour &&
                       meaning == Meaning::kValues && !nan_args_.empty() &&
                       nan_args_[seed_ / kSpecialFlavours % nan_args_.size()] != slot.arg;
-  fill(elements, shape.dtype, numel(shape), meaning, others ? Dist::kNormal : dist_,
+  const bool is_mask =
+      meaning == Meaning::kValues && std::string_view(op_->spec->args[slot.arg].name) == "mask";
+  fill(elements, shape.dtype, numel(shape), is_mask ? Meaning::kMask : meaning,
+       others ? Dist::kNormal : dist_,
        seed_ + (slot.arg + 1) * kSeedsApart + slot.position * kPositionsApart);
 }
 

@@ -68,8 +68,6 @@ install() {
   # that crash when they are loaded, with or without our ops.
   export CXX CC
   CXX=$(command -v c++) CC=$(command -v cc)
-  # As many processes as cores: none of them needs more threads.
-  export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TORCHINDUCTOR_COMPILE_THREADS=1
 }
 
 # PART WORKERS PYTEST_ARGUMENT...: a run of pytest with a log and a time limit of its own.
@@ -84,6 +82,9 @@ part() {
 run() {
   local out=${OUT:-$PWD} wheel status=0 aoti=0
   install
+  # As many processes as cores: none of them needs more threads. (A program that is run alone keeps
+  # the compiler's, as its users have them.)
+  export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TORCHINDUCTOR_COMPILE_THREADS=1
   rm -f "$out"/gpu-torch*
   if [ $# -gt 0 ]; then
     part "" "${PESTLE_WORKERS:-auto}" "$@" || status=$?

@@ -50,9 +50,12 @@ struct AttentionRow {
   double weight(const Key& key) const { return std::exp(key.t - base()); }
   double p(const Key& key) const { return weight(key) / sum; }
   double lse() const { return base() + std::log(sum); }
+  // A comparison takes larger ones than FLT_MAX / 2 for sums that may overflow: a row that a mask
+  // hides by f32's lowest number has none.
   double lse_magnitude() const {
     if (may_overflow) return std::numeric_limits<double>::infinity();
-    return sum == 0 ? 0 : std::fabs(base()) + std::fabs(std::log(sum)) + 2 + spread;
+    if (sum == 0) return 0;
+    return std::min(std::fabs(base()) + std::fabs(std::log(sum)) + 2 + spread, double{FLT_MAX / 2});
   }
 
   void load(const AttentionInputs& in, int64_t batch, int64_t head, int64_t query, const double* q,
@@ -96,6 +99,7 @@ struct AttentionRow {
     }
     key.t += added;
     if (key.t == -std::numeric_limits<double>::infinity()) return;
+    if (std::fabs(key.t) > FLT_MAX) may_overflow = true;
     if (std::isfinite(added)) key.terms += std::fabs(added);
     keys.push_back(key);
   }

@@ -277,17 +277,24 @@ struct Queries {
   }
 };
 
-// What becomes of scaled products s [keys, kQueries] of the keys from `first` on: logits in units
-// of ln 2, -infinity where a query does not see the key.
+// What becomes of scaled products s [keys, kQueries] of the keys from `first` on: logits, times
+// log2(e) or what `unit` is, -infinity where a query does not see the key.
 class Logits {
  public:
   // `slopes`, like s: of the soft cap, where there is one.
-  Logits(const Queries& queries, int64_t first, int64_t count, float* s, float* slopes = nullptr)
-      : queries_(queries), in_(*queries.in), first_(first), count_(count), s_(s), slopes_(slopes) {}
+  Logits(const Queries& queries, int64_t first, int64_t count, float* s, float* slopes = nullptr,
+         float unit = kLog2e)
+      : queries_(queries),
+        in_(*queries.in),
+        first_(first),
+        count_(count),
+        s_(s),
+        slopes_(slopes),
+        unit_(unit) {}
 
   // The factor that products are to have before.
-  static float factor(const AttentionInputs& in) {
-    return static_cast<float>(in.softcap != 0 ? in.scale / in.softcap : in.scale * double{kLog2e});
+  static float factor(const AttentionInputs& in, float unit = kLog2e) {
+    return static_cast<float>(in.softcap != 0 ? in.scale / in.softcap : in.scale * double{unit});
   }
   // A key that the mask takes away is away whatever its product is.
   static VF masked(VF s, VF mask, bool is_bool) {
@@ -302,7 +309,7 @@ class Logits {
 
  private:
   void bend() {
-    const VF cap = set(static_cast<float>(in_.softcap * double{kLog2e}));
+    const VF cap = set(static_cast<float>(in_.softcap * double{unit_}));
     for (int64_t j = 0; j < count_; ++j) {
       for (int64_t n = 0; n < queries_.lanes; n += kLanes) {
         float* at = s_ + j * kQueries + n;
@@ -314,7 +321,7 @@ class Logits {
     }
   }
 
-  // The mask of one row of logits in units of ln 2.
+  // The mask of one row of logits.
   void load_mask(const char* row, float* to) const {
     const int64_t step = in_.mask_step(3);
     const char* from = row + first_ * step * dtype_bytes(in_.mask.dtype);
@@ -323,7 +330,7 @@ class Logits {
       return;
     }
     load_run(from, in_.mask.dtype, step, count_, to);
-    for (int64_t j = 0; j < count_; ++j) to[j] *= kLog2e;
+    for (int64_t j = 0; j < count_; ++j) to[j] *= unit_;
   }
 
   void add_mask() {
@@ -381,6 +388,7 @@ class Logits {
   int64_t first_, count_;
   float* s_;
   float* slopes_;
+  float unit_;
 };
 
 }  // namespace pestle::ops::attention_tile::HWY_NAMESPACE

@@ -39,6 +39,10 @@ class _Recorder:
         keywords = {name: keyword for _, name, keyword in form.arguments}
         defaults = {arg.name: arg.default for arg in forward.of_role("attribute")}
         defaults |= form.fixed_defaults()
+        # Shape and dtype of what is kept can be asked for in backward; the others are noted.
+        self.unkept = [name for name in self.inputs if name not in plan.kept]
+        # With one output its gradient is there, or nothing is asked for: no zeros in its place.
+        self.one_output = len(form.outputs) == 1
         # step -> [(attribute, its keyword in this form, its value)] or None: it must be evaluated
         self.simple: dict[str, list | None] = {}
         for step in plan.steps:
@@ -66,13 +70,15 @@ class _Recorder:
 
     def keep(self, ctx, inputs: tuple, keywords: dict, output) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
-        values = dict(zip(self.inputs, inputs, strict=False))
-        ctx.inputs = {n: (t.shape, t.dtype) for n, t in values.items() if t is not None}
+        values = {n: t for n, t in zip(self.inputs, inputs, strict=False) if t is not None}
+        ctx.refused = self.condition is not None and not self._holds(values, keywords)
+        ctx.noted = {
+            name: (values[name].shape, values[name].dtype) for name in self.unkept if name in values
+        }
         values.update(zip(self.form.outputs, outputs, strict=True))
         ctx.set_materialize_grads(False)
         if self.aside:
-            ctx.mark_non_differentiable(*(values[name] for name in self.aside))
-        ctx.refused = self.condition is not None and not self._holds(ctx.inputs, keywords)
+            ctx.mark_non_differentiable(*[values[name] for name in self.aside])
         call = None
         if self.looks_at_shapes:
             call, _ = self.form.call(inputs, keywords)
@@ -85,9 +91,10 @@ class _Recorder:
             }
         else:
             ctx.attributes = self.usual
-        ctx.kept = [name for name in self.plan.kept if values.get(name) is not None]
-        ctx.save_for_backward(*[values[name] for name in ctx.kept])
-        ctx.outputs = [(t.shape, t.dtype, t.device) for t in outputs]
+        ctx.kept = kept = [name for name in self.plan.kept if name in values]
+        ctx.save_for_backward(*[values[name] for name in kept])
+        if not self.one_output:
+            ctx.outputs = [(t.shape, t.dtype, t.device) for t in outputs]
 
     def _holds(self, present: dict, keywords: dict) -> bool:
         given = {self.names[keyword]: value for keyword, value in keywords.items()}
@@ -129,6 +136,7 @@ class _Calls:
         self.wanted: list[str] = []  # inputs whose gradient is asked for
         self.given = dict(zip(form.outputs, gradients, strict=True))
         self.kept = dict(zip(ctx.kept, ctx.saved_tensors, strict=True))
+        self.known = ctx.noted | {name: (t.shape, t.dtype) for name, t in self.kept.items()}
 
     def value(self, tensor: Tensor, zeros: bool = False) -> torch.Tensor | None:
         """A tensor as the contract says it. `zeros`: for a gradient that nobody asked for."""
@@ -186,7 +194,7 @@ class _Calls:
     def results(self, wanted: list[str]) -> dict[str, torch.Tensor | None]:
         """Gradients of these inputs."""
         self.wanted = wanted
-        known, sources = self.ctx.inputs, {name: self.plan.gives[name] for name in wanted}
+        known, sources = self.known, {name: self.plan.gives[name] for name in wanted}
         of_step = {}
         if any(isinstance(source, str) for source in sources.values()):
             gives = [(name, s) for name, s in self.plan.gives.items() if isinstance(s, str)]
@@ -216,7 +224,7 @@ def _gradient(form: Form, plan: Backward, backend: str):
             return (None,) * len(asks)
         results = calls.results(wanted)
         return tuple(
-            _as_input(results[name], *ctx.inputs[name]) if name in wanted else None
+            _as_input(results[name], *calls.known[name]) if name in wanted else None
             for name in inputs_of[: len(asks)]
         )
 
@@ -244,8 +252,9 @@ def _no_list_gradient(form: Form, overload: Callable, backend: str) -> Callable:
 _BEFORE = 2  # arguments of a recorded call before the op's own: keys and keywords
 
 
-def _recorded(form: Form, overload: Callable, backend: str) -> Callable:
-    """The autograd function of a form: `apply(keyset, keywords, *inputs)`."""
+def _recorded(form: Form, overload: Callable, backend: str) -> type:
+    """The autograd function of a form: `apply(keyset, keywords, *inputs)`. Without a keyset the
+    call has not been through the dispatcher yet."""
     plan = backward_of(form.contract)
     recorder = _Recorder(form, plan) if plan is not None else None
     gradient = _gradient(form, plan, backend) if plan is not None else None
@@ -255,7 +264,10 @@ def _recorded(form: Form, overload: Callable, backend: str) -> Callable:
         @staticmethod
         def forward(ctx, keyset, keywords, *inputs):
             with below():
-                output = overload().redispatch(keyset & _BELOW_AUTOGRAD, *inputs, **keywords)
+                if keyset is None:
+                    output = overload()._op(*inputs, **keywords)
+                else:
+                    output = overload().redispatch(keyset & _BELOW_AUTOGRAD, *inputs, **keywords)
             if recorder is not None:
                 recorder.keep(ctx, inputs, keywords, output)
             return output
@@ -269,7 +281,7 @@ def _recorded(form: Form, overload: Callable, backend: str) -> Callable:
             return (*(None,) * _BEFORE, *gradient(ctx, asks, gradients))
 
     Recorded.__name__ = Recorded.__qualname__ = f"pestle_{form.name.replace('.', '_')}"
-    return Recorded.apply
+    return Recorded
 
 
 @cache
@@ -326,9 +338,13 @@ def _differentiated(form: Form, overload: Callable, backend: str):
     has_lists = any(
         kind in ("tensor_list", "optional_tensor_list") for kind, _, _ in form.arguments
     )
-    recorded = cache(
-        lambda: (_no_list_gradient if has_lists else _recorded)(form, overload, backend)
-    )
+
+    def make() -> Callable:
+        if has_lists:
+            return _no_list_gradient(form, overload, backend)
+        return _recorded(form, overload, backend).apply
+
+    recorded = cache(make)
 
     def kernel(keyset, *args, **kwargs):
         if torch.is_grad_enabled() and any_requires_grad(*args):
@@ -337,6 +353,22 @@ def _differentiated(form: Form, overload: Callable, backend: str):
             return overload().redispatch(keyset & _BELOW_AUTOGRAD, *args, **kwargs)
 
     return kernel
+
+
+def recording(form: Form) -> Callable:
+    """The library's op, recorded: what its kernel of Autograd does, without the way there through
+    the dispatcher and back to Python. For callers that torch.func, torch.jit and overrides of
+    functions do not see."""
+    overload = cache(lambda: form.overload)
+
+    @cache
+    def made() -> Callable:
+        return _recorded(form, overload, "").apply
+
+    def call(*inputs, **keywords):
+        return made()(None, keywords, *inputs)
+
+    return call
 
 
 def register_form(

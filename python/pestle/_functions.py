@@ -21,6 +21,8 @@ _SCOPE = {
     "_dtypes": _contract.DTYPES,
     "_first": _dispatch.first,
     "_grad_on": torch.is_grad_enabled,
+    "_in_jit": torch._C._get_tracing_state,
+    "_overridden": torch._C._has_torch_function_variadic,
     "_in_func": torch._C._are_functorch_transforms_active,
     "_in_inference": torch.is_inference_mode_enabled,
     "_selected": _backends.selected,
@@ -50,6 +52,7 @@ def function(name: str) -> Callable:
     # What OpOverload.__call__ calls, without its frame; dynamo, which knows OpOverloads, never
     # comes here.
     scope |= {f"{target}_op": form.overload._op for target, form in targets.items()}
+    scope |= {f"{target}_recorded": _autograd.recording(form) for target, form in targets.items()}
     scope |= _SCOPE
     exec(compile(source, f"<pestle.{name}>", "exec"), scope)
     made = scope[name]

@@ -120,25 +120,32 @@ def _direct(form: Form, target: str) -> list[str]:
         value = f"{name}_dtype" if kind == "dtype" else name
         tests.append(f"{value} is None" if kind == "dtype" else f"{value} == {defaults[name]!r}")
         takes += [f"if not {tests[-1]}:", f"    _set[{keyword!r}] = {value}"]
-    call = f"return {target}_op({tensors})"
+    has_lists = any(kind in _LISTS for kind, _, _ in form.arguments)
+    to_call = f"{target}_op" if has_lists else "_call"
+    call = f"return {to_call}({tensors})"
     if tests:
         call = [
             f"if {' and '.join(tests)}:",
             f"    {call}",
             "_set = {}",
             *takes,
-            f"return {target}_op({tensors}, **_set)",
+            f"return {to_call}({tensors}, **_set)",
         ]
     else:
         call = [call]
-    if any(kind in _LISTS for kind, _, _ in form.arguments):
+    if has_lists:
         return call
     # The kernel that records gradients is Python: where there is nothing to record it is passed
-    # by, as it would do itself (inference mode does so anyway). What torch.func does to a call
-    # comes later, so it stays.
+    # by, as it would do itself (inference mode does so anyway), and where there is, the recording
+    # is called at once. What torch.func, torch.jit or an override does to a call comes later, so
+    # it stays.
     return [
-        "_passes = _in_inference() or _in_func()",
-        f"_guard = None if _passes or _grad_on() and _any_grad({tensors}) else _below()",
+        f"_call, _guard = {target}_op, None",
+        "if not (_in_inference() or _in_func()):",
+        f"    if not (_grad_on() and _any_grad({tensors})):",
+        "        _guard = _below()",
+        f"    elif _in_jit() is None and not _overridden({tensors}):",
+        f"        _call = {target}_recorded",
         "try:",
         *(f"    {line}" for line in call),
         "finally:",

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from . import benching, checking, errors, history, kernels, problems, report, tables
-from .engine import building, machine
+from .engine import building, clocks, machine
 from .exporting import command as exporting_command
 from .options import (
     Cases,
@@ -23,6 +23,7 @@ from .options import (
     Html,
     Json,
     Keep,
+    LockClocks,
     Mode,
     Out,
     Seconds,
@@ -37,6 +38,7 @@ from .options import (
     gate,
     modes_of,
     out,
+    show_summary,
     show_time,
     show_verdict,
     texts_of,
@@ -236,17 +238,27 @@ def bench(
     page: Html = None,
     keep: Keep = None,
     fail_if_slower: FailIfSlower = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="A kernel's name or file: compared with on every case.")
+    ] = None,
+    lock_clocks: LockClocks = None,
 ):
     """How fast? Checked before and after; medians with their 95 % intervals, share of the limit."""
     settings = _settings(device, mode, seconds, timeout, 0.005, folders)
+    settings.adds_graph = not mode
     made = report.start(report.command_line(), device or checking.default_device())
-    made["settings"] = {"modes": settings.modes, "seconds": seconds, "timeout_s": timeout}
+    made["settings"] = {"modes": settings.modes, "seconds": seconds, "timeout_s": timeout,
+                        "lock_clocks_mhz": lock_clocks}  # fmt: skip
     statuses = []
     for name in names:
         kernel = kernels.get(name, all_kernels(folders))
         problem = problems.get(kernel.problem, folders_of(folders))
         console.print(f"{kernel.name}", highlight=False)
-        done = benching.bench(kernel, problem, texts_of(problem, suite, case), settings, show_time)
+        texts = texts_of(problem, suite, case)
+        with clocks.locked(device or checking.default_device(), lock_clocks):
+            done = benching.bench(kernel, problem, texts, settings, show_time)
+            if baseline:
+                _beside(kernels.get(baseline, all_kernels(folders)), done, problem, settings)
         if all(s == "unsupported" for s in done.statuses):
             raise errors.LabError(
                 f"{kernel.name} takes none of these cases: nothing was measured", errors.UNSUPPORTED
@@ -256,12 +268,22 @@ def bench(
         report.add_kernel(
             made, kernel, done.build.json(), done.device, [t.json() for t in done.cases]
         )
+        show_summary(made["kernels"][-1])
     store = keep or history.default_path()
     earlier = history.read(store)
     code = gate(made, earlier, fail_if_slower, errors.exit_code(statuses))
     history.append(made, store)
     mine = {k["name"] for k in made["kernels"]}
     finish(made, code, as_json, path, page, [e for e in earlier if e["kernel"] in mine][-50:])
+
+
+def _beside(baseline: kernels.Kernel, done: benching.Benched, problem, settings) -> None:
+    """Every case that was timed once more, in turns with the baseline."""
+    by_id = {timed.verdict.id: timed for timed in done.cases if timed.modes}
+    found = benching.compare(baseline, done.kernel, problem, list(by_id), settings, _show_ratio)
+    for compared in found:
+        if compared.ratio:
+            by_id[compared.id].baseline = {"name": baseline.name, **compared.ratio.json()}
 
 
 @app.command()
@@ -285,14 +307,19 @@ def compare(
     fail_if_slower: Annotated[
         bool, typer.Option("--fail-if-slower", help="Exit with 8 if B is SLOWER.")
     ] = False,
+    path: Out = None,
+    page: Html = None,
+    lock_clocks: LockClocks = None,
 ):
     """Is B faster than A? In turns, by pairs: FASTER, SLOWER, SAME or AMBIGUOUS."""
     settings = _settings(device, mode, seconds, timeout, threshold / 100, folders)
     one, two = (kernels.get(name, all_kernels(folders)) for name in (a, b))
     problem = problems.get(one.problem, folders_of(folders))
-    found = benching.compare(
-        one, two, problem, texts_of(problem, suite, case), settings, _show_ratio
-    )
+    made = report.start(report.command_line(), device or checking.default_device())
+    made["settings"] = {"modes": settings.modes[:1], "seconds": seconds, "threshold": threshold}
+    texts = texts_of(problem, suite, case)
+    with clocks.locked(device or checking.default_device(), lock_clocks):
+        found = benching.compare(one, two, problem, texts, settings, _show_ratio)
     code = errors.exit_code(c.status for c in found)
     if all(c.status == "unsupported" for c in found):
         raise errors.LabError(
@@ -303,6 +330,12 @@ def compare(
         (strict and "AMBIGUOUS" in verdicts) or (fail_if_slower and "SLOWER" in verdicts)
     ):
         code = errors.REGRESSION
+    mean = report.mean_ratio([c.json() for c in found])
+    if mean is not None:
+        console.print(f"  geometric mean: B takes {mean:.4f} of A's time", highlight=False)
+    if path or page:
+        _report_both(made, one, two, found)
+        finish(made, code, False, path, page, ends=False)
     if as_json:
         print(
             json.dumps(
@@ -311,12 +344,28 @@ def compare(
                     "a": one.name,
                     "b": two.name,
                     "cases": [c.json() for c in found],
+                    "geomean_ratio": mean,
                     "exit_code": code,
                 },
                 indent=1,
             )
         )
     raise typer.Exit(code)
+
+
+def _report_both(made: dict, a, b, found: list[benching.Compared]) -> None:
+    """Both kernels as bench reports them; A is the baseline of B."""
+    for which, kernel in enumerate((a, b)):
+        cases = []
+        for compared in found:
+            failed = benching.Timed(
+                checking.Verdict(compared.id, compared.status, compared.message)
+            )
+            timed = compared.timed[which] if compared.timed else failed
+            if which and compared.ratio:
+                timed.baseline = {"name": a.name, **compared.ratio.json()}
+            cases.append(timed.json())
+        report.add_kernel(made, kernel, building.Build().json(), "", cases)
 
 
 def _show_ratio(done: benching.Compared) -> None:
@@ -342,9 +391,16 @@ def report_(
     markdown: Annotated[
         Path | None, typer.Option("--markdown", help="A table, into this file.")
     ] = None,
+    kept: Annotated[
+        Path | None, typer.Option("--out", help="A report of pestle-lab, into this file.")
+    ] = None,
 ):
-    """A saved report as a table here, as a page, as CSV or Markdown."""
+    """A saved report as a table here, as a page, as CSV or Markdown. Results of nvbench, gpu-mode
+    and flashinfer-bench are read, too."""
     made = report.read(path)
+    if kept:
+        report.write(made, kept)
+        console.print(f"report: {kept}", highlight=False)
     written = {csv: tables.as_csv, markdown: tables.as_markdown}
     if page:
         written[page] = lambda made: report.html(made, history.read(history.default_path()))

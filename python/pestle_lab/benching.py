@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from .checking import Verdict, Wrong, device_of, judge, one_changed, out_of_domain
-from .engine import cases, machine, reference, stats
+from .engine import cases, clocks, machine, reference, stats
 from .engine.building import Build, build
 from .engine.clock import last_level_cache
 from .engine.session import Session, WorkerError
@@ -20,6 +20,8 @@ from .kernels import Kernel
 from .problems import Problem
 
 SETS = (2, 16)  # input sets that calls rotate over, at least and at most
+WARMING = 0.2  # seconds of calls whose times don't count, at most
+SHORT_NS = 20_000  # under which a launch shows in a cold time, so that a graph's is measured, too
 MINIMUM = 30  # samples of a mode
 # Share of what the parent sees of a call under which a reported mean is none: the processor's time
 # of the busiest thread on a CPU, which other processes don't add to, and its clock on a GPU.
@@ -27,6 +29,8 @@ BELIEVED = 0.2
 LAUNCH_NS = 60_000  # of a call on a GPU: what the kernel that holds the stream hides, and a wait
 ASKING_NS = 5_000_000  # to ask for a block of calls and to be answered
 ENOUGH_NS = 20_000_000  # of a block that the parent's clock says something about
+KEPT = 1 << 30  # bytes of outputs that were right and need not be judged again
+LOOKS = 3  # blocks that are looked at in any case; others for half the time that calls take
 IMPOSSIBLE = 0.98  # share of the nominal time that no kernel is under
 
 
@@ -40,6 +44,7 @@ class Settings:
     threshold: float = 0.005
     seed: int | None = None
     folders: list[Path] = field(default_factory=list)
+    adds_graph: bool = False  # for what is short on a GPU
 
 
 @dataclass
@@ -50,11 +55,15 @@ class Timed:
     throughput: dict[str, float | str | None] = field(default_factory=dict)
     launched: list[str] = field(default_factory=list)
     clocks: list[dict] = field(default_factory=list)
+    flagged: dict[str, int] = field(default_factory=dict)  # samples of a low clock, by mode
+    baseline: dict | None = None  # its name, the ratio to it, the verdict
 
     def json(self) -> dict:
         return self.verdict.json() | {
+            "baseline": self.baseline,
             "timing": {
-                m: s.json() | {"samples_ns": self.samples[m]} for m, s in self.modes.items()
+                m: s.json() | {"samples_ns": self.samples[m], "flagged": self.flagged.get(m, 0)}
+                for m, s in self.modes.items()
             },
             "throughput": self.throughput,
             "launched": self.launched,
@@ -72,6 +81,10 @@ class Bench:
         self.masters: list[dict] = []
         self.reported: dict[str, list[int]] = {}  # every time that the child gave, by mode
         self.renewed: int | None = None  # a set that no call has seen since it was renewed
+        self.poisons = True  # the outputs of the next call that is looked at
+        self.right: dict[int, dict] = {}  # of a set, the buffers that were judged to be right
+        self.looks, self.looking, self.timing = 0, 0.0, 0.0  # seconds
+        self.spans: list[tuple[float, float, int]] = []  # of blocks: began, ended, calls
         self.verdict = Verdict(case.text, seed=self.seed)
 
     def prepare(self) -> None:
@@ -94,13 +107,21 @@ class Bench:
             self._judge(when, index, self.session.fetch(index))
 
     def _judge(self, when: str, index: int, fetched: dict) -> None:
-        truth = reference.truth(self.case, self.masters[index])
-        judge(self.case, self.session, self.masters[index], fetched, truth, when, self.verdict)
+        known = self.right.get(index)
+        if known is None or any(not np.array_equal(known[n], fetched[n]) for n in known):
+            masters = self.masters[index]
+            truth = reference.truth(self.case, masters)
+            judge(self.case, self.session, masters, fetched, truth, when, self.verdict)
+            if len(self.masters) * sum(raw.nbytes for raw in fetched.values()) <= KEPT:
+                self.right[index] = fetched
         self.verdict.checks[when] = "ok"
 
-    def renew(self) -> None:
-        """New contents at the old address of one set, and poison in its outputs: a kernel that kept
-        an answer, or that did the work of several calls in one, is wrong from here on."""
+    def renew(self, keep_outputs: bool | None = None) -> None:
+        """New contents at the old address of one set: a kernel that kept an answer, or that did the
+        work of several calls in one, is wrong from here on. In its outputs poison, or what the call
+        before wrote, so that a kernel that leaves alone what is written already is wrong, too."""
+        if keep_outputs is None:
+            keep_outputs = self.random.random() < 0.5
         index = self.random.randrange(len(self.masters))
         self.seed += 1000
         if self.random.random() < 0.5:
@@ -108,24 +129,41 @@ class Bench:
         else:
             changed = one_changed(self.masters[index], np.random.default_rng(self.seed))
             self.masters[index] = changed
-        self.session.place(index, self.masters[index], keep_addresses=True)
-        self.renewed = index
+        self.session.place(index, self.masters[index], True, keep_outputs)
+        self.renewed, self.poisons = index, not keep_outputs
+        self.right.pop(index, None)
+
+    def _looks(self) -> bool:
+        """Whether the next block is looked at. To fetch large tensors takes longer than to call on
+        them, so where no values are new, only as often as that stays the smaller part; when, the
+        kernel can't know."""
+        if self.renewed is not None or self.looks < LOOKS:
+            return True
+        return self.looking < 0.5 * self.timing * self.random.uniform(0.5, 1.5)
 
     def block(self, count: int, mode: str) -> list[int]:
         """Times of `count` calls on sets in an order that the kernel can't know."""
         order = [self.random.randrange(len(self.masters)) for _ in range(count)]
-        look = self.random.randrange(count)
+        at, began = self.random.randrange(count), time.monotonic()
+        look = at if mode != "graph" and self._looks() else None
         if self.renewed is not None:
-            order[look], self.renewed = self.renewed, None
+            order[at], self.renewed = self.renewed, None
         files = self.session.files()
-        answer = self.session.ask("time", order=order, mode=mode, look=look, files=files)
+        answer = self.session.ask("time", order=order, mode=mode, look=look, files=files,
+                                  poisons=self.poisons)  # fmt: skip
+        self.spans.append((began, time.monotonic(), count))
+        self.poisons = True
         samples = answer["ns"]
         if any(not isinstance(s, int) or s < 0 for s in samples):
             raise Wrong("impossible_time", "a sample that is no time")
         if mode != "graph" or self.session.device == "cpu":  # a graph has no launches to compare
             self.reported.setdefault(mode, []).extend(samples)
-        if mode != "graph":
+        if look is None:
+            self.timing += time.monotonic() - began
+        else:
             self._judge("while timing", order[look], self.session.read(files))
+            self.looks += 1
+            self.looking += time.monotonic() - began
         return samples
 
     def believe(self) -> None:
@@ -172,17 +210,22 @@ class Bench:
         means = {mode: sum(ns) / len(ns) for mode, ns in self.reported.items()}
         return min(means.items(), key=lambda item: item[1], default=("graph", float("inf")))
 
-    def finish(self) -> None:
+    def finish(self, mode: str) -> None:
         waiting = {self.renewed} - {None}
         self._check("after timing", set(range(len(self.masters))) - waiting)
+        self.renew(keep_outputs=True)
+        self.block(3, "warm" if mode == "graph" else mode)
         self.believe()
 
 
 def _time_mode(bench: Bench, mode: str, settings: Settings) -> list[int]:
-    until = time.monotonic() + settings.seconds
+    warm = time.monotonic() + min(WARMING, settings.seconds / 3)
     first = bench.block(3, mode)
     each = max(sorted(first)[1], 1000)
     size = int(min(max(2e8 / each, 5), 200))  # blocks of some 0.2 s
+    while time.monotonic() < warm:
+        bench.block(size, mode)
+    until = time.monotonic() + settings.seconds
     samples: list[int] = []
     while True:
         bench.renew()
@@ -224,17 +267,32 @@ def _reject_impossible(case: cases.Case, timed: Timed, device: str) -> None:
         raise Wrong("impossible_time", f"{share:.2f} of the machine's published limit")
 
 
+def _is_short(kernel: Kernel, device: str, mode: str, summary, settings: Settings) -> bool:
+    return (
+        settings.adds_graph
+        and mode == "cold"
+        and device.startswith("cuda")
+        and kernel.capturable
+        and summary.median < SHORT_NS
+    )
+
+
 def _bench_case(kernel: Kernel, session: Session, case: cases.Case, settings: Settings) -> Timed:
     bench = Bench(session, case, settings)
     timed = Timed(bench.verdict)
     try:
         bench.prepare()
-        timed.clocks.append(machine.clocks(session.device))
-        for mode in settings.modes:
-            timed.samples[mode] = _time_mode(bench, mode, settings)
-            timed.modes[mode] = stats.summarise(timed.samples[mode])
-        timed.clocks.append(machine.clocks(session.device))
-        bench.finish()
+        with clocks.Watch(session.device) as watch:
+            modes = list(settings.modes)
+            for mode in modes:
+                bench.spans.clear()
+                timed.samples[mode] = _time_mode(bench, mode, settings)
+                timed.modes[mode] = stats.summarise(timed.samples[mode])
+                timed.flagged[mode] = watch.low(bench.spans)
+                if _is_short(kernel, session.device, mode, timed.modes[mode], settings):
+                    modes.append("graph")
+            timed.clocks = [line for _, line in watch.lines]
+        bench.finish(settings.modes[0])
         first = timed.modes[settings.modes[0]]
         timed.throughput = _throughput(case, first, session.device)
         timed.launched = session.ask("launched")["names"]
@@ -313,6 +371,7 @@ class Compared:
     ratio: stats.Ratio | None = None
     status: str = "ok"
     message: str = ""
+    timed: tuple[Timed, Timed] | None = None  # as bench has them
 
     def json(self) -> dict:
         made = {"id": self.id, "status": self.status, "message": self.message}
@@ -365,10 +424,11 @@ def _compare_case(built, problem, case, settings) -> Compared:
             sides[1].seed = sides[0].seed
             for side in sides:
                 side.prepare()
-            blocks = _take_turns(sides, settings)
+            blocks = take_turns(sides, settings)
             for side in sides:
-                side.finish()
-        done.a, done.b = (stats.summarise([s for block in own for s in block]) for own in blocks)
+                side.finish(settings.modes[0])
+        done.timed = tuple(_timed(*s, settings.modes[0]) for s in zip(sides, blocks, strict=True))
+        done.a, done.b = (timed.modes[settings.modes[0]] for timed in done.timed)
         done.ratio = stats.ratio(*blocks, settings.threshold)
     except Wrong as wrong:
         done.status, done.message = wrong.status, str(wrong)
@@ -377,10 +437,19 @@ def _compare_case(built, problem, case, settings) -> Compared:
     return done
 
 
-def _take_turns(sides: list[Bench], settings: Settings) -> list[list[list[int]]]:
+def _timed(side: Bench, blocks: list[list[int]], mode: str) -> Timed:
+    samples = [sample for block in blocks for sample in block]
+    return Timed(side.verdict, {mode: stats.summarise(samples)}, {mode: samples})
+
+
+def take_turns(sides: list[Bench], settings: Settings) -> list[list[list[int]]]:
     mode = settings.modes[0]
     each = max(max(sorted(side.block(3, mode))[1] for side in sides), 1000)
     size = int(min(max(2e7 / each, 3), 50))
+    warm = time.monotonic() + min(WARMING, settings.seconds / 3)
+    while time.monotonic() < warm:
+        for side in sides:
+            side.block(size, mode)
     blocks: list[list[list[int]]] = [[], []]
     until = time.monotonic() + 2 * settings.seconds
     while True:

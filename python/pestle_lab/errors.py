@@ -58,6 +58,14 @@ class LabError(Exception):
         self.code = code
 
 
+class WrongShape(Exception):
+    """Of what a kernel returned, where its harness has it return something."""
+
+
+class WrongDtype(Exception):
+    pass
+
+
 def exit_code(statuses) -> int:
     codes = {STATUS_CODES[status] for status in statuses}
     return next((code for code in _PRIORITY if code in codes), OK)

@@ -24,7 +24,15 @@ try:
 except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
-LANGUAGES = {"python": ".py", "triton": ".py", "cute": ".py", "cuda": ".cu", "cpp": ".cpp"}
+LANGUAGES = {
+    "python": ".py",
+    "triton": ".py",
+    "cute": ".py",
+    "cuda": ".cu",
+    "hip": ".hip",
+    "cpp": ".cpp",
+}
+COMPILED = ("cuda", "hip", "cpp")
 _FIELDS = {
     "language",
     "entry",
@@ -90,16 +98,17 @@ class Kernel:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Where it can run; Triton on a CPU runs in its interpreter, which is for checks."""
-        return {"cuda": ("cuda",), "cute": ("cuda",), "cpp": ("cpu",)}.get(
+        """Where it can run; Triton on a CPU runs in its interpreter, which is for checks. HIP is
+        built here and run nowhere: no engine of ours knows an AMD GPU."""
+        return {"cuda": ("cuda",), "cute": ("cuda",), "hip": ("rocm",), "cpp": ("cpu",)}.get(
             self.language, ("cuda", "cpu") if self.device in ("", "any") else (self.device,)
         )
 
 
 def read(path: Path) -> Kernel | None:
     """The kernel that a file declares; None if its head has no `kernel:` line."""
-    lines = path.read_text().splitlines()
-    at = next((i for i, line in enumerate(lines[:30]) if _HEAD.match(line)), None)
+    lines = path.read_text(errors="replace").splitlines()
+    at = _head(lines, "#" if path.suffix == ".py" else "//")
     if at is None:
         return _submission(path, lines)
     mark, name = _HEAD.match(lines[at]).groups()
@@ -115,6 +124,20 @@ def read(path: Path) -> Kernel | None:
     return _declared(path, name, given)
 
 
+def _head(lines: list[str], mark: str) -> int | None:
+    """Where the block begins: among the comments that the file begins with, and in no text of a
+    program that writes kernels."""
+    is_inside = False  # of /* */
+    for i, line in enumerate(lines):
+        if line.startswith(mark) and _HEAD.match(line):
+            return i
+        is_inside = is_inside or (mark == "//" and line.startswith("/*"))
+        if line.strip() and not is_inside and not line.startswith(mark):
+            return None
+        is_inside = is_inside and "*/" not in line
+    return None
+
+
 def _declared(path: Path, name: str, given: dict) -> Kernel:
     if unknown := set(given) - _FIELDS:
         raise LabError(
@@ -128,7 +151,7 @@ def _declared(path: Path, name: str, given: dict) -> Kernel:
         raise LabError(f"{path}: language {language!r}, expected one of {', '.join(LANGUAGES)}")
     if path.suffix != LANGUAGES[language]:
         raise LabError(f"{path}: a {language} kernel is a {LANGUAGES[language]} file")
-    if language in ("cuda", "cpp") and not given.get("arguments"):
+    if language in COMPILED and not given.get("arguments"):
         raise LabError(f"{path}: a {language} kernel lists the `arguments` of its entry")
     given.setdefault("entry", "run")
     return Kernel(name=name, path=path, **given)
@@ -164,9 +187,9 @@ def _submission(path: Path, lines: list[str], named: bool = False) -> Kernel | N
 BUILT_IN = Path(__file__).parent / "kernels_shipped"
 
 
-# What an environment, an exported package and an exported Hub project have in them: copies of
-# kernels, of which the originals count.
-_NOT_SEARCHED = ("pyvenv.cfg", "contract.json", "torch-ext")
+# What an environment, an exported package, an exported Hub project and this package itself have in
+# them: copies of kernels, of which the originals count.
+_NOT_SEARCHED = ("pyvenv.cfg", "contract.json", "torch-ext", "kernels_shipped")
 
 
 def _sources(folder: Path) -> list[Path]:

@@ -29,8 +29,8 @@ Device = Annotated[
 Suite = Annotated[
     str,
     typer.Option(
-        help="smoke, correctness, adversarial, performance or all; or a file of your cases: "
-        "FILE.yaml, FILE.json:NAME."
+        help="smoke, correctness, adversarial, performance, huge, or all (the first three); or a "
+        "file of your cases: FILE.yaml, FILE.json:NAME."
     ),
 ]
 Cases = Annotated[
@@ -53,6 +53,12 @@ Seconds = Annotated[float, typer.Option(min=0.05, help="Time to spend on a case 
 Mode = Annotated[
     list[str] | None,
     typer.Option("--mode", help="cold, warm, graph, host; may be given again. [default: cold]"),
+]
+LockClocks = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="MHz at which the GPU is held meanwhile (root's). [default: left as they are]"
+    ),
 ]
 Keep = Annotated[Path | None, typer.Option("--history", help="The history's file.")]
 FailIfSlower = Annotated[
@@ -82,7 +88,8 @@ def texts_of(problem: problems.Problem, suite: str, given: list[str] | None) -> 
     if suites.is_file(suite):
         return suites.read(suite)
     if suite == "all":
-        return [t for s in problems.SUITES[:3] for t in problem.suites.get(s, [])]
+        texts = [t for s in problems.SUITES[:2] for t in problem.suites.get(s, [])]
+        return list(dict.fromkeys([*texts, *problem.cases("adversarial")]))
     return problem.cases(suite)
 
 
@@ -93,6 +100,7 @@ def finish(
     path: Path | None,
     page: Path | None = None,
     lines: list[dict] | None = None,
+    ends: bool = True,
 ) -> None:
     report.finish(made, code)
     if path:
@@ -103,7 +111,8 @@ def finish(
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(report.html(made, lines or []))
         console.print(f"report: {page}", highlight=False)
-    raise typer.Exit(code)
+    if ends:
+        raise typer.Exit(code)
 
 
 def colour(status: str) -> str:
@@ -138,6 +147,29 @@ def show_time(timed: benching.Timed) -> None:
             markup=False,
             highlight=False,
         )
+    for mode, count in timed.flagged.items():
+        if count:
+            console.print(
+                f"      [yellow]{count} of the samples of {mode} had an SM clock under 75 % of the "
+                "run's median[/]",
+                highlight=False,
+            )
+    if timed.launched:
+        rest = f" and {len(timed.launched) - 4} more" if len(timed.launched) > 4 else ""
+        names = ", ".join(name[:60] for name in timed.launched[:4])
+        console.print(f"      launched: {names}{rest}", markup=False, highlight=False)
+
+
+def show_summary(kernel: dict) -> None:
+    """The geometric means of a kernel's cases, where there are several."""
+    summary = kernel["summary"]
+    words = []
+    if summary["geomean_pct_sol"] is not None:
+        words.append(f"{summary['geomean_pct_sol']:.0f} % of the limit")
+    if summary["geomean_ratio"] is not None:
+        words.append(f"{summary['geomean_ratio']:.4f} of the baseline's time")
+    if words and len(kernel["cases"]) > 1:
+        console.print(f"  geometric mean: {', '.join(words)}", markup=False, highlight=False)
 
 
 def gate(made: dict, earlier: list[dict], percent: float | None, code: int) -> int:

@@ -14,7 +14,8 @@ from pestle._library import contracts
 
 from .errors import LabError
 
-SUITES = ("smoke", "correctness", "adversarial", "performance")
+# `huge` is of the table's ops: more than 2^31 elements, for who asks for it.
+SUITES = ("smoke", "correctness", "adversarial", "performance", "huge")
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,10 @@ class Problem:
         if suite not in SUITES:
             raise LabError(f"no suite {suite!r}: there are {', '.join(SUITES)}")
         found = self.suites.get(suite, [])
+        if suite == "adversarial" and not self.is_op:
+            from .engine.adversarial import generated
+
+            found = list(dict.fromkeys([*found, *generated(self)]))
         if not found:
             raise LabError(f"problem {self.name} has no cases in the suite {suite}")
         return found
@@ -168,6 +173,7 @@ def of_table(name: str) -> Problem:
         "correctness": [],
         "adversarial": [],
         "performance": [],
+        "huge": [],
     }
     for case in json["cases"]:
         tags, is_plain = set(case["tags"]), case["data"] in ("normal", "outliers")
@@ -176,8 +182,8 @@ def of_table(name: str) -> Problem:
             suites["performance"].append(text)
         elif "smoke" in tags and is_plain:
             suites["correctness"].append(text)
-        elif "huge" not in tags:
-            suites["adversarial"].append(text)
+        else:
+            suites["huge" if "huge" in tags else "adversarial"].append(text)
     suites["smoke"] = suites["correctness"][:3]
     moved = json.get("bytes", "")
     moved = "" if moved == "every present tensor once" else moved

@@ -102,7 +102,8 @@ class Worker:
             values = self._values(plan, request["inputs"][plan.name]) if is_input else None
             new = self._place(plan, where, values)
             if old is not None and request["keep_addresses"]:
-                _copy(old[plan.name]["raw"], new["raw"])
+                if is_input or not request["keep_outputs"]:
+                    _copy(old[plan.name]["raw"], new["raw"])
                 new = old[plan.name]
             made[plan.name] = new
         if index < len(self.sets):
@@ -173,13 +174,15 @@ class Worker:
 
     def time(self, request: dict) -> dict:
         """Calls over the sets in the given order; nanoseconds of each. The outputs of the call at
-        `look` are poisoned before it, and taken the moment that it is over."""
+        `look`, if one is looked at, are taken the moment that it is over; they are poisoned before
+        it where what is in them would be right."""
         order, look, mode = request["order"], request["look"], request["mode"]
         calls = [lambda i=i: self._call(i) for i in order]
-        if mode == "graph":
+        if look is None:
             return {"ns": self.measure(calls, mode)}
         samples = self.measure(calls[:look], mode)
-        self._poison(order[look])
+        if request["poisons"]:
+            self._poison(order[look])
         samples += self.measure(calls[look : look + 1], mode)
         self.look_at({"set": order[look], "files": request["files"]})
         return {"ns": samples + self.measure(calls[look + 1 :], mode)}

@@ -58,6 +58,17 @@ def test_bench_catches(name, kernel_file):
     assert words in timed.verdict.message
 
 
+@pytest.mark.parametrize("name", ["leaves_what_is_written", "stops_after_some_calls"])
+def test_compare_catches(name, kernel_file):
+    """Its values are the same from call to call, until the last."""
+    honest = _kernel(kernel_file, "honest", HONEST)
+    cheat = _kernel(kernel_file, name, TIMED[name][0])
+    settings = benching.Settings(device="cpu", seconds=0.3, modes=("warm",), folders=[HERE])
+    problem = problems.get("double", [HERE])
+    (found,) = benching.compare(honest, cheat, problem, ["M=64 N=256"], settings)
+    assert found.status in TIMED[name][1] and found.ratio is None, found
+
+
 def test_bench_of_an_honest_kernel(kernel_file):
     timed = _bench(_kernel(kernel_file, "honest", HONEST)).cases[0]
     assert timed.verdict.status == "ok", timed.verdict.message

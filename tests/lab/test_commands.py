@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from pestle_lab import app, errors, kernels
+from schema import published
 
 HERE = Path(__file__).parent
 HEAD = '# kernel: double/{name}\n# language = "python"\nimport torch\n'
@@ -103,6 +104,7 @@ def test_the_process_that_was_started_first_is_the_one_that_is_used(folder):
 def test_check_writes_a_report(folder):
     lab(folder, "check", "double/mine", "--suite", "all", "--out", "r.json", "--html", "r.html")
     report = json.loads((folder / "r.json").read_text())
+    published(report)
     assert report["exit_code"] == 0 and report["kernels"][0]["summary"]["failed"] == 0
     first = report["kernels"][0]["cases"][0]
     assert first["correctness"]["checks"]["new values at the same addresses"] == "ok"
@@ -176,8 +178,16 @@ def test_bench_keeps_a_history_and_compare_gives_a_verdict(folder):
         "r.json",
         "--history",
         "h.jsonl",
+        "--baseline",
+        "double/slow",
     )
     report = json.loads((folder / "r.json").read_text())
+    published(report)
+    beside = report["kernels"][0]["cases"][0]["baseline"]
+    assert beside["name"] == "double/slow" and beside["verdict"] == "FASTER"
+    summary = report["kernels"][0]["summary"]
+    assert summary["geomean_ratio"] == beside["ratio"] < 0.5
+    assert summary["geomean_pct_sol"] > 0
     case = report["kernels"][0]["cases"][0]
     assert case["timing"]["warm"]["median_us"] > 0
     assert case["correctness"]["checks"]["after timing"] == "ok"
@@ -199,17 +209,46 @@ def test_bench_keeps_a_history_and_compare_gives_a_verdict(folder):
         "--mode",
         "warm",
         "--fail-if-slower",
+        "--out",
+        "c.json",
+        "--html",
+        "c.html",
         code=errors.REGRESSION,
     )
-    assert "SLOWER" in done.stderr
+    assert "SLOWER" in done.stderr and "geometric mean: B takes" in done.stderr
+    both = json.loads((folder / "c.json").read_text())
+    published(both)
+    assert [k["name"] for k in both["kernels"]] == ["double/mine", "double/slow"]
+    assert both["exit_code"] == errors.REGRESSION
+    assert both["kernels"][1]["summary"]["geomean_ratio"] > 2
+    page = (folder / "c.html").read_text()
+    _assert_self_contained(page)
+    assert "double/slow beside double/mine" in page and "SLOWER" in page
+
+
+def test_geometric_means_are_in_tables(folder):
+    cases = ["--case", "M=4 N=64", "--case", "M=64 N=300"]
+    done = lab(
+        folder, "bench", "double/mine", *cases, "--seconds", "0.1", "--mode", "warm",
+        "--out", "r.json",
+    )  # fmt: skip
+    report = json.loads((folder / "r.json").read_text())
+    shares = [c["throughput"]["share_of_measured_limit"] for c in report["kernels"][0]["cases"]]
+    mean = report["kernels"][0]["summary"]["geomean_pct_sol"]
+    assert mean == pytest.approx(100 * (shares[0] * shares[1]) ** 0.5, rel=1e-2)
+    assert "geometric mean" in done.stderr and "aten::mul" in done.stderr.split("launched: ")[1]
+    assert "geometric mean" in lab(folder, "report", "r.json").stdout
 
 
 def test_a_submission_runs_as_it_is(folder):
     (folder / "sub.py").write_text(SUBMISSION)
     lab(folder, "check", "nvfp4_gemv/sub")
     (folder / "sub.py").write_text(SUBMISSION.replace("return c", "return c.clone()[:0]"))
-    done = lab(folder, "check", "nvfp4_gemv/sub", code=errors.CRASH)
-    assert "custom_kernel returned" in done.stderr
+    done = lab(folder, "check", "nvfp4_gemv/sub", code=errors.WRONG_RESULT)
+    assert "wrong_shape" in done.stderr and "custom_kernel returned" in done.stderr
+    (folder / "sub.py").write_text(SUBMISSION.replace("return c", "return c.float()"))
+    done = lab(folder, "check", "nvfp4_gemv/sub", code=errors.WRONG_RESULT)
+    assert "wrong_dtype" in done.stderr
 
 
 @pytest.mark.parametrize("kernel", ["nvfp4_gemv/torch", "nvfp4_gemv/triton", "nvfp4_gemv/pestle"])
@@ -276,6 +315,29 @@ def test_a_cuda_kernel_without_a_gpu_says_so(folder):
     assert "needs cuda" in done.stderr
 
 
+HIPCC = """\
+#!/bin/sh
+[ "$1" = --version ] && { echo "HIP version: 6.4"; exit; }
+case " $* " in *" -x hip "*" --offload-arch=gfx942 "*) ;; *) exit 1 ;; esac
+while [ "$1" != -o ]; do shift; done
+echo "a library" > "$2"
+"""
+
+
+def test_a_hip_kernel_is_built_and_not_run(folder, tmp_path, monkeypatch):
+    """The contract asks for no more than that; what is missing is said."""
+    lab(folder, "new", "hip", "double")
+    done = lab(folder, "build", "double_mine.hip", code=errors.UNSUPPORTED)
+    assert "no hipcc: a HIP kernel is built by ROCm's compiler" in done.stderr
+    compiler = tmp_path / "hipcc"
+    compiler.write_text(HIPCC)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("HIPCXX", str(compiler))
+    assert "ok double/mine" in lab(folder, "build", "double_mine.hip").stderr.replace("[", "")
+    done = lab(folder, "check", "double_mine.hip", code=errors.UNSUPPORTED)
+    assert "a hip kernel needs rocm" in done.stderr
+
+
 def test_new_counts_the_elements_of_a_tensor_of_any_rank(folder):
     """Such a shape has no symbol that an entry could get."""
     lab(folder, "new", "cuda", "softmax")
@@ -293,7 +355,7 @@ def test_new_has_the_outputs_that_only_some_cases_have(folder):
     assert 'arguments = ["out", "x", ' in (folder / "rms_norm_mine.cpp").read_text()
 
 
-@pytest.mark.parametrize("language", ["python", "triton", "cuda", "cpp", "cute"])
+@pytest.mark.parametrize("language", ["python", "triton", "cuda", "hip", "cpp", "cute"])
 def test_new_writes_a_file_that_is_read(folder, language):
     lab(folder, "new", language, "double", "--variant", "new")
     found = json.loads(lab(folder, "list", "--json").stdout)

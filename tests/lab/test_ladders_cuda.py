@@ -70,3 +70,17 @@ def test_forge_s_names_launch_the_rungs():
     launched = json.loads(done.stdout.splitlines()[-1])
     for name in ("transpose_padded", "row_sums_shuffle", "softmax_one_pass", "softmax_gradient"):
         assert any(name in kernel for kernel in launched), (name, launched)
+
+
+def test_the_seeded_cute_template_is_right(tmp_path):
+    """On another stream, too: it launches on the current one."""
+    folder = tmp_path / "gemv"
+    for command in (
+        ["-m", "pestle_lab", "seed", "gemv", str(folder)],
+        ["-m", "kernel_utils.smoke_test", "cute", "--no-timing"],
+    ):
+        done = subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, timeout=600,
+            cwd=folder if folder.exists() else tmp_path,
+        )  # fmt: skip
+        assert done.returncode == 0, (done.stdout, done.stderr)

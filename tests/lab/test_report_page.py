@@ -57,6 +57,10 @@ def _shows_what_was_measured(page) -> None:
     for point in points:
         assert frame["x"] < point["x"] < frame["x"] + frame["width"]
         assert frame["y"] < point["y"] < frame["y"] + frame["height"]
+    shapes = page.get_by_role("img", name="Time per shape")
+    assert shapes.locator("circle").count() == len(CASES)
+    left, right = (dot.bounding_box()["x"] for dot in shapes.locator("circle").all())
+    assert right > left, "the larger case takes longer"
     histograms = page.get_by_role("img", name="Histogram of samples")
     assert histograms.count() == len(CASES)
     for histogram in histograms.all():

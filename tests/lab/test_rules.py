@@ -22,7 +22,8 @@ def test_one_ulp_and_the_terms_are_allowed_and_no_more():
     size = np.array([8.0, 8.0, 8.0])
     room = 2.0**-23 + 4 * 4 * 2.0**-24 * 8
     got = (want + np.array([room * 0.9, 0, 0])).astype(np.float32)
-    assert _shares(torch.float32, got, want, size).ok
+    found = _shares(torch.float32, got, want, size)
+    assert found.ok and found.json()["max_ulp"] == pytest.approx(room * 0.9 / 2**-23, rel=0.01)
     got = (want + np.array([room * 1.2, 0, 0])).astype(np.float32)
     found = _shares(torch.float32, got, want, size)
     assert found.bad == 1 and found.first[0].startswith("out[0] is 1.0000")
@@ -109,7 +110,50 @@ def test_two_kernels_of_one_name_are_an_error(kernel_file, tmp_path):
         kernels.find([tmp_path])
 
 
-@pytest.mark.parametrize("mark", [".hidden", "env/pyvenv.cfg", "mine/contract.json"])
+def test_a_problem_s_adversarial_cases_are_made():
+    """Of the first case, as the problem's rules allow: nothing of them stands in its file."""
+    made = problems.Problem(
+        name="made", doc="x.",
+        args=[problems.input("x", "f32", "M, N", "numbers"),
+              problems.output("out", "=x", "M, N", "the same")],
+        constraints=[("N % 2 == 1", "N must be odd")],
+        reference=lambda inputs, _: {"out": (inputs["x"], None)}, suites={"smoke": ["M=8 N=3"]},
+    )  # fmt: skip
+    found = made.cases("adversarial")
+    assert {"M=0 N=3", "M=1 N=3", "M=129 N=3", "M=8 N=127", "M=8 N=3 memory=offset",
+            "M=8 N=3 memory=transposed", "M=8 N=3 data=special"} <= set(found)  # fmt: skip
+    assert "M=8 N=0" not in found, "the problem refuses even N"
+    case = cases.make(made, "M=8 N=3 data=largest")
+    assert (np.abs(case.inputs(1)["x"]) == np.finfo(np.float32).max).all()
+    assert problems.get("nvfp4_gemv", []).cases("adversarial")[-1] == "M=128 K=256 L=129"
+    assert problems.get("reduce", []).cases("huge") == ["M=65537x65536 dims=2 op=amax"]
+
+
+def test_what_is_short_on_a_gpu_is_timed_in_a_graph_too(kernel_file):
+    kernel = kernels.read(kernel_file('# kernel: double/mine\n# language = "python"\n'))
+    asked, short = benching.Settings(adds_graph=True), stats.summarise([15_000] * 9)
+    assert benching._is_short(kernel, "cuda", "cold", short, asked)
+    assert not benching._is_short(kernel, "cpu", "cold", short, asked)
+    assert not benching._is_short(kernel, "cuda", "cold", stats.summarise([25_000] * 9), asked)
+    assert not benching._is_short(kernel, "cuda", "cold", short, benching.Settings())
+
+
+def test_a_licence_may_stand_before_the_head(kernel_file):
+    head = '// kernel: double/mine\n// language = "cuda"\n// arguments = ["out"]\n'
+    assert kernels.read(kernel_file(f"/* Free\n * software */\n\n{head}", "mine.cu")).entry == "run"
+
+
+def test_a_program_that_writes_kernels_is_none(tmp_path):
+    """A head in a string of it is no head: whoever stands in Pestle's own folder has such files."""
+    for name, mark in (("a.py", "#"), ("b.py", "//"), ("c.cu", "#")):
+        (tmp_path / name).write_text(f'TEXT = """\n{mark} kernel: double/mine\n{mark} x\n"""\n')
+    assert kernels.find([tmp_path]) == {}
+
+
+MARKS = [".hidden", "env/pyvenv.cfg", "mine/contract.json", "pestle_lab/kernels_shipped"]
+
+
+@pytest.mark.parametrize("mark", MARKS)
 def test_copies_in_environments_and_exports_are_no_second_kernels(kernel_file, tmp_path, mark):
     text = '# kernel: double/mine\n# language = "python"\n'
     own, folder = kernel_file(text), tmp_path / mark.partition("/")[0] / "deep"

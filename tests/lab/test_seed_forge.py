@@ -214,6 +214,25 @@ for wrong in ("cuda", "cute"):
     except ValueError as error: assert wrong in str(error) or "on a GPU" in str(error), error
     else: raise SystemExit(f"{wrong} was taken")
 kernels.use("pestle")
+from importlib import import_module
+ran, before = [], kernels.rung
+def ladder(name, *tensors):
+    assert all(t.is_contiguous() for t in tensors), name
+    def run(out, *given):
+        assert all(t.is_contiguous() for t in given if isinstance(t, torch.Tensor)), name
+        ran.append(name), out.zero_()
+    return run
+modules = [import_module(f"forge_cute_py.kernels.{name}")
+           for name in ("copy_transpose", "reduce", "softmax_online")]
+for module in modules: module.rung = ladder
+ops.register_softmax_online_backend(
+    "kernel", modules[2].softmax, modules[2].softmax_backward, overwrite=True)
+leaf = torch.randn(4, 8, requires_grad=True)
+ops.copy_transpose(x), ops.reduce(x), ops.reduce_sum(x), ops.softmax_online(leaf).sum().backward()
+torch.ops.forge_cute_py._copy_transpose(x, out, 16)
+assert ran == ["copy_transpose_padded", "reduce_shuffle", "reduce_shuffle", "softmax_online",
+               "softmax_backward", "copy_transpose_padded"], ran
+for module in modules: module.rung = before
 for dim in (0, 1):
     for call in (ops.softmax_online, ref.softmax_online, softmax_fwd):
         try: call(x, dim)

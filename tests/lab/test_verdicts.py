@@ -56,7 +56,7 @@ def verdicts(monkeypatch, machine: str, slower: float, runs: int = RUNS) -> list
         monkeypatch.setattr(benching, "time", clock)
         sides = [Side(here, 100_000 * (1 + extra), jitter, late) for extra in (0, slower)]
         settings = benching.Settings(seconds=3.0)
-        blocks = benching._take_turns(sides, settings)
+        blocks = benching.take_turns(sides, settings)
         found.append(benching.stats.ratio(*blocks, settings.threshold).verdict)
     return found
 

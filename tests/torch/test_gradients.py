@@ -208,7 +208,7 @@ def test_inputs_without_a_gradient_say_so():
                 sum(o.float().sum() for o in outputs.values() if o.requires_grad).backward()
 
 
-def test_calls_with_nothing_to_record_pass_the_python_kernel_by(monkeypatch):
+def test_calls_pass_the_python_kernel_by(monkeypatch):
     """It was most of what a call cost outside of inference mode."""
     from pestle import _autograd
 
@@ -226,8 +226,24 @@ def test_calls_with_nothing_to_record_pass_the_python_kernel_by(monkeypatch):
     torch.ops.pestle.softmax(x)  # that kernel is what this test thinks it is
     assert len(entered) == 1
     x.requires_grad_()
-    pestle.softmax(x).square().sum().backward()
-    assert len(entered) == 2 and x.grad.abs().sum() > 0
+    pestle.softmax(x).square().sum().backward()  # recorded without a way through the dispatcher
+    assert len(entered) == 1 and x.grad.abs().sum() > 0
+
+
+def test_a_recorded_call_is_seen_by_modes_and_by_jit():
+    names = []
+
+    class Seen(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            names.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    x = torch.randn(3, 8, requires_grad=True)
+    with Seen():
+        y = pestle.softmax(x)
+    assert any("pestle.softmax" in name for name in names) and y.requires_grad
+    graph = torch.jit.trace(pestle.softmax, x, check_trace=False).graph
+    assert "pestle::softmax" in str(graph)
 
 
 def test_an_error_leaves_gradients_on():

@@ -2,7 +2,8 @@
 // Map      96 queries of the heads that share one of k at once, such tiles over the threads
 // Traffic  q and out once, k and v once for each such tile; a tile's sums stay in the second-level
 //          cache, and nothing grows with Sq * Sk
-// Numerics f32, exponentials of base 2 within 2 ulp; sums over keys in order
+// Numerics f32, exponentials of base 2 within 2 ulp; sums over keys in order. Logits are times
+//          log2(e), but not under a mask of floats: f32's lowest number would become -infinity
 // Needs    D and Dv up to 256; any strides
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/attention/attention/attention_cpu.cpp"
@@ -22,7 +23,10 @@ using namespace attention_tile::HWY_NAMESPACE;  // NOLINT(google-build-using-nam
 class Tile {
  public:
   Tile(const AttentionInputs& in, int64_t batch, int64_t key_head, int64_t row)
-      : in_(in), queries_(in, batch, key_head, row) {}
+      : in_(in),
+        queries_(in, batch, key_head, row),
+        natural_(in.has_mask() && in.mask.dtype != DType::kBool),
+        unit_(natural_ ? 1 : kLog2e) {}
 
   void run(const TensorView& out, const TensorView* lse) {
     start();
@@ -38,7 +42,7 @@ class Tile {
     for (int64_t i = 0; i < queries_.lanes; ++i) {
       largest_[i] = -kInf;
       if (in_.has_sinks() && i < queries_.count)
-        largest_[i] = static_cast<float>(in_.sink(queries_.head(i)) * double{kLog2e});
+        largest_[i] = static_cast<float>(in_.sink(queries_.head(i)) * double{unit_});
       sum_[i] = largest_[i] == -kInf ? 0 : 1 + (largest_[i] - largest_[i]);  // or NaN
     }
   }
@@ -54,9 +58,12 @@ class Tile {
                          .m = round_up(count, kRows),
                          .k = depth,
                          .n = queries_.lanes,
-                         .factor = Logits::factor(in_)});
-    Logits(queries_, first, count, logits_).make();
-    exponentials(count);
+                         .factor = Logits::factor(in_, unit_)});
+    Logits(queries_, first, count, logits_, nullptr, unit_).make();
+    if (natural_)
+      exponentials<true>(count);
+    else
+      exponentials<false>(count);
     const TileRows v = tile_rows(in_.v, queries_.batch, queries_.key_head, first, count, keys_);
     const Product values{.a = v.data,
                          .a_row = 1,
@@ -72,7 +79,13 @@ class Tile {
       product<Sums::kAddSkippingZeros>(values);
   }
 
+  template <bool kNatural>
+  static VF exponential(VF logit, VF base) {
+    const VF below = hn::Sub(logit, base);
+    return exp2_of(kNatural ? hn::Mul(below, set(kLog2e)) : below);
+  }
   // Logits to exponentials; what was summed up before goes by the new largest logit.
+  template <bool kNatural>
   void exponentials(int64_t count) {
     for (int64_t n = 0; n < queries_.lanes; n += kLanes) {
       const VF before = hn::Load(DF(), largest_ + n);
@@ -83,11 +96,11 @@ class Tile {
       VF sum = set(0);
       for (int64_t j = 0; j < count; ++j) {
         float* at = logits_ + j * kQueries + n;
-        const VF e = exp2_of(hn::Sub(hn::Load(DF(), at), base));
+        const VF e = exponential<kNatural>(hn::Load(DF(), at), base);
         sum = hn::Add(sum, e);
         hn::Store(e, DF(), at);
       }
-      const VF kept = exp2_of(hn::Sub(before, base));
+      const VF kept = exponential<kNatural>(before, base);
       hn::Store(largest, DF(), largest_ + n);
       hn::Store(hn::MulAdd(hn::Load(DF(), sum_ + n), kept, sum), DF(), sum_ + n);
       if (!hn::AllTrue(DF(), hn::Eq(kept, set(1)))) scale_out(n, kept);
@@ -110,7 +123,8 @@ class Tile {
     }
     queries_.store_transposed(out_, out);
     for (int64_t i = 0; lse != nullptr && i < queries_.count; ++i) {
-      const double log_sum = double{largest_[i]} * kLn2 + std::log(double{sum_[i]});
+      const double log_sum =
+          double{largest_[i]} * (natural_ ? 1 : kLn2) + std::log(double{sum_[i]});
       store(AttentionInputs::row(*lse, queries_.batch, queries_.head(i), queries_.query(i)),
             sum_[i] == 0 ? -kInf : static_cast<float>(log_sum));
     }
@@ -118,6 +132,8 @@ class Tile {
 
   const AttentionInputs& in_;
   Queries queries_;
+  bool natural_;                                // logits are as they are, not times log2(e)
+  float unit_;                                  // what they are times
   alignas(64) float q_[kDepth * kQueries];      // transposed
   alignas(64) float out_[kDepth * kQueries];    // transposed
   alignas(64) float logits_[kKeys * kQueries];  // [key, query], then their exponentials

@@ -1,5 +1,5 @@
 // attention on CUDA.
-// Map      cuda/attention_hopper: bf16 and f16 of up to 256 columns without a mask, by wgmma
+// Map      cuda/attention_hopper: bf16 and f16 of up to 256 columns, 64 queries and more, by wgmma
 //          (ops/attention/sm90/attention_hopper.cuh).
 //          cuda/attention_tiles: heads of up to 256 columns in steps of 8, by mma.sync
 //          (ops/attention/sm80/attention_tiles.cuh).
@@ -107,13 +107,16 @@ Status run_tiles(const Call& call) {
 
 // Few queries: rows of a tile are those of one head there, of a group of heads in attention_tiles.
 constexpr int64_t kFewQueries = 64;
+// On average. In attention_tiles small sequences share a tile; here each has a block of its own: of
+// 128 queries slower.
+constexpr int64_t kFewPackedQueries = 256;
 
 std::string refuse_hopper_options(const AttentionInputs& in) {
   if (in.q.dtype == DType::kF32) return "is for bf16 and f16";
-  if (in.has_mask()) return "has no mask";
-  if (in.softcap != 0) return "has no softcap";
-  if (in.q_offsets.dtype != DType::kNone) return "has no packed sequences";
   if (!(in.scale > 0)) return "needs a positive scale";
+  if (in.q_offsets.dtype != DType::kNone &&
+      in.queries() / std::max<int64_t>(in.q_offsets.shape[0] - 1, 1) < kFewPackedQueries)
+    return "is for packed sequences of 256 queries and more on average";
   return in.queries() < kFewQueries ? "is for 64 queries and more" : "";
 }
 
@@ -124,7 +127,8 @@ std::string refuses_hopper(const Call& call, const Machine& machine) {
   std::string why = refuse_hopper_options(in);
   if (why.empty()) why = refuses_tiles(call, machine);
   if (!why.empty()) return why;
-  if (in.batches() * in.heads() * ((in.queries() + 127) / 128) > INT_MAX / 2)
+  const int64_t sequences = in.q_offsets.dtype == DType::kNone ? 0 : in.q_offsets.shape[0] + 1;
+  if (in.batches() * in.heads() * ((in.queries() + 127) / 128 + sequences) > INT_MAX / 2)
     return "more than 2^30 tiles of queries";
   const TensorView* const tensors[] = {&in.q, &in.k, &in.v};
   for (int i = 0; i < 3; ++i) {

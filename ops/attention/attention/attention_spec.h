@@ -56,6 +56,14 @@ inline constexpr Case cases[] = {
      "lse=f32"},
     {"B=1 Hq=2 Sq=64 D=16 Hk=2 Sk=50 Dv=16 q_offsets=i64 k_offsets=i64 N=5 align=bottom_right "
      "window_left=4 lse=f32"},
+    {"B=1 Hq=2 Sq=150 D=64 Hk=1 Sk=270 Dv=64 softcap=2 causal=true align=bottom_right lse=f32"},
+    {"B=2 Hq=2 Sq=130 D=128 Hk=1 Sk=300 Dv=128 mask=bf16 Bm=1 Hm=1 Mq=130 Mk=300 sinks=f32 "
+     "lse=f32"},
+    {"B=2 Hq=2 Sq=70 D=64 Hk=2 Sk=210 Dv=64 q=f16 mask=bool Bm=2 Hm=1 Mq=1 Mk=210 softcap=9 "
+     "lse=f32"},
+    {"B=1 Hq=4 Sq=300 D=128 Hk=2 Sk=70 Dv=128 q_offsets=i32 k_offsets=i32 N=2 sinks=f32 lse=f32"},
+    {"B=1 Hq=2 Sq=520 D=64 Hk=1 Sk=90 Dv=64 q=f16 q_offsets=i64 k_offsets=i32 N=3 causal=true "
+     "align=bottom_right out=f32 lse=f32"},
     {"B=1 Hq=8 Sq=33 D=128 Hk=1 Sk=129 Dv=128 causal=true align=bottom_right lse=f32"},
     {"B=1 Hq=2 Sq=129 D=128 Hk=2 Sk=127 Dv=128 q=f16 causal=true lse=f32"},
     {"B=1 Hq=2 Sq=65 D=192 Hk=1 Sk=63 Dv=128 window_left=7 lse=f32"},
@@ -110,6 +118,28 @@ inline constexpr Case cases[] = {
     {"B=1 Hq=2 Sq=40 D=8 Hk=1 Sk=40 Dv=8 q_offsets=i32 k_offsets=i32 N=1 lse=f32", kEdge},
     {"B=1 Hq=2 Sq=40 D=8 Hk=1 Sk=40 Dv=8 q_offsets=i32 k_offsets=i64 N=4 lse=f32", kEdge,
      Dist::kZeros},
+    {"B=1 Hq=2 Sq=130 D=128 Hk=1 Sk=200 Dv=128 mask=bf16 Bm=1 Hm=2 Mq=130 Mk=200 lse=f32", kEdge,
+     Dist::kSpecial},
+    {"B=1 Hq=2 Sq=70 D=16 Hk=1 Sk=99 Dv=16 q=f32 mask=bf16 Bm=1 Hm=2 Mq=70 Mk=99 lse=f32", kEdge,
+     Dist::kOutliers},
+    {"B=2 Hq=1 Sq=130 D=64 Hk=1 Sk=200 Dv=64 mask=bf16 Bm=2 Hm=1 Mq=130 Mk=200 lse=f32", kEdge,
+     Dist::kOutliers},
+    {"B=1 Hq=2 Sq=70 D=40 Hk=2 Sk=90 Dv=24 q=f16 mask=f32 Bm=1 Hm=1 Mq=70 Mk=90 softcap=5 "
+     "sinks=f32 lse=f32",
+     kEdge, Dist::kOutliers},
+    {"B=1 Hq=1 Sq=130 D=192 Hk=1 Sk=200 Dv=256 q=f16 mask=f16 Bm=1 Hm=1 Mq=130 Mk=200 softcap=20 "
+     "lse=f32",
+     kEdge, Dist::kOutliers},
+    {"B=1 Hq=1 Sq=90 D=64 Hk=1 Sk=150 Dv=64 softcap=3 key_lengths=i32 lse=f32", kEdge,
+     Dist::kSpecial},
+    {"B=1 Hq=2 Sq=800 D=128 Hk=1 Sk=700 Dv=128 q_offsets=i32 k_offsets=i32 N=4 causal=true "
+     "lse=f32",
+     kEdge, Dist::kOutliers},
+    {"B=1 Hq=1 Sq=520 D=64 Hk=1 Sk=500 Dv=64 q=f16 q_offsets=i32 k_offsets=i32 N=3 window_left=99 "
+     "window_right=9 lse=f32",
+     kEdge, Dist::kOutliers},
+    {"B=1 Hq=2 Sq=260 D=192 Hk=1 Sk=64 Dv=256 q_offsets=i32 k_offsets=i32 N=2 lse=f32", kEdge,
+     Dist::kSpecial},
     {"B=1 Hq=12 Sq=2048 D=64 Hk=12 Sk=2048 Dv=64 q=f32", kBar},
     {"B=1 Hq=12 Sq=2048 D=64 Hk=12 Sk=2048 Dv=64", kBar},
     {"B=1 Hq=16 Sq=4096 D=128 Hk=16 Sk=4096 Dv=128", kBar},

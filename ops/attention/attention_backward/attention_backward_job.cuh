@@ -50,20 +50,6 @@ __device__ inline float bounded_exp2(float y) {
   return cuda::quick_exp2(at_most);
 }
 
-// tanh within a few ulp of 1, and of itself where it is small.
-__device__ inline float tanh_of(float x) {
-  const float size = fabsf(x), z = x * x;
-  float p = -5.70498872745e-3f;
-  p = __fmaf_rn(p, z, 2.06390887954e-2f);
-  p = __fmaf_rn(p, z, -5.37397155531e-2f);
-  p = __fmaf_rn(p, z, 1.33314422036e-1f);
-  p = __fmaf_rn(p, z, -3.33332819422e-1f);
-  const float small = __fmaf_rn(p * z, x, x);
-  const float e = cuda::quick_exp2(size * (-2 * kLog2E));
-  const float large = __fdividef(1 - e, 1 + e);
-  return size < 0.625f ? small : copysignf(large, x);
-}
-
 __device__ inline float load_element(const char* p, DType dtype, bool aligned) {
   if (!aligned) return cuda::load_float(p, dtype);
   switch (dtype) {
@@ -88,7 +74,7 @@ struct Logit {
 __device__ inline Logit logit_of(const BackwardJob& job, float product, const char* mask) {
   Logit logit{product * job.factor, 1};
   if (job.softcap_log2 != 0) {
-    const float bent = tanh_of(logit.t);
+    const float bent = cuda::tanh_of(logit.t);
     logit = {bent * job.softcap_log2, __fmaf_rn(-bent, bent, 1.0f)};
   }
   if (job.call.mask.present()) logit.t = mask_logit(logit.t, mask, job.call.mask.dtype);

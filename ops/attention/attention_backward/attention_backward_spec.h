@@ -120,6 +120,8 @@ inline constexpr Case cases[] = {
     {"B=2 Hq=4 Sq=70 D=128 Hk=2 Sk=100 Dv=128 mask=bf16 Bm=2 Hm=1 Mq=70 Mk=100 "
      "mask_gradient=true",
      kEdge},
+    {"B=1 Hq=2 Sq=70 D=64 Hk=2 Sk=100 Dv=64 mask=bf16 Bm=1 Hm=2 Mq=70 Mk=100 mask_gradient=true",
+     kEdge, Dist::kOutliers},
     {"B=1 Hq=12 Sq=2048 D=64 Hk=12 Sk=2048 Dv=64 q=f32 out=f32 d_out=f32", kBar},
     {"B=1 Hq=12 Sq=2048 D=64 Hk=12 Sk=2048 Dv=64", kBar},
     {"B=1 Hq=16 Sq=4096 D=128 Hk=16 Sk=4096 Dv=128", kBar},

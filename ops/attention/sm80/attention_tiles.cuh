@@ -95,7 +95,7 @@ struct Kernel {
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32),
         memory(shared),
-        scale(C::kGeneral ? 1 : j.call.scale * kLog2E) {
+        scale(C::kGeneral ? kLog2E : j.call.scale * kLog2E) {
     // Sections of heads, in each all heads' tiles in turns.
     const int heads = c.batches * c.key_heads, a_section = job.section * job.tiles;
     const int first = static_cast<int>(blockIdx.x) / a_section * job.section;
@@ -371,7 +371,7 @@ struct Kernel {
     const float inner = c.scale / c.softcap;
     for_logits(r, key0, [&](float product, const char* mask, int key) {
       const float t = bent ? c.softcap * tanhf(product * inner) : product * c.scale;
-      return added(t, mask + key * c.mask.column) * kLog2E;
+      return added(t, mask + key * c.mask.column);
     });
   }
   __device__ void make_logits(const WarpRows& r, int key0) {
@@ -401,8 +401,12 @@ struct Kernel {
 
   // ---- softmax ----
 
+  // Under logits below -kSafe, which masks make, sums stay 0: a larger one may follow, and if none
+  // does, the row is made again.
   __device__ float base_of(float most) const {
-    return most == -INFINITY ? 0 : fmaf(most, scale, -kShift);
+    const float base = fmaf(most, scale, -kShift);
+    if constexpr (C::kGeneral) return base > -kSafe ? base : 0;
+    return most == -INFINITY ? 0 : base;
   }
   // Logits to exponentials; what was summed up before goes by the new largest logit.
   __device__ void make_exponentials() {
@@ -420,7 +424,7 @@ struct Kernel {
         const float base = base_of(most);
         kept[i][h] = quick_exp2(fmaf(largest[i][h], scale, -kShift) - base);
         changed = changed || most != largest[i][h];
-        if (fabsf(base) >= kSafe) unsafe |= 1u << (2 * i + h);
+        if (!C::kGeneral && fabsf(base) >= kSafe) unsafe |= 1u << (2 * i + h);
         largest[i][h] = most;
         float added = 0;
 #pragma unroll
@@ -461,6 +465,12 @@ struct Kernel {
     }
     *lse = total == 0 ? -INFINITY : (base + log2f(total)) * kLn2;
     return total == 0 ? 0 : part / total * (1 / kOfValues);
+  }
+  // Is the largest logit so large that folding the scale in lost what it should keep?
+  __device__ bool is_unsafe(int i, int h) const {
+    if constexpr (!C::kGeneral) return (unsafe >> (2 * i + h) & 1) != 0;
+    const float base = fmaf(largest[i][h], scale, -kShift);
+    return largest[i][h] != -INFINITY && !(fabsf(base) < kSafe - 1024);
   }
   __device__ bool is_finite(int i, int h) const {
     float zero = 0;
@@ -511,8 +521,8 @@ struct Kernel {
         total += __shfl_xor_sync(kAllLanes, total, 1);
         total += __shfl_xor_sync(kAllLanes, total, 2);
         const bool is_nan = total != total;
-        const bool wrong = (unsafe >> (2 * i + h) & 1) != 0 || (C::kF32 && is_nan) ||
-                           (total != 0 && !is_nan && !is_finite(i, h));
+        const bool wrong =
+            is_unsafe(i, h) || (C::kF32 && is_nan) || (total != 0 && !is_nan && !is_finite(i, h));
         const unsigned wrong_lanes = __ballot_sync(kAllLanes, wrong && row < rows);
         const bool redo = (wrong_lanes >> (lane & ~3) & 15) != 0;
         again |= __reduce_or_sync(kAllLanes, redo ? 1u << r : 0);

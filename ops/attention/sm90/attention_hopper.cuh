@@ -1,5 +1,5 @@
 // Attention of bf16 and f16 on Hopper: wgmma and the tensor copy engine, for heads of up to 256
-// columns without a mask or a softcap.
+// columns.
 //
 // Map      A persistent grid, one block a multiprocessor: a producer warp, which copies tiles of k
 //          and v into a ring, and two or three consumer warpgroups of 64 queries of one head each.
@@ -16,7 +16,8 @@
 //          it: sums need no new scale until it grows by more.
 // Numbers  As in ops/attention/sm80/attention_tiles.cuh: rows that an infinity, a NaN or the size of
 //          their logits may have spoilt are made again by attention_row. Values behind the last key
-//          that counts are made 0 in shared memory: memory behind a length may hold anything.
+//          that counts are made 0 in shared memory: memory behind a length may hold anything. Behind
+//          a packed sequence the next one's lie: if they are not finite, rows are made again.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -25,17 +26,20 @@
 #include "backends/cuda/device/ptx/wgmma_registers.cuh"
 #include "ops/attention/sm80/attention_row.cuh"
 #include "ops/attention/sm90/attention_hopper.h"
+#include "ops/attention/sm90/attention_hopper_mask.cuh"
 
 namespace pestle::cuda::attention_hopper {
 
 using hopper::WgmmaType;
 
-template <WgmmaType kOf, int kColumnsOf>
+// kGeneral: with a soft cap or a mask, of which a tile lies in registers, too.
+template <WgmmaType kOf, int kColumnsOf, bool kGeneralOf>
 struct Config {
   static constexpr WgmmaType kWgmma = kOf;
   static constexpr int kColumns = kColumnsOf;  // of q, k, v at most
-  static constexpr int kConsumers = kColumns == 64 ? 3 : 2;
-  static constexpr int kKeys = kColumns == 128 ? 176 : kColumns == 64 ? 128 : 64;
+  static constexpr bool kGeneral = kGeneralOf;
+  static constexpr int kConsumers = kColumns == 64 && !kGeneral ? 3 : 2;
+  static constexpr int kKeys = kColumns == 256 ? 64 : kColumns == 64 || kGeneral ? 128 : 176;
   static constexpr int kStages = kColumns == 64 ? 3 : 2;
   static constexpr int kRows = 64 * kConsumers;
   static constexpr int kThreads = 128 * (kConsumers + 1);
@@ -60,7 +64,8 @@ struct Memory {
 struct Job {
   AttentionJob base;  // its tiles: of one head
   BoxedRows q, k, v;
-  int total = 0;  // tiles of queries
+  LogitRule rule;  // of general kernels
+  int total = 0;   // tiles of queries
 };
 
 #if PESTLE_HOPPER
@@ -83,15 +88,44 @@ struct Ring {
 // A tile of queries of one head.
 struct Work {
   int batch, head, row0;
-  int length, place0;  // keys that count; the place of query 0 among them
-  SeenKeys any;        // by one of the queries
-  int tiles;           // of keys
+  int end;        // of the queries of its sequence
+  SeenKeys keys;  // of its sequence that count
+  int place0;     // of query 0 among the keys
+  SeenKeys any;   // by one of the queries
+  int tiles;      // of keys
 
   __device__ SeenKeys seen(const AttentionCall& c, int query) const {
     const int place = place0 + query;
-    return {max(0, place - c.left), min(length, place + c.right + 1)};
+    return {max(keys.begin, place - c.left), min(keys.end, place + c.right + 1)};
   }
 };
+
+// Which of packed sequences a tile is of. Queries before the first sequence and behind the last are
+// a sequence without keys each. Sequence i, so counted, begins at tile begin / rows + i: that leaves
+// it the tiles it needs, and sometimes an empty one.
+struct Sequence {
+  int row0, begin, end;  // of the tile; of the queries
+  SeenKeys keys;
+};
+__device__ inline Sequence find_sequence(const AttentionCall& c, int tile, int rows) {
+  const auto begin_of = [&](int i) { return i == 0 ? 0 : c.q_offsets.integer(i - 1, c.queries); };
+  const int count = c.q_offsets.count;
+  int low = 0, high = count;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (begin_of(middle) / rows + middle <= tile)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  Sequence s{.begin = begin_of(low), .end = low == count ? c.queries : begin_of(low + 1)};
+  s.row0 = s.begin + (tile - s.begin / rows - low) * rows;
+  if (low > 0 && low < count) {
+    s.keys.begin = c.k_offsets.integer(low - 1, c.keys);
+    s.keys.end = max(s.keys.begin, c.k_offsets.integer(low, c.keys));
+  }
+  return s;
+}
 
 template <class C>
 __device__ inline Work work_at(const Job& job, int index) {
@@ -104,12 +138,23 @@ __device__ inline Work work_at(const Job& job, int index) {
   Work w;
   w.batch = head / c.heads;
   w.head = head % c.heads;
-  w.row0 = (job.base.last_first ? job.base.tiles - 1 - tile : tile) * C::kRows;
-  w.length = c.key_lengths.present() ? c.key_lengths.integer(w.batch, c.keys) : c.keys;
-  w.place0 = c.bottom_right ? w.length - c.queries : 0;
+  const int in_order = job.base.last_first ? job.base.tiles - 1 - tile : tile;
+  if (c.q_offsets.present()) {
+    const Sequence s = find_sequence(c, in_order, C::kRows);
+    w.row0 = s.row0;
+    w.end = s.end;
+    w.keys = s.keys;
+    w.place0 = c.bottom_right ? s.keys.end - s.end : s.keys.begin - s.begin;
+  } else {
+    w.row0 = in_order * C::kRows;
+    w.end = c.queries;
+    w.keys = {0, c.key_lengths.present() ? c.key_lengths.integer(w.batch, c.keys) : c.keys};
+    w.place0 = c.bottom_right ? w.keys.end - c.queries : 0;
+  }
   // Both ends of what a query sees ascend with it.
-  w.any = {w.seen(c, w.row0).begin, w.seen(c, min(w.row0 + C::kRows, c.queries) - 1).end};
-  w.tiles = max(0, w.any.end - w.any.begin + C::kKeys - 1) / C::kKeys;
+  w.any = {w.seen(c, w.row0).begin, w.seen(c, min(w.row0 + C::kRows, w.end) - 1).end};
+  if (C::kGeneral) w.any.begin &= ~7;  // where pairs of a mask begin
+  w.tiles = w.row0 < w.end ? max(0, w.any.end - w.any.begin + C::kKeys - 1) / C::kKeys : 0;
   return w;
 }
 
@@ -152,16 +197,23 @@ struct Producer {
       for (int i = first * 8 + lane; i < C::kKeys * 8; i += 32)
         to[piece * (M::kTilePiece / 16) + i] = make_uint4(0, 0, 0, 0);
   }
+  // Behind its keys nothing is that counts, though there is memory.
+  __device__ bool ends_keys(const Work& w) const {
+    const AttentionCall& c = job.base.call;
+    if (w.keys.end == c.keys) return false;
+    return !c.q_offsets.present() ||
+           w.keys.end == c.k_offsets.integer(c.k_offsets.count - 1, c.keys);
+  }
   __device__ void load_values(const Work& w, int key_head, int key0) {
     wait(&m.v_empty[ring.stage], ring.parity ^ 1);
-    const bool cut = w.length < job.base.call.keys && key0 + C::kKeys > w.length;
+    const bool cut = key0 + C::kKeys > w.keys.end && ends_keys(w);
     uint64_t* const full = &m.v_full[ring.stage];
     if (lane == 0) load(m.v[ring.stage], job.v, cut ? &m.cut : full, key0, w.batch, key_head);
     if (!cut) return;
     __syncwarp();
     wait(&m.cut, cut_parity);
     cut_parity ^= 1;
-    clear_values(w.length - key0);
+    clear_values(w.keys.end - key0);
     fence_async_proxy();
     __syncwarp();
     if (lane == 0) arrive(full);
@@ -216,14 +268,18 @@ struct Consumer {
   float kept[2];      // of what was summed up before the tile
   bool grew = false;  // is any of the warp's `kept` not 1
   unsigned unsafe = 0;
+  MaskTile<C::kKeys> mask;  // of general kernels
 
+  __device__ static float unit_of(const Job& j) {
+    return C::kGeneral ? j.rule.unit : j.base.call.scale * kLog2E;
+  }
   __device__ Consumer(M& memory, const Job& j, int which)
       : m(memory),
         job(j),
         c(j.base.call),
         consumer(which),
-        scale(j.base.call.scale * kLog2E),
-        slack(fminf(kSlack / (j.base.call.scale * kLog2E), 0x1p127f)) {}
+        scale(unit_of(j)),
+        slack(fminf(kSlack / unit_of(j), 0x1p127f)) {}
 
   // Consumers start products in turns: 1 + consumer is the barrier of its turn.
   __device__ void await_turn() const { sync_threads(1 + consumer, 256); }
@@ -280,6 +336,87 @@ struct Consumer {
     fence_wgmma();
   }
 
+  // ---- logits of general kernels ----
+
+  __device__ const char* mask_row(const Work& w, int h) const {
+    return c.mask_row(w.batch, w.head, min(row + 8 * h, w.end - 1));
+  }
+  __device__ void load_mask(const Work& w, int key0) {
+    const MaskKind kind = job.rule.mask;
+    if (kind == MaskKind::kNone || kind == MaskKind::kElements) return;
+    const int key = key0 + lane % 4 * 2;
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      mask.load_row(kind, h, mask_row(w, h) + key * c.mask.column, c.keys - key);
+  }
+  __device__ void bend() {
+    float most = 0;
+#pragma unroll
+    for (float& t : logits) {
+      t *= job.rule.inner;
+      most = fmaxf(most, fabsf(t));
+    }
+    if (__any_sync(kAllLanes, most >= kSmallTanh)) {
+#pragma unroll
+      for (float& t : logits) t = tanh_of(t);
+    } else {
+#pragma unroll
+      for (float& t : logits) t = small_tanh(t);
+    }
+  }
+  // A mask of any strides: f(logit, where the key's element is).
+  template <class F>
+  __device__ void for_elements(const Work& w, int key0, F f) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const char* const from = mask_row(w, h);
+#pragma unroll
+      for (int n = 0; n < kEights; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int key = min(key0 + n * 8 + lane % 4 * 2 + e, c.keys - 1);
+          float& logit = logits[4 * n + 2 * h + e];
+          logit = f(logit, from + key * c.mask.column);
+        }
+    }
+  }
+  __device__ void add_elements(const Work& w, int key0) {
+    const float outer = job.rule.outer;
+    switch (c.mask.dtype) {
+      case DType::kBool:
+        return for_elements(w, key0, [](float t, const char* at) { return *at ? t : -INFINITY; });
+      case DType::kF32:
+        return for_elements(w, key0, [outer](float t, const char* at) {
+          return fmaf(t, outer, *reinterpret_cast<const float*>(at));
+        });
+      default:
+        return for_elements(w, key0,
+                            [outer, bf16 = c.mask.dtype == DType::kBF16](float t, const char* at) {
+                              const auto bits = *reinterpret_cast<const unsigned short*>(at);
+                              return fmaf(t, outer,
+                                          bf16 ? __uint_as_float(uint32_t{bits} << 16)
+                                               : __half2float(__ushort_as_half(bits)));
+                            });
+    }
+  }
+  __device__ void add_mask(const Work& w, int key0) {
+    const auto add = [outer = job.rule.outer](float t, float by) { return fmaf(t, outer, by); };
+    switch (job.rule.mask) {
+      case MaskKind::kNone: return;
+      case MaskKind::kBf16: return mask.for_bf16(logits, add);
+      case MaskKind::kF16: return mask.for_f16(logits, add);
+      case MaskKind::kBool: return mask.hide(logits);
+      case MaskKind::kElements: return add_elements(w, key0);
+    }
+  }
+  __device__ void make_logits(const Work& w, int key0) {
+    if constexpr (C::kGeneral) {
+      if (job.rule.inner != 0) bend();
+      add_mask(w, key0);
+    }
+    hide_keys(w, key0);
+  }
+
   // ---- softmax ----
 
   __device__ void hide_keys(const Work& w, int key0) {
@@ -299,8 +436,12 @@ struct Consumer {
         }
     }
   }
+  // Under logits below -kSafe, which masks make, sums stay 0: a larger one may follow, and if none
+  // does, the row is made again.
   __device__ float base_of(float most) const {
-    return most == -INFINITY ? 0 : fmaf(most, scale, -kShift);
+    const float base = fmaf(most, scale, -kShift);
+    if constexpr (C::kGeneral) return base > -kSafe ? base : 0;
+    return most == -INFINITY ? 0 : base;
   }
   // Logits to exponentials.
   __device__ void make_exponentials() {
@@ -319,7 +460,7 @@ struct Consumer {
       mine |= more;
       const float base = base_of(largest[h]);
       kept[h] = more ? quick_exp2(fmaf(old, scale, -kShift) - base) : 1;
-      if (fabsf(base) >= kSafe) unsafe |= 1u << h;
+      if (!C::kGeneral && fabsf(base) >= kSafe) unsafe |= 1u << h;
       float added[2] = {0, 0};
 #pragma unroll
       for (int n = 0; n < kEights; ++n)
@@ -360,7 +501,7 @@ struct Consumer {
   // ---- a tile of queries ----
 
   __device__ void begin(const Work& w) {
-    const int row0 = w.row0 + consumer * 64, last = c.queries - 1;
+    const int row0 = w.row0 + consumer * 64, last = w.end - 1;
     row = row0 + static_cast<int>(threadIdx.x % 128 / 32) * 16 + lane / 4;
     all = {w.seen(c, min(row0 + 63, last)).begin, w.seen(c, min(row0, last)).end};
 #pragma unroll
@@ -376,6 +517,7 @@ struct Consumer {
   }
   __device__ void sum_up(const Work& w) {
     int key0 = w.any.begin + (w.tiles - 1) * C::kKeys;
+    if constexpr (C::kGeneral) load_mask(w, key0);
     wait(&m.q_full, q_parity);
     q_parity ^= 1;
     wait(&m.k_full[ring.stage], ring.parity);
@@ -384,7 +526,7 @@ struct Consumer {
     wait_wgmma<0>();
     hold(logits);
     release(&m.k_empty[ring.stage]);
-    hide_keys(w, key0);
+    make_logits(w, key0);
     make_exponentials();
     pack_weights();
     Ring<C::kStages> values = ring;
@@ -398,9 +540,10 @@ struct Consumer {
       wait(&m.v_full[values.stage], values.parity);
       start_sums(values.stage);
       pass_turn();
+      if constexpr (C::kGeneral) load_mask(w, key0);
       wait_wgmma<1>();
       hold(logits);
-      hide_keys(w, key0);
+      make_logits(w, key0);
       make_exponentials();
       release_behind_exponentials(&m.k_empty[ring.stage]);
       wait_wgmma<0>();
@@ -436,6 +579,12 @@ struct Consumer {
     }
     *lse = total == 0 ? -INFINITY : (base + log2f(total)) * kLn2;
     return total == 0 ? 0 : part / total;
+  }
+  // Is the largest logit so large that folding the scale in lost what it should keep?
+  __device__ bool is_unsafe(int h) const {
+    if constexpr (!C::kGeneral) return (unsafe >> h & 1) != 0;
+    const float base = fmaf(largest[h], scale, -kShift);
+    return largest[h] != -INFINITY && !(fabsf(base) < kSafe - 1024);
   }
   __device__ bool is_finite(int h) const {
     float zero = 0;
@@ -479,11 +628,11 @@ struct Consumer {
       total += __shfl_xor_sync(kAllLanes, total, 1);
       total += __shfl_xor_sync(kAllLanes, total, 2);
       const bool is_nan = total != total;
-      const bool wrong = (unsafe >> h & 1) != 0 || (total != 0 && !is_nan && !is_finite(h));
-      const unsigned wrong_lanes = __ballot_sync(kAllLanes, wrong && query < c.queries);
+      const bool wrong = is_unsafe(h) || (total != 0 && !is_nan && !is_finite(h));
+      const unsigned wrong_lanes = __ballot_sync(kAllLanes, wrong && query < w.end);
       const bool redo = (wrong_lanes >> (lane & ~3) & 15) != 0;
       again |= __reduce_or_sync(kAllLanes, redo ? 1u << (lane / 4 + 8 * h) : 0);
-      if (query >= c.queries || redo) continue;
+      if (query >= w.end || redo) continue;
       if (total == 0) {  // nothing is seen, and v may have been anything
 #pragma unroll
         for (int n = 0; n < kOutEights; ++n) out[4 * n + 2 * h] = out[4 * n + 2 * h + 1] = 0;

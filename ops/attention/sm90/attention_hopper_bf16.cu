@@ -5,7 +5,7 @@ namespace pestle::cuda {
 
 Status start_attention_hopper_bf16(const Call& call, const ops::AttentionInputs& in,
                                    const AttentionJob& job) {
-  return attention_hopper::start_columns<hopper::WgmmaType::kBf16>(call, in, job);
+  return attention_hopper::start_kind<hopper::WgmmaType::kBf16>(call, in, job);
 }
 
 }  // namespace pestle::cuda

@@ -6,24 +6,31 @@
 
 namespace pestle::cuda::attention_hopper {
 
-// Heads of q whose k and v lie in half of the L2 together.
+inline bool is_packed(const AttentionCall& c) { return c.q_offsets.dtype != DType::kNone; }
+
+// Heads of q whose k and v, those of a sequence where they are packed, lie in half of the L2
+// together.
 inline int64_t heads_at_once(const AttentionCall& c) {
-  const int64_t bytes = int64_t{2} * c.keys * (c.depth + c.value_depth);
+  const int64_t sequences = is_packed(c) ? std::max(c.q_offsets.count - 1, 1) : 1;
+  const int64_t bytes = 2 * ceil_div(std::max(c.keys, 1), sequences) * (c.depth + c.value_depth);
   return std::max<int64_t>(1, (25 << 20) / bytes) * c.group;
 }
 
 // Where queries see differently many keys the longest tiles come first: dealt out in turns where
-// few heads make that even, else a block each, heads in sections.
+// few heads make that even, else a block each, heads in sections. So are packed sequences, of whose
+// lengths the host knows nothing.
 template <class C>
 Grid deal_out(int multiprocessors, Job* job) {
   const AttentionCall& c = job->base.call;
   const int64_t heads = int64_t{c.batches} * c.heads, at_once = heads_at_once(c);
-  job->base.tiles = static_cast<int>(ceil_div(c.queries, C::kRows));
+  // Packed: as find_sequence counts them.
+  job->base.tiles = static_cast<int>(is_packed(c) ? c.queries / C::kRows + c.q_offsets.count + 1
+                                                  : ceil_div(c.queries, C::kRows));
   job->total = static_cast<int>(heads * job->base.tiles);
   job->base.last_first = c.right < c.keys;
   const bool sections = job->base.last_first && heads > 2 * at_once;
   job->base.section = static_cast<int>(!job->base.last_first ? 1 : sections ? at_once : heads);
-  return {.blocks = sections ? job->total : std::min(job->total, multiprocessors),
+  return {.blocks = sections || is_packed(c) ? job->total : std::min(job->total, multiprocessors),
           .threads = C::kThreads,
           .shared_bytes = sizeof(Memory<C>)};
 }
@@ -33,6 +40,7 @@ Status start(const Call& call, const ops::AttentionInputs& in, const AttentionJo
   static_assert(sizeof(Memory<C>) <= 227 * 1024);
   Job job;
   job.base = base;
+  if (C::kGeneral) job.rule = logit_rule(base.call);
   PESTLE_TRY(box_rows(in.q, C::kRows, &job.q));
   PESTLE_TRY(box_rows(in.k, C::kKeys, &job.k));
   PESTLE_TRY(box_rows(in.v, C::kKeys, &job.v));
@@ -40,12 +48,18 @@ Status start(const Call& call, const ops::AttentionInputs& in, const AttentionJo
   return launch(call, "attention_hopper", grid, attention_hopper_kernel<C>, job);
 }
 
-template <WgmmaType kWgmma>
+template <WgmmaType kWgmma, bool kGeneral>
 Status start_columns(const Call& call, const ops::AttentionInputs& in, const AttentionJob& job) {
   const int columns = std::max(job.call.depth, job.call.value_depth);
-  if (columns <= 64) return start<Config<kWgmma, 64>>(call, in, job);
-  if (columns <= 128) return start<Config<kWgmma, 128>>(call, in, job);
-  return start<Config<kWgmma, 256>>(call, in, job);
+  if (columns <= 64) return start<Config<kWgmma, 64, kGeneral>>(call, in, job);
+  if (columns <= 128) return start<Config<kWgmma, 128, kGeneral>>(call, in, job);
+  return start<Config<kWgmma, 256, kGeneral>>(call, in, job);
+}
+
+template <WgmmaType kWgmma>
+Status start_kind(const Call& call, const ops::AttentionInputs& in, const AttentionJob& job) {
+  return in.has_mask() || in.softcap != 0 ? start_columns<kWgmma, true>(call, in, job)
+                                          : start_columns<kWgmma, false>(call, in, job);
 }
 
 }  // namespace pestle::cuda::attention_hopper

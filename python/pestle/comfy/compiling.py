@@ -10,7 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from .settings import CompileSettings
+from . import fusing
+from .settings import CompileSettings, known_options
 from .shapes import mark_open
 
 # Of what a patcher passes down with every call. Its keys are bookkeeping (step, block, seeds),
@@ -47,6 +48,10 @@ class CompiledFunction:
         options, _ = settings.options()
         if has_guard_filter():
             options["guard_filter_fn"] = guard_filter
+        if settings.backend == "inductor" and "pre_grad_custom_pass" in known_options():
+            options["pre_grad_custom_pass"] = fusing.fuse
+            if "unsafe_marked_cacheable_functions" in known_options():
+                options["unsafe_marked_cacheable_functions"] = fusing.CACHEABLE
         self.marks = bool(settings.dynamic)
         # Marked dimensions are open; dynamic=True would open every one, heads and channels too.
         self.compiled = torch.compile(

@@ -70,6 +70,7 @@ class CompiledModel:
         found = found or {type(root): [root]}
         names = {id(module): name for name, module in root.named_modules()}
         self.names = [names[id(module)] for modules in found.values() for module in modules]
+        self._paths = [tuple(filter(None, name.split("."))) for name in self.names]
         made = {}
         for one, modules in found.items():
             made[one], reused = compiled_function(modules[0], self.settings)
@@ -82,8 +83,15 @@ class CompiledModel:
         LOG.log(level, "%s", sentence)
 
     def modules(self, root: nn.Module) -> list[nn.Module]:
-        """What is compiled of a model of this architecture."""
-        return [root.get_submodule(name) for name in self.names]
+        """What is compiled of a model of this architecture. (A step waits for it: get_submodule
+        takes ten times as long.)"""
+        found = []
+        for path in self._paths:
+            module = root
+            for name in path:
+                module = module._modules[name]
+            found.append(module)
+        return found
 
     @contextlib.contextmanager
     def swapped(self, root: nn.Module) -> Iterator[None]:

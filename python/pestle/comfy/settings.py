@@ -153,7 +153,7 @@ class CompileSettings:
             }  # fmt: skip
             if self.ptx_fast_math:
                 wanted["use_fast_math"] = True
-        known = _known_options()
+        known = known_options()
         ignored = tuple(
             f"PyTorch {torch.__version__} has no inductor option {name}: it is left out"
             for name in wanted
@@ -177,7 +177,7 @@ def _mode_options(mode: str, dynamic: bool | None) -> dict:
 
 
 @functools.cache
-def _known_options() -> frozenset[str]:
+def known_options() -> frozenset[str]:
     from torch._inductor import config
 
     return frozenset(config.get_config_copy())

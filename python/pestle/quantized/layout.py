@@ -41,6 +41,10 @@ def register_layout_op(torch_op: Any, layout_cls: type) -> Callable[[Callable], 
     return keep
 
 
+def handlers_by_layout(torch_op: Any) -> dict[type, Callable]:
+    return _HANDLERS.get(torch_op, {})
+
+
 def handlers_of(torch_op: Any, layout_cls: type) -> list[Callable]:
     """Handlers for this layout, its own before those of its bases."""
     registered = _HANDLERS.get(torch_op)

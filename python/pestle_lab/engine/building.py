@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import UNSUPPORTED, LabError
-from ..kernels import Kernel
+from ..kernels import COMPILED, Kernel
 
 _PTXAS = re.compile(
     r"Function properties for (?P<name>\S+).*?"
@@ -95,6 +95,8 @@ def command(kernel: Kernel, device: str, out: Path) -> list[str]:
             "-o",
             str(out),
         ]
+    if kernel.language == "hip":
+        return _hip_command(kernel, out)
     compiler = nvcc()
     if compiler is None:
         raise LabError(
@@ -122,6 +124,18 @@ def command(kernel: Kernel, device: str, out: Path) -> list[str]:
     ]
 
 
+def _hip_command(kernel: Kernel, out: Path) -> list[str]:
+    compiler = os.environ.get("HIPCXX", "hipcc")
+    if shutil.which(compiler) is None:
+        raise LabError(
+            f"no {compiler}: a HIP kernel is built by ROCm's compiler; HIPCXX names another",
+            UNSUPPORTED,
+        )
+    codes = [f"--offload-arch={arch}" for arch in kernel.arch or ["gfx942"]]
+    return [compiler, "-x", "hip", "-std=c++20", "-O3", "-shared", "-fPIC", *codes, *kernel.flags,
+            str(kernel.path), "-o", str(out)]  # fmt: skip
+
+
 def _functions(log: str) -> list[dict]:
     found = []
     for match in _PTXAS.finditer(log):
@@ -139,7 +153,7 @@ def _functions(log: str) -> list[dict]:
 
 def build(kernel: Kernel, device: str) -> Build:
     """The kernel as a shared library; Python's need none."""
-    if kernel.language not in ("cuda", "cpp"):
+    if kernel.language not in COMPILED:
         return Build()
     folder = cache_folder() / "build"
     folder.mkdir(parents=True, exist_ok=True)

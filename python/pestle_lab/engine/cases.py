@@ -27,6 +27,8 @@ DISTRIBUTIONS = (
     "constant",
     "cancelling",
     "bytes",
+    "largest",
+    "sorted",
 )
 _NUMPY = {
     torch.bfloat16: np.dtype(ml_dtypes.bfloat16),
@@ -244,6 +246,10 @@ def _floats(data: str, shape: tuple, rng: np.random.Generator) -> np.ndarray:
     values = rng.standard_normal(shape, dtype=np.float32)
     if data == "zeros":
         values[...] = 0
+    elif data == "largest":  # of either sign, as large as f32 has them; inf in narrower dtypes
+        values = np.copysign(np.float32(np.finfo(np.float32).max), values)
+    elif data == "sorted":
+        values = np.sort(values, axis=-1) if values.ndim else values
     elif data == "constant":
         values[...] = rng.choice([0.1, 0.3, 7.7])
     elif data == "offset":

@@ -11,6 +11,10 @@ import torch
 
 MODES = ("cold", "warm", "graph", "host")
 LATE_NS = 20_000  # what it takes to find an idle device idle
+# Cycles for which the stream is held, so that the host gets ahead: some 50 us at least, and 1.5
+# times what the call before took to launch, at 2 cycles a nanosecond. A call that waits for the
+# device would ask for ever more.
+HELD, MOST_HELD = 100_000, 2_000_000
 _PERSISTING_L2 = 6  # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
 _Event = torch.cuda.Event
 _sync = torch.cuda.synchronize
@@ -21,6 +25,7 @@ class Timer:
     def __init__(self, device: torch.device):
         self.device = device
         self.flusher = None
+        self.launch_ns = 0  # what calls take on the host, by the latest and slowest
         self.forget = _persisting_reset() if device.type == "cuda" else None
 
     def _flush(self) -> None:
@@ -68,9 +73,11 @@ class Timer:
             if cold:
                 self.forget()
                 self._flush()
-            _sleep(100_000)  # some 50 us, in which the host gets ahead
+            _sleep(min(max(HELD, 3 * self.launch_ns), MOST_HELD))
             start.record()
+            began = perf_counter_ns()
             call()
+            self.launch_ns = max(perf_counter_ns() - began, self.launch_ns * 9 // 10)
             end.record()
             end.synchronize()
             ended = perf_counter_ns()

@@ -48,11 +48,16 @@ def _query(fields: str, device: int) -> dict:
     return {}
 
 
+def gpu_index(device: str) -> int:
+    return torch.device(device).index or 0
+
+
 def clocks(device: str) -> dict:
     if not device.startswith("cuda"):
         return {}
-    fields = "clocks.sm,clocks.mem,temperature.gpu,power.draw,clocks_event_reasons.active"
-    return _query(fields, torch.device(device).index or 0)
+    from .clocks import FIELDS
+
+    return _query(FIELDS, gpu_index(device))
 
 
 def gpu(device: str) -> dict | None:
@@ -70,6 +75,9 @@ def gpu(device: str) -> dict | None:
         **asked,
         "clocks": clocks(device),
     }
+
+
+_CONTAINERS = {"docker": "/.dockerenv", "podman": "/run/.containerenv"}
 
 
 def _version(module: str) -> str | None:
@@ -102,6 +110,7 @@ def environment(device: str) -> dict:
         "pestle": pestle.__version__,
         "os": platform.platform(),
         "host": socket.gethostname(),
+        "container": next((n for n, file in _CONTAINERS.items() if Path(file).exists()), None),
     }
 
 

@@ -32,6 +32,7 @@ class Comparison:
     worst: float = 0.0  # largest |got - want| / allowed
     max_abs: float = 0.0
     max_rel: float = 0.0
+    max_ulp: float | None = None  # of what is bounded, where both are finite
     rel_l2: float = 0.0
     nonfinite: int = 0  # NaN or infinity where the reference has a number
 
@@ -48,6 +49,7 @@ class Comparison:
         }
         # JSON has no infinity: null is an error beyond every bound.
         sizes = {name: value if np.isfinite(value) else None for name, value in sizes.items()}
+        sizes["max_ulp"] = self.max_ulp
         return {
             "elements": self.elements,
             "n_bad": self.bad,
@@ -70,15 +72,24 @@ def ulp_at(dtype: torch.dtype, values: np.ndarray) -> np.ndarray:
     return np.ldexp(1.0, exponent - mantissa)
 
 
-def allowed_error(dtype: torch.dtype, want, magnitude, bound: Bound, k: int) -> np.ndarray:
+def _allowed(ulp: np.ndarray, magnitude: np.ndarray, bound: Bound, k: int) -> np.ndarray:
     with np.errstate(over="ignore", invalid="ignore"):
         terms = bound.c * np.sqrt(float(max(k, 1))) * 2.0**-24 * magnitude
-        return ulp_at(dtype, want) + terms + k * 2.0**-149
+        return ulp + terms + k * 2.0**-149
 
 
-def _shares(dtype, got, want, magnitude, bound, k) -> np.ndarray:
+def allowed_error(dtype: torch.dtype, want, magnitude, bound: Bound, k: int) -> np.ndarray:
+    return _allowed(ulp_at(dtype, want), magnitude, bound, k)
+
+
+def _most_ulps(ulp: np.ndarray, got: np.ndarray, want: np.ndarray) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        steps = np.abs(got - want) / ulp
+    return float(np.max(steps, initial=0.0, where=np.isfinite(steps)))
+
+
+def _shares(dtype, got, want, magnitude, allowed) -> np.ndarray:
     """|got - want| / allowed of each element; infinite where one alone is NaN or infinite."""
-    allowed = allowed_error(dtype, want, magnitude, bound, k)
     may_overflow = ~(magnitude <= _F32_MAX / 2)
     with np.errstate(over="ignore", invalid="ignore"):
         shares = np.abs(got - want) / allowed
@@ -113,7 +124,9 @@ def compare(
         shares = np.where(wrong, np.inf, 0.0)
     else:
         magnitude = np.abs(want) if magnitude is None else magnitude
-        shares = _shares(plan.dtype, got.astype(np.float64), want, magnitude, bound, k)
+        ulp, wide = ulp_at(plan.dtype, want), got.astype(np.float64)
+        result.max_ulp = _most_ulps(ulp, wide, want)
+        shares = _shares(plan.dtype, wide, want, magnitude, _allowed(ulp, magnitude, bound, k))
     _fill(result, plan, got.astype(np.float64), want.astype(np.float64), shares)
     return result
 

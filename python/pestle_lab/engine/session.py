@@ -36,6 +36,14 @@ def interpreted(kernel: Kernel, device: str) -> dict[str, str]:
     return {"TRITON_INTERPRET": "1"} if on_cpu else {}
 
 
+# Exceptions in the child that are statuses; what else is raised is a runtime_error.
+_STATUSES = {
+    "Unsupported": "unsupported",
+    "WrongShape": "wrong_shape",
+    "WrongDtype": "wrong_dtype",
+}
+
+
 class Session:
     """One kernel in one process; a context manager, so that no process is left behind."""
 
@@ -126,7 +134,7 @@ class Session:
                 self.log(),
             )
         if "error" in answer:
-            status = "unsupported" if answer["kind"] == "Unsupported" else "runtime_error"
+            status = _STATUSES.get(answer["kind"], "runtime_error")
             raise WorkerError(status, answer["error"], answer["traceback"])
         return answer
 
@@ -135,14 +143,20 @@ class Session:
         self.ask("load", case=case.text)
 
     def place(
-        self, index: int, inputs: dict[str, np.ndarray], keep_addresses: bool = False
+        self,
+        index: int,
+        inputs: dict[str, np.ndarray],
+        keep_addresses: bool = False,
+        keep_outputs: bool = False,
     ) -> None:
-        """Inputs into buffers of the child: new ones, or the same with new contents."""
+        """Inputs into buffers of the child: new ones, or the same with new contents. Outputs are
+        full of poison, or as the last call left them."""
         files = {}
         for name, array in inputs.items():
             files[name] = str(self.folder / f"{name}.in")
             array.tofile(files[name])
-        self.ask("place", set=index, inputs=files, keep_addresses=keep_addresses)
+        self.ask("place", set=index, inputs=files, keep_addresses=keep_addresses,
+                 keep_outputs=keep_outputs)  # fmt: skip
 
     def fetch(self, index: int) -> dict[str, np.ndarray]:
         """The bytes of every buffer of a set."""

@@ -61,6 +61,11 @@ def summarise(nanoseconds) -> Summary:
     )
 
 
+def geomean(values) -> float:
+    """Of ratios or shares, all above zero."""
+    return float(np.exp(np.mean(np.log(np.asarray(values, np.float64)))))
+
+
 @dataclass(frozen=True)
 class Ratio:
     """Time of B over time of A."""

@@ -4,6 +4,7 @@ negative codes, both nibbles, and every finite scale. Runs on any machine."""
 import ml_dtypes
 import numpy as np
 from pestle_lab import Bound, Problem, input, output
+from pestle_lab.errors import WrongDtype, WrongShape
 
 ORDER = (2, 0, 1)  # a batch after the other, its rows dense
 TILES = (5, 2, 4, 0, 1, 3)
@@ -63,10 +64,11 @@ def custom_kernel(function, outputs: dict, inputs: dict, attributes: dict) -> No
     made = function(data)
     if type(made) is not torch.Tensor:
         raise TypeError(f"custom_kernel returned a {type(made).__name__}, not a torch.Tensor")
-    if made.shape != c.shape or made.dtype != c.dtype:
-        raise TypeError(
-            f"custom_kernel returned {made.dtype}{list(made.shape)}, not {c.dtype}{list(c.shape)}"
-        )
+    said = f"custom_kernel returned {made.dtype}{list(made.shape)}, not {c.dtype}{list(c.shape)}"
+    if made.shape != c.shape:
+        raise WrongShape(said)
+    if made.dtype != c.dtype:
+        raise WrongDtype(said)
     if made.data_ptr() != c.data_ptr() or made.stride() != c.stride():
         c.copy_(made)
 
@@ -107,6 +109,7 @@ problem = Problem(
     constraints=[
         ("K % 64 == 0", "K must be a multiple of 64"),
         ("M % 128 == 0", "M must be a multiple of 128"),
+        ("M > 0 && K > 0 && L > 0", "M, K and L must be positive"),
     ],
     reference=reference,
     fill=fill,

@@ -97,8 +97,8 @@ def test_options_hold_the_modes_and_are_known_to_torch():
 def test_what_is_ignored_is_said(monkeypatch):
     from pestle.comfy import settings as module
 
-    known = module._known_options() - {"use_fast_math"}
-    monkeypatch.setattr(module, "_known_options", lambda: known)
+    known = module.known_options() - {"use_fast_math"}
+    monkeypatch.setattr(module, "known_options", lambda: known)
     options, ignored = CompileSettings.of({"mode": "default", "experimental_ptx": True}).options()
     assert "use_fast_math" not in options
     assert ignored == (

@@ -25,4 +25,23 @@ __device__ inline float quick_reciprocal(float x) {
   return r;
 }
 
+// tanh within a few ulp of itself where |x| < kSmallTanh.
+inline constexpr float kSmallTanh = 0.625f;
+__device__ inline float small_tanh(float x) {
+  const float z = x * x;
+  float p = -5.70498872745e-3f;
+  p = __fmaf_rn(p, z, 2.06390887954e-2f);
+  p = __fmaf_rn(p, z, -5.37397155531e-2f);
+  p = __fmaf_rn(p, z, 1.33314422036e-1f);
+  p = __fmaf_rn(p, z, -3.33332819422e-1f);
+  return __fmaf_rn(p * z, x, x);
+}
+// tanh within a few ulp of 1, and of itself where it is small.
+__device__ inline float tanh_of(float x) {
+  const float size = fabsf(x);
+  const float e = quick_exp2(size * (-2 * kLog2E));
+  const float large = __fdividef(1 - e, 1 + e);
+  return size < kSmallTanh ? small_tanh(x) : copysignf(large, x);
+}
+
 }  // namespace pestle::cuda

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from ..layout import handlers_of
+from ..layout import QuantizedLayout, handlers_by_layout, handlers_of
 from ..tensor import FUNCTIONS, QuantizedTensor, decoded_call
 from .moves import handles
 from .shapes import is_per_weight, is_transposed, transposed, turned_codes, weights_of
 
 _aten = torch.ops.aten
+_LINEAR = _aten.linear.default  # looking it up costs more than what asks for it
 
 _ROWS = "sums over the weight's rows, along which codes share no scale"
 _OPERANDS = "has no kernel for these two layouts"
@@ -141,15 +142,23 @@ def takes(*functions):
 
 def _others(op, layout) -> bool:
     """Whether somebody registered a handler of this operator before ours."""
+    registered = handlers_by_layout(op)
+    if len(registered) == 1:  # that of every layout
+        return registered[QuantizedLayout].__module__ != __name__
     return handlers_of(op, layout)[0].__module__ != __name__
+
+
+def has_own_linear(layout) -> bool:
+    """Whether a linear layer of this layout is computed here."""
+    return not _others(_LINEAR, layout)
 
 
 @takes(functional.linear)
 def _function_linear(input, weight, bias=None):
     if not isinstance(weight, QuantizedTensor):
         return NotImplemented
-    if _others(_aten.linear.default, weight._layout):
-        for handler in handlers_of(_aten.linear.default, weight._layout):
+    if _others(_LINEAR, weight._layout):
+        for handler in handlers_of(_LINEAR, weight._layout):
             out = handler(input, (input, weight, bias), {})
             if out is not NotImplemented:
                 return out

@@ -235,7 +235,10 @@ class AsymW4A8Int8Layout(QuantizedLayout):
 
     @staticmethod
     def _tensors(qdata, params) -> tuple:
-        return qdata.view(torch.uint8), params.scale, params.s_channel.reshape(-1), params.codebook
+        channel = params.s_channel
+        if channel.ndim != 1:
+            channel = channel.reshape(-1)
+        return qdata.view(torch.uint8), params.scale, channel, params.codebook
 
     @classmethod
     def dequantize(cls, qdata, params):

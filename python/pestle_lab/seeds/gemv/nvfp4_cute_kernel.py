@@ -6,6 +6,7 @@ from kernel_utils.backends import BACKENDS, Unsupported
 from kernel_utils.task import input_t, output_t
 
 try:
+    import cuda.bindings.driver as driver
     import cutlass
     from cutlass import cute
     from cutlass.cute.runtime import from_dlpack
@@ -35,10 +36,10 @@ if cute is not None:
 
     @cute.jit
     def launch(c: cute.Tensor, a: cute.Tensor, b: cute.Tensor, scales: cute.Tensor,
-               scales_b: cute.Tensor, table: cute.Tensor):  # fmt: skip
+               scales_b: cute.Tensor, table: cute.Tensor, stream: driver.CUstream):  # fmt: skip
         batches, rows = cute.size(a, mode=[0]), cute.size(a, mode=[1])
         gemv(c, a, b, scales, scales_b, table).launch(
-            grid=(rows // THREADS, batches, 1), block=(THREADS, 1, 1)
+            grid=(rows // THREADS, batches, 1), block=(THREADS, 1, 1), stream=stream
         )
 
 
@@ -60,6 +61,7 @@ def cute_kernel(data: input_t) -> output_t:
         _tables[a.device],
     ]
     arguments = [from_dlpack(tensor) for tensor in tensors]
+    arguments.append(driver.CUstream(torch.cuda.current_stream(a.device).cuda_stream))
     key = tuple((t.shape, t.stride()) for t in tensors)
     if key not in _compiled:
         _compiled[key] = cute.compile(launch, *arguments)

@@ -16,8 +16,8 @@ def softmax(x: Tensor, dim: int, out: Tensor | None = None) -> Tensor:
 
 def softmax_backward(dy: Tensor, y: Tensor, dim: int, out: Tensor | None = None) -> Tensor:
     out = torch.empty_like(y) if out is None else out
-    if run := rung("softmax_backward", dy, y, out):
-        run(out, dy, y, dim, 1.0)
+    if run := rung("softmax_backward", y, out):
+        run(out, dy.contiguous(), y, dim, 1.0)  # of a sum, autograd gives one value, expanded
     else:
         torch.ops.pestle.softmax_backward.out(dy, y, dim=dim, d_x=out)
     return out
