@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(128) of_16_bits_wide(float* out) {
   add_both_ways<WgmmaType::kBf16, 192>(tile, out);
   add_176<WgmmaType::kBf16>(tile, out);
   add_176<WgmmaType::kF16>(tile, out);
-  add_along<WgmmaType::kF16, 144>(tile, out);
+  add_along<WgmmaType::kF16, 192>(tile, out);
 #endif
 }
 __global__ void __launch_bounds__(128) of_16_bits_widest(float* out) {

@@ -28,10 +28,12 @@ struct Job {
 struct Tile {
   int m, n;
 };
+// kTogether tiles along m sweep n.
+template <int kTogether = kGroup>
 __device__ inline Tile tile_of(const Job& job, int i) {
-  const int width = kGroup * job.n_tiles;
-  const int first = i / width * kGroup;
-  const int rows = min(job.m_tiles - first, kGroup);
+  const int width = kTogether * job.n_tiles;
+  const int first = i / width * kTogether;
+  const int rows = min(job.m_tiles - first, kTogether);
   const int j = i % width;
   return {first + j % rows, j / rows};
 }

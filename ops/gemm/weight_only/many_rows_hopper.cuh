@@ -4,13 +4,13 @@
 //
 // Map      One CTA an SM makes tiles of kTileN rows of the weight (wgmma's rows) times kTileM rows
 //          of x (its columns). Two consumer warpgroups have half of the weight's rows each, in
-//          blocks of 64. Two producer warpgroups fill a ring in turns, stages of 64 k: x and codes by
+//          blocks of 64. Two producers fill a ring in turns, stages of 64 k: x and codes by
 //          TMA, of which they put the bytes that a lane of four needs of 32 columns into one word, in
 //          place; scales as the format's multipliers.
 // Overlap  A consumer decodes one block between the instructions that multiply the block before.
 //          The second consumer starts a few stages later, and stays behind: while
 //          one finishes its tile the other has the tensor cores.
-// Order    Groups of 16 tiles along m sweep n. Sums run along k in one order: two runs give the same
+// Order    Groups of 2048 rows of x sweep n. Sums run along k in one order: two runs give the same
 //          bits.
 // Traffic  Per tile and 64 of k: kTileM * 128 bytes of x, kTileN * 64 codes and their scales, from
 //          the L2; out and residual once.
@@ -19,11 +19,11 @@
 //          the scale in f32. A tile that meets a scale or code for which that is not so (Format's `odd`) is made again
 //          from f32 values. Epilogue in f32, one rounding.
 // Needs    x along k, its rows and the codes' at multiples of 16 bytes; code of sm_90a.
-// Measured H200, 4608 x 12288 x 3072, us: mxfp4 665, nvfp4 697, fp8 and int8 by row 720, mxfp8 877,
-//          int4 as_x 930; group sums 962 (mxfp8, f16) to 1391 (int4 by 32). Bf16 by sm90/ 518.
-// Tried    Codes through the producer's registers (885 for nvfp4: a trip to memory a stage); one
-//          producer (761); a block decoded before its instructions, not between them (755). Time
-//          grows with the instructions of decoding: they share issue slots with the producers.
+// Measured H200, 4608 x 12288 x 3072, us: mxfp4 600, nvfp4 624, int8 and fp8 by row 640, int4 as_x
+//          729, mxfp8 740; group sums 1003 (fp8 by 128) to 1396 (int4 by 32). Bf16 by sm90/ 518.
+// Tried    256 rows of the weight times 128 of x: as many products for twice the codes, 697 for
+//          nvfp4; there, a block decoded before its instructions, not between them, 755; one
+//          producer 761; codes through its registers 885: a trip to memory a stage.
 #pragma once
 
 #include <algorithm>
@@ -48,8 +48,10 @@ struct HopperConfig {
   static constexpr int kTileM = kTileM_Of;
   static constexpr int kBlocks = kBlocks_Of;  // of 64 rows of the weight, a consumer
   static constexpr int kGroup = kGroup_Of;
-  static constexpr int kTogether = kGroup == 128 ? 2 : 1;  // stages that are multiplied together
+  // Stages that are multiplied together; or of which fragments lie in turns in two sets of registers.
+  static constexpr int kTogether = kGroup == 128 || kBlocks == 1 ? 2 : 1;
   static constexpr int kTileN = 128 * kBlocks;
+  static constexpr int kTilesM = 2048 / kTileM;  // tiles along m that sweep n together
   static constexpr int kBits = Format::kBits;
   static constexpr int kCodeRow = kStepK * kBits / 8;
   static constexpr int kXBytes = kTileM * kXRow;
@@ -58,20 +60,25 @@ struct HopperConfig {
   static constexpr int kStageBytes = (kXBytes + kCodeBytes + kScaleBytes + 1023) / 1024 * 1024;
   static constexpr int kStagedRows = kTileM % 64 == 0 ? 64 : 48;  // of out, at a time
   static constexpr int kStagingRow = 64 + 4;  // f32: no two lanes meet in a bank
+  static constexpr int kStoredRows = kTileM > 128 ? kTileM / 2 : kTileM;  // the same as 16 bits
   static constexpr int kStagingBytes =
-      (std::max(kStagedRows * kStagingRow * 4, kTileM * 128) + 127) / 128 * 128;
+      (std::max(kStagedRows * kStagingRow * 4, kStoredRows * 128) + 127) / 128 * 128;
   static constexpr int kRest = 227 * 1024 - 2 * kStagingBytes - Format::kTableBytes - 1024;
   static constexpr int kStages = kRest / kStageBytes < 8 ? kRest / kStageBytes : 8;
   static constexpr int kStagingPlace = kStages * kStageBytes;
   static constexpr int kTablePlace = kStagingPlace + 2 * kStagingBytes;
   static constexpr int kBarrierPlace = (kTablePlace + Format::kTableBytes + 15) / 16 * 16;
   static constexpr int kSharedBytes = kBarrierPlace + 512;
-  static constexpr int kAhead = kBlocks == 1 ? 4 : 2;  // stages whose scales are in registers
-  // Of 64 K registers: 512 threads have 128 each at first.
-  static constexpr int kProducerRegisters = 40;
-  static constexpr int kConsumerRegisters = 216;
+  static constexpr int kAhead = kTileM <= 64 ? 4 : 2;  // stages whose scales are in registers
+  // Two producers take turns. Instructions of 256 columns need more registers than 512 threads have
+  // at first.
+  static constexpr int kProducers = 2;
+  static constexpr int kProducerThreads = kBlocks == 1 ? 64 : 128;
+  static constexpr int kThreads = 256 + kProducers * kProducerThreads;
+  static constexpr int kProducerRegisters = kBlocks == 1 ? 56 : 40;
+  static constexpr int kConsumerRegisters = kBlocks == 1 ? 224 : 216;
   static_assert(kStages >= 4 && kSharedBytes <= 227 * 1024);
-  static_assert(kTileM % 16 == 0 && kTileM % kStagedRows == 0);
+  static_assert(kStoredRows % 16 == 0 && kTileM % kStagedRows == 0);
   static_assert(Format::kGroupSums == (kGroup != 0));
 };
 
@@ -105,8 +112,9 @@ struct HopperGemm {
   static constexpr int kBlocks = C::kBlocks, kStages = C::kStages, kBits = C::kBits;
   static constexpr int kSums = C::kTileM / 2;
   static constexpr int kSlots = 2 * kStages;  // tiles that a producer may be ahead, and more
-  static constexpr int kLead = 3;             // stages of the first consumer before the second
-  static constexpr int kProducers = 2;
+  // Stages of the first consumer before the second, of which the ring has that many fewer.
+  static constexpr int kLead = kStages - 3 < 3 ? kStages - 3 : 3;
+  static constexpr int kProducers = C::kProducers, kProducerThreads = C::kProducerThreads;
   static constexpr hopper::WgmmaType kWgmma =
       C::kBf16 ? hopper::WgmmaType::kBf16 : hopper::WgmmaType::kF16;
 
@@ -147,7 +155,7 @@ struct HopperGemm {
     hopper::Ring<kStages> ring;
 
     __device__ explicit Cursor(const Cta& cta)
-        : index(blockIdx.x), tile(tile_of(cta.job(), blockIdx.x)) {}
+        : index(blockIdx.x), tile(tile_of<C::kTilesM>(cta.job(), blockIdx.x)) {}
     __device__ bool past(int tiles) const { return index >= tiles; }
     // By so many stages. True: in another tile.
     __device__ bool advance(const Cta& cta, int steps, int stages) {
@@ -155,7 +163,7 @@ struct HopperGemm {
       step += stages;
       if (step < steps) return false;
       for (; step >= steps; step -= steps, ++count) index += gridDim.x;
-      if (!past(cta.tiles())) tile = tile_of(cta.job(), index);
+      if (!past(cta.tiles())) tile = tile_of<C::kTilesM>(cta.job(), index);
       return true;
     }
   };
@@ -171,21 +179,23 @@ struct HopperGemm {
                      at.tile.n * C::kTileN, 0);
   }
   __device__ static void turn_codes(const Cta& cta, int stage) {
-    constexpr int kChunks = C::kCodeRow / 16, kLines = 128 / kChunks;
-    const int thread = threadIdx.x % 128;
+    constexpr int kChunks = C::kCodeRow / 16, kLines = kProducerThreads / kChunks;
+    const int thread = threadIdx.x % kProducerThreads;
     char* at = cta.codes_at(stage) + lanes_place<kBits>(thread / kChunks, thread % kChunks);
     uint4 v[C::kTileN / kLines];
 #pragma unroll
     for (int i = 0; i < C::kTileN / kLines; ++i)
-      v[i] = *reinterpret_cast<const uint4*>(at + i * 128 * 16);
+      v[i] = *reinterpret_cast<const uint4*>(at + i * kProducerThreads * 16);
 #pragma unroll
     for (int i = 0; i < C::kTileN / kLines; ++i)
-      *reinterpret_cast<uint4*>(at + i * 128 * 16) = by_lanes<kBits>(v[i]);
+      *reinterpret_cast<uint4*>(at + i * kProducerThreads * 16) = by_lanes<kBits>(v[i]);
   }
 
   // A thread's rows of scales. Those past the end are the last one's again.
-  static constexpr int kScaleRows = C::kTileN / 128;
-  __device__ static int scale_line(int i) { return threadIdx.x % 128 + i * 128; }
+  static constexpr int kScaleRows = C::kTileN / kProducerThreads;
+  __device__ static int scale_line(int i) {
+    return threadIdx.x % kProducerThreads + i * kProducerThreads;
+  }
   __device__ static int scale_row(const Cta& cta, const Tile& tile, int i) {
     return min(tile.n * C::kTileN + scale_line(i), cta.job().n - 1);
   }
@@ -261,7 +271,7 @@ struct HopperGemm {
       for (Scales& some : scales) {
         if (at.past(tiles)) return;
         ++wanted;
-        if (threadIdx.x % 128 == 0) loader.load_free(cta, steps, wanted);
+        if (threadIdx.x % kProducerThreads == 0) loader.load_free(cta, steps, wanted);
         __syncwarp();
         const int stage = at.ring.stage;
         hopper::wait(&b.raw[stage], at.ring.parity);
@@ -360,10 +370,10 @@ struct HopperGemm {
 
   __device__ static void accumulate(const Cta& cta, int consumer, hopper::Ring<kStages>& ring,
                                     bool& odd, Sums& d) {
-    static_assert(kBlocks == 2);
+    static_assert(kBlocks == 1 && C::kTogether == 2);
     Barriers& b = cta.barriers();
-    const int steps = cta.steps(), row0 = consumer * kBlocks * 64;
-    uint32_t a[kBlocks][4][4] = {};
+    const int steps = cta.steps(), row0 = consumer * 64;
+    uint32_t a[2][4][4] = {};
     int before = 0;
     wait_stage(b, ring);
     {
@@ -372,57 +382,25 @@ struct HopperGemm {
       codes.decode_all(cta, odd, a[0]);
     }
 #pragma unroll 1
-    for (int step = 0; step < steps; ++step) {
-      const int stage = ring.stage;
-      const uint64_t x = hopper::describe<true>(cta.x_at(stage), 0);
-      // The last step decodes its first block again.
-      hopper::Ring<kStages> next = ring;
-      ring.advance();
-      if (step + 1 < steps) next = ring;
-      multiply<2>(
-          cta, x, step > 0, d[0], a[0],
-          [&](Codes<2>& codes) { codes.load(cta, stage, row0 + 64, 0); }, odd, a[1]);
-      if (step > 0) release(b, before);
-      multiply<2>(
-          cta, x, step > 0, d[1], a[1],
-          [&](Codes<2>& codes) {
-            wait_stage(b, next);
-            codes.load(cta, next.stage, row0, 0);
-          },
-          odd, a[0]);
-      before = stage;
-    }
-    hopper::wait_wgmma<0>();
-    release(b, before);
+    for (int first = 0; first < steps; first += 2) {
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) hopper::hold(d[block]);
-  }
-  // The same of tiles with one block, whose instructions are short.
-  __device__ static void accumulate_block(const Cta& cta, int consumer, hopper::Ring<kStages>& ring,
-                                          bool& odd, Sums& d) {
-    static_assert(kBlocks == 1);
-    Barriers& b = cta.barriers();
-    const int steps = cta.steps();
-    uint32_t a[4][4] = {};
-    int before = 0;
-#pragma unroll 1
-    for (int step = 0; step < steps; ++step) {
-      wait_stage(b, ring);
-      Codes<2> codes;
-      codes.load(cta, ring.stage, consumer * 64, 0);
-      const uint64_t x = hopper::describe<true>(cta.x_at(ring.stage), 0);
-      hopper::wait_wgmma<0>();
-      hopper::hold(a);
-      if (step > 0) release(b, before);
-      codes.decode_all(cta, odd, a);
-      hopper::fence_wgmma();
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        hopper::multiply_registers<kWgmma, C::kTileM, true>(d[0], a[i], x + i * 2,
-                                                            step > 0 || i > 0);
-      hopper::commit_wgmma();
-      before = ring.stage;
-      ring.advance();
+      for (int i = 0; i < 2; ++i) {
+        const int step = first + i, stage = ring.stage;
+        const uint64_t x = hopper::describe<true>(cta.x_at(stage), 0);
+        // The last step decodes its codes again.
+        hopper::Ring<kStages> next = ring;
+        ring.advance();
+        if (step + 1 < steps) next = ring;
+        multiply<2>(
+            cta, x, step > 0, d[0], a[i],
+            [&](Codes<2>& codes) {
+              wait_stage(b, next);
+              codes.load(cta, next.stage, row0, 0);
+            },
+            odd, a[1 - i]);
+        if (step > 0) release(b, before);
+        before = stage;
+      }
     }
     hopper::wait_wgmma<0>();
     release(b, before);
@@ -568,20 +546,20 @@ struct HopperGemm {
     }
     return v;
   }
-  // A block's results as 16 bits, each row of x in a line of 128 bytes.
+  // A block's results as 16 bits of kStoredRows from `first` on, each row of x in a line of 128 bytes.
   __device__ static void stage_results(const EpilogueArguments& e, const RowValues& v, float factor,
-                                       char* staging, const float (&d)[kSums]) {
+                                       int first, char* staging, const float (&d)[kSums]) {
     const float alpha = e.alpha ? __ldg(e.alpha) : 1.0f;
     const int lane = threadIdx.x % 32;
     const int piece = threadIdx.x % 128 / 32 * 2 + lane / 8 % 2, line = lane / 16 * 8 + lane % 8;
     const uint32_t to = hopper::shared_address(staging) + line * 128 + (piece ^ lane % 8) * 16;
 #pragma unroll
-    for (int j = 0; j < kSums / 8; ++j) {  // 16 rows of x
+    for (int j = 0; j < C::kStoredRows / 16; ++j) {  // 16 rows of x
       float y[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int r = i / 2 % 2;
-        y[i] = __fmaf_rn(d[8 * j + i] * v.factor[r] * factor, alpha, v.bias[r]);
+        y[i] = __fmaf_rn(d[first / 2 + 8 * j + i] * v.factor[r] * factor, alpha, v.bias[r]);
       }
       hopper::activate_all(e.activation, y);
       uint32_t words[4];
@@ -596,7 +574,7 @@ struct HopperGemm {
     const FloatMatrix& out = job.epilogue.out;
     char* to = const_cast<char*>(out.data) + (row0 * out.row_stride + column) * 2;
 #pragma unroll 4
-    for (int r = thread / 8; r < min(C::kTileM, job.m - row0); r += 16)
+    for (int r = thread / 8; r < min(C::kStoredRows, job.m - row0); r += 16)
       *reinterpret_cast<uint4*>(to + r * out.row_stride * 2) =
           *reinterpret_cast<const uint4*>(staging + r * 128 + (piece ^ r % 8) * 16);
   }
@@ -610,10 +588,13 @@ struct HopperGemm {
       const int column0 = tile.n * C::kTileN + (consumer * kBlocks + block) * 64;
       const RowValues v =
           row_values(e, column0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
-      hopper::sync_threads(1 + consumer, 128);
-      stage_results(e, v, factor, staging, d[block]);
-      hopper::sync_threads(1 + consumer, 128);
-      store_staged(cta.job(), staging, tile.m * C::kTileM, column0);
+#pragma unroll
+      for (int first = 0; first < C::kTileM; first += C::kStoredRows) {
+        hopper::sync_threads(1 + consumer, 128);
+        stage_results(e, v, factor, first, staging, d[block]);
+        hopper::sync_threads(1 + consumer, 128);
+        store_staged(cta.job(), staging, tile.m * C::kTileM + first, column0);
+      }
     }
   }
 
@@ -665,13 +646,11 @@ struct HopperGemm {
 #pragma unroll 1
     for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
       ++count;
-      const Tile tile = tile_of(cta.job(), i);
+      const Tile tile = tile_of<C::kTilesM>(cta.job(), i);
       bool odd = false;
       Sums d;
       if constexpr (Format::kGroupSums)
         accumulate_groups(cta, consumer, ring, odd, d);
-      else if constexpr (kBlocks == 1)
-        accumulate_block(cta, consumer, ring, odd, d);
       else
         accumulate(cta, consumer, ring, odd, d);
       // x of bf16 may overflow sums that their factors, or terms of the other sign, would have
@@ -692,7 +671,7 @@ struct HopperGemm {
   __device__ static void consume_odd(const Cta& cta, int consumer) {
 #pragma unroll 1
     for (int i = blockIdx.x; i < cta.tiles(); i += gridDim.x)
-      finish_odd(cta, consumer, tile_of(cta.job(), i));
+      finish_odd(cta, consumer, tile_of<C::kTilesM>(cta.job(), i));
   }
 
   __device__ static void run(const HopperJob& of, Format format) {
@@ -704,7 +683,7 @@ struct HopperGemm {
       hopper::prefetch_map(&of.codes);
       for (int i = 0; i < kStages; ++i) {
         hopper::init_barrier(&b.raw[i], 1);
-        hopper::init_barrier(&b.full[i], 4);
+        hopper::init_barrier(&b.full[i], kProducerThreads / 32);
         hopper::init_barrier(&b.empty[i], 2);
       }
       for (int i = 0; i < kSlots; ++i) b.odd_scales[i] = b.odd_codes[0][i] = b.odd_codes[1][i] = 0;
@@ -715,16 +694,18 @@ struct HopperGemm {
     if constexpr (Format::kTableBytes > 0) format.make_table(memory + C::kTablePlace);
     __syncthreads();
     const Cta cta{of, format, memory, all_odd};
-    const int group = threadIdx.x / 128;
-    if (group < kProducers) {
+    constexpr int kOfProducers = kProducers * kProducerThreads;
+    const int thread = threadIdx.x;
+    if (thread < kOfProducers) {
       hopper::give_registers<C::kProducerRegisters>();
-      if (!all_odd) produce(cta, group);
+      if (!all_odd) produce(cta, thread / kProducerThreads);
     } else {
       hopper::take_registers<C::kConsumerRegisters>();
+      const int consumer = (thread - kOfProducers) / 128;
       if (all_odd)
-        consume_odd(cta, group - kProducers);
+        consume_odd(cta, consumer);
       else
-        consume(cta, group - kProducers);
+        consume(cta, consumer);
     }
   }
 };
@@ -733,10 +714,8 @@ struct HopperGemm {
 
 #ifdef __CUDACC__
 
-constexpr int kHopperThreads = 512;
-
 template <class C, class Format>
-__global__ void __launch_bounds__(kHopperThreads, 1)
+__global__ void __launch_bounds__(C::kThreads, 1)
     many_rows_hopper_kernel(const __grid_constant__ HopperJob job, const Format format) {
 #if PESTLE_HOPPER
   HopperGemm<C, Format>::run(job, format);

@@ -176,8 +176,7 @@ Status start_hopper_tile(const Call& call, const char* name, const many_rows::Jo
   codes.box[0] = codes.swizzle = C::kCodeRow, codes.box[1] = C::kTileN;
   PESTLE_TRY(cuda::make_tensor_map(codes, &of.codes));
   const int64_t multiprocessors = cuda::multiprocessors(cuda::device_index(call));
-  const cuda::Grid grid{std::min(tiles, multiprocessors), many_rows::kHopperThreads,
-                        C::kSharedBytes};
+  const cuda::Grid grid{std::min(tiles, multiprocessors), C::kThreads, C::kSharedBytes};
   return cuda::launch_early(call, name, grid, many_rows::many_rows_hopper_kernel<C, Format>, of,
                             format);
 }
@@ -186,17 +185,17 @@ Status start_hopper(const Call& call, const char* name, const many_rows::Job& jo
                     const Format& format) {
   using many_rows::HopperConfig;
   const int64_t multiprocessors = cuda::multiprocessors(cuda::device_index(call));
-  const auto time = [&](int64_t rows, int64_t columns, double of_tile) {
-    const int64_t tiles = cuda::ceil_div(job.m, rows) * cuda::ceil_div(job.n, columns);
+  const auto time = [&](int64_t rows, double of_tile) {
+    const int64_t tiles = cuda::ceil_div(job.m, rows) * cuda::ceil_div(job.n, int64_t{128});
     return static_cast<double>(cuda::ceil_div(tiles, multiprocessors)) * of_tile;
   };
-  // A small tile has a quarter of the products, and takes 0.36 of the time.
-  const double large = time(128, 256, 1), wide = time(144, 256, 1.125), small = time(64, 128, 0.36);
-  if (small < std::min(large, wide))
+  // What a tile takes of the largest's time: codes are decoded for fewer rows.
+  const double large = time(256, 1), middle = time(192, 0.78), small = time(64, 0.36);
+  if (small < std::min(large, middle))
     return start_hopper_tile<HopperConfig<kBf16, 64, 1, Format>>(call, name, job, format);
-  return wide < large
-             ? start_hopper_tile<HopperConfig<kBf16, 144, 2, Format>>(call, name, job, format)
-             : start_hopper_tile<HopperConfig<kBf16, 128, 2, Format>>(call, name, job, format);
+  return middle < large
+             ? start_hopper_tile<HopperConfig<kBf16, 192, 1, Format>>(call, name, job, format)
+             : start_hopper_tile<HopperConfig<kBf16, 256, 1, Format>>(call, name, job, format);
 }
 // Of a format whose scales multiply sums of `group` columns: a multiple of 32.
 template <bool kBf16, class Format>

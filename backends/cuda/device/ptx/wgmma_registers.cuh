@@ -18,8 +18,6 @@ namespace pestle::cuda::hopper {
 #define PESTLE_T48 \
   PESTLE_T32       \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define PESTLE_D72(c) PESTLE_D64(c), PESTLE_D4(c, 64), PESTLE_D4(c, 68)
-#define PESTLE_T72 PESTLE_T64 ", %64, %65, %66, %67, %68, %69, %70, %71"
 
 // Both operands in shared memory along k, 176 columns.
 #define PESTLE_WGMMA_176(TYPE)                                                     \
@@ -56,11 +54,11 @@ template <WgmmaType kWgmma, int kN, bool kB_AlongK>
 __device__ inline void multiply_registers(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b,
                                           int p) {
   static_assert(kWgmma == WgmmaType::kBf16 || kWgmma == WgmmaType::kF16);
-  static_assert(kN == 64 || kN == 96 || kN == 128 || kN == 144 || kN == 256);
+  static_assert(kN == 64 || kN == 96 || kN == 128 || kN == 192 || kN == 256);
   PESTLE_WGMMA_AN(64, PESTLE_T32, PESTLE_D32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
   PESTLE_WGMMA_AN(96, PESTLE_T48, PESTLE_D48, "%48", "%49", "%50", "%51", "%52", "%53", "%54")
   PESTLE_WGMMA_AN(128, PESTLE_T64, PESTLE_D64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
-  PESTLE_WGMMA_AN(144, PESTLE_T72, PESTLE_D72, "%72", "%73", "%74", "%75", "%76", "%77", "%78")
+  PESTLE_WGMMA_AN(192, PESTLE_T96, PESTLE_D96, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
   PESTLE_WGMMA_AN(256, PESTLE_T128, PESTLE_D128, "%128", "%129", "%130", "%131", "%132", "%133",
                   "%134")
 }
