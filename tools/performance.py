@@ -193,7 +193,8 @@ def by_machine(lines):
     machines = {}
     for line in lines:
         # Of build_cost.py, gpu_torch_log.py, gpu_evidence.py; of examples with tables of their own.
-        if {"library_bytes", "torch_tests", "part", "rows"} & line.keys():
+        others = {"library_bytes", "torch_tests", "part", "rows"}
+        if not sweep.is_sweep(line) and others & line.keys():
             continue
         empty = {"bench": {}, "check": {}, "mutants": {}, "sanitizer": {}, "host": {}, "sweep": []}
         machine = machines.setdefault(machine_name(line), empty)

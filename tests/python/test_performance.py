@@ -169,6 +169,17 @@ def test_builds_have_a_table():
     assert "| cuda-release | 80;90a | 62 | 61.5 | 39.0 MiB |" in performance.render([build, BENCH])
 
 
+def test_sweeps_are_on_the_page():
+    point = {
+        "sweep": "negate", "form": "M={rows} K={width}", "rows": 256, "width": 1000, "bytes": 8,
+        "class": "plain", "impl": "cuda/negate_fast", "graph": True, "agree": True,
+        "us": {"normal": 2.0}, "copy_us": {"normal": 1.0}, "machine": {"commit": "c0ffee"},
+        "gpu": GPU,
+    }  # fmt: skip
+    page = performance.render([point], {})
+    assert "Sweeps" in page and "256 x 1000" in page
+
+
 def test_examples_with_tables_of_their_own_are_no_machine():
     example = {"date": "2026-01-01", "machine": {"commit": "c0ffee"}, "device": "NVIDIA H100",
                "versions": {"torch": "2.11.0"}, "rows": [{"way": "eager"}]}  # fmt: skip
