@@ -189,8 +189,8 @@ Status start_hopper(const Call& call, const char* name, const many_rows::Job& jo
     const int64_t tiles = cuda::ceil_div(job.m, rows) * cuda::ceil_div(job.n, int64_t{128});
     return static_cast<double>(cuda::ceil_div(tiles, multiprocessors)) * of_tile;
   };
-  // What a tile takes of the largest's time: codes are decoded for fewer rows.
-  const double large = time(256, 1), middle = time(192, 0.78), small = time(64, 0.36);
+  // What a tile takes of the largest's time (measured): codes are decoded for fewer rows.
+  const double large = time(256, 1), middle = time(192, 0.83), small = time(64, 0.72);
   if (small < std::min(large, middle))
     return start_hopper_tile<HopperConfig<kBf16, 64, 1, Format>>(call, name, job, format);
   return middle < large
