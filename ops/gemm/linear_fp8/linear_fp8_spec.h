@@ -71,7 +71,6 @@ inline constexpr Case cases[] = {
     {"M=66 N=140 K=96 out=f32 granularity=row", kEdge, Dist::kSpecial},
     {"M=140 N=270 K=416 granularity=block_128x128 gate=bf16 G=2 out=f32"},
     {"M=130 N=140 K=672 x=f16 weight=e5m2 granularity=block_1x128 out=f32", kEdge, Dist::kSpecial},
-    {"M=2305 N=1100 K=64 granularity=row x=f16 out=f16 bias=f32 activation=silu", kEdge},
     {"M=0 N=8 K=16 activations=row", kEdge},
     {"M=9 N=96 K=320 granularity=row activations=row input_act=gelu_tanh"},
     {"M=5 N=72 K=264 x=f16 weight=e5m2 out=f16 granularity=row activations=row input_act=swiglu"},
