@@ -43,7 +43,7 @@ def run(case: cases.Case, kind: str = "functional", **replaced) -> dict[str, tor
     return dict(zip(form.outputs, outputs, strict=True))
 
 
-KNOWN = ("activations=row", "pairs, gate or beta", "heads of 256", "no mask of f32")
+KNOWN = ("activations=row", "pairs, gate or beta", "heads of 256")
 
 
 @pytest.mark.parametrize(("op", "case", "why"), [a for a in ASKED if a[2]], ids=cases.case_id)

@@ -4,11 +4,11 @@ Map      a program takes some rows of one head of k, each a query of one of the 
          share it, so that few queries fill a tile with heads; it walks over the keys that any of
          its rows sees. Tiles with the most keys begin first.
 Traffic  q and out once; k and v once for each tile of rows, from the L2 for neighbours.
-Numerics logits times log2(e) in f32, the softmax online, sums in f32; exponentials of 16-bit
-         inputs are rounded to their dtype, in f16 times 2^15. f32 is multiplied as f32 (slowly),
-         with precision="tf32" too. Tiles whose sums are not finite are summed again with the
-         largest logits known, and then a key that does not count adds nothing, whatever its value
-         is.
+Numerics logits in f32 times log2(e), but not under a mask of floats, whose lowest number that would
+         make -infinity; the softmax online, sums in f32; exponentials of 16-bit inputs are rounded
+         to their dtype, in f16 times 2^15. f32 is multiplied as f32 (slowly), with
+         precision="tf32" too. Tiles whose sums are not finite are summed again with the largest
+         logits known, and then a key that does not count adds nothing, whatever its value is.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _weights(p, KIND: tl.constexpr, DOT16: tl.constexpr):
 def _logits(q, k, mask, start, keys, begin, end, k_s, k_d, m_row, m_key, inner, outer,
             KIND: tl.constexpr, DOT16: tl.constexpr, MASK: tl.constexpr, SOFTCAP: tl.constexpr,
             BN: tl.constexpr, BD: tl.constexpr, D: tl.constexpr):  # fmt: skip
-    """Logits of a tile times log2(e); -inf where a key does not count."""
+    """Logits of a tile in the unit of inner and outer; -inf where a key does not count."""
     j = start + tl.arange(0, BN)
     c = tl.arange(0, BD)[:, None]
     at = k + j.to(tl.int64)[None, :] * k_s + c * k_d
@@ -131,7 +131,7 @@ def _logits(q, k, mask, start, keys, begin, end, k_s, k_d, m_row, m_key, inner, 
         if MASK == BOOL:
             seen = seen & (added != 0)
         else:
-            t += d.widen(added, MASK) * LOG2E
+            t += d.widen(added, MASK)
     return tl.where(seen, t, float("-inf"))
 
 
@@ -141,6 +141,12 @@ def _values(v, start, keys, v_s, v_d, BN: tl.constexpr, BV: tl.constexpr, DV: tl
     c = tl.arange(0, BV)[None, :]
     at = v + j.to(tl.int64)[:, None] * v_s + c * v_d
     return tl.load(at, mask=(j < keys)[:, None] & (c < DV), other=0)
+
+
+@triton.jit
+def _power(t, NATURAL: tl.constexpr):
+    """e^t, of a t that is times log2(e) already unless NATURAL."""
+    return tl.exp2(t * LOG2E) if NATURAL else tl.exp2(t)
 
 
 @triton.jit
@@ -159,6 +165,7 @@ def forward(q, k, v, mask, sinks, lengths, q_offsets, k_offsets, out, lse,
             DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
             BV: tl.constexpr):  # fmt: skip
     """MASK, SINKS: kinds, -1 for none. STEPS: of a search among the sequences."""
+    NATURAL: tl.constexpr = MASK >= 0 and MASK != BOOL
     group = heads // key_heads
     tile = tiles - 1 - tl.program_id(0) % tiles
     key_head = tl.program_id(0) // tiles % key_heads
@@ -185,8 +192,8 @@ def forward(q, k, v, mask, sinks, lengths, q_offsets, k_offsets, out, lse,
     largest = tl.full((BM,), float("-inf"), tl.float32)
     if SINKS >= 0:
         sink = tl.load(sinks + head * sink_step, mask=inside, other=0)
-        largest = d.widen(sink, SINKS) * LOG2E
-    total = tl.exp2(largest - _base(largest))
+        largest = d.widen(sink, SINKS) * (1.0 if NATURAL else LOG2E)
+    total = _power(largest - _base(largest), NATURAL)
     if SINKS < 0:
         total = tl.zeros((BM,), tl.float32)
     sums = tl.zeros((BM, BV), tl.float32)
@@ -195,8 +202,8 @@ def forward(q, k, v, mask, sinks, lengths, q_offsets, k_offsets, out, lse,
                     KIND, DOT16, MASK, SOFTCAP, BN, BD, D)  # fmt: skip
         above = tl.maximum(largest, tl.max(t, axis=1))
         base = _base(above)
-        p = tl.exp2(t - base[:, None])
-        shrunk = tl.exp2(largest - base)
+        p = _power(t - base[:, None], NATURAL)
+        shrunk = _power(largest - base, NATURAL)
         total = total * shrunk + tl.sum(p, axis=1)
         values = _operand(_values(v, start, keys, v_s, v_d, BN, BV, DV), KIND, DOT16)
         sums = sums * shrunk[:, None]
@@ -210,7 +217,7 @@ def forward(q, k, v, mask, sinks, lengths, q_offsets, k_offsets, out, lse,
         for start in range(lo, hi, BN):
             t = _logits(x, k, mask, start, keys, begin, end, k_s, k_d, m_row, m_key, inner, outer,
                         KIND, DOT16, MASK, SOFTCAP, BN, BD, D)  # fmt: skip
-            p = tl.exp2(t - base[:, None])
+            p = _power(t - base[:, None], NATURAL)
             p = tl.where(p < SMALLEST_WEIGHT, 0.0, p)
             values = d.widen(_values(v, start, keys, v_s, v_d, BN, BV, DV), KIND)
             is_number = d.abs_bits(values) < d.F32_INF
@@ -230,7 +237,7 @@ def forward(q, k, v, mask, sinks, lengths, q_offsets, k_offsets, out, lse,
     at = out + (far * o_b + head * o_h + query * o_s)[:, None] + c * o_d
     tl.store(at, d.narrow(y, OKIND), mask=inside[:, None] & (c < DV))
     at = lse + far * lse_b + head * lse_h + query * lse_s
-    tl.store(at, (base + tl.log2(total)) * LN2, mask=inside)
+    tl.store(at, base * (1.0 if NATURAL else LN2) + tl.log2(total) * LN2, mask=inside)
 
 
 def _refuses(q, k, v, mask, *others, **options):
@@ -239,9 +246,6 @@ def _refuses(q, k, v, mask, *others, **options):
         return f"has heads of {LARGEST_HEAD} elements at most, not of {largest}"
     if max(q.shape[2] * q.shape[1] // k.shape[1], k.shape[2]) >= _MOST:
         return f"has less than {_MOST} keys, and queries of the heads that share them"
-    if mask is not None and mask.dtype == torch.float32 and q.dtype != torch.float32:
-        # An illegal memory access in its first case there: why is not found.
-        return "has no mask of f32 beside q of 16 bits, which failed on an H200"
     return None
 
 
@@ -250,6 +254,11 @@ def _tile(q: torch.Tensor, rows: int, value_depth: int) -> dict:
     code that compiles in seconds."""
     deep, wide = (max(16, power_of_2(n)) for n in (q.shape[3], value_depth))
     widest = max(deep, wide)
+    if q.dtype != torch.float32:
+        # Rows of v no shorter than k's, up to the 128 bytes of a swizzle: where they are shorter,
+        # ptxas 12.8 (Triton 3.6 has it for Hopper) makes wgmma's descriptors of v from registers
+        # that hold other things, and the product reads outside of shared memory.
+        wide = max(wide, min(deep, 64))
     if q.dtype == torch.float32:
         high, across, warps = 32, 32 if widest <= 64 else 16, 8
     elif widest > 128:
@@ -286,9 +295,8 @@ def attention(
     left = most if window_left < 0 else min(window_left, most)
     right = most if window_right < 0 else min(window_right, most)
     scale = scale or 1 / math.sqrt(max(depth, 1))
-    inner, outer = (
-        (scale / softcap, softcap * LOG2E.value) if softcap else (scale * LOG2E.value, 0.0)
-    )
+    unit = 1.0 if mask is not None and mask.dtype != torch.bool else LOG2E.value
+    inner, outer = (scale / softcap, softcap * unit) if softcap else (scale * unit, 0.0)
     rows = queries * (heads // key_heads)
     tile = _tile(q, rows, value_depth)
     tiles = cdiv(rows, tile["BM"])
