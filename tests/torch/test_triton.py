@@ -70,6 +70,17 @@ def check(case: cases.Case, got: dict, run=run) -> None:
     cases.assert_codes(case, got, lambda c: {n: t.cpu() for n, t in run(c).items()})
 
 
+@pytest.mark.parametrize("depth", [16, 40, 64, 128, 256])
+@pytest.mark.parametrize("value_depth", [8, 24, 64, 200])
+def test_attention_s_values_are_no_narrower_than_a_row_of_keys(depth, value_depth):
+    """Else ptxas 12.8 gives wgmma descriptors with words of other registers: illegal accesses on an
+    H200, with D = 40 and Dv = 24."""
+    from pestle.backends.triton import attention
+
+    tile = attention._tile(torch.empty(1, 1, 70, depth, dtype=torch.float16), 70, value_depth)
+    assert tile["BV"] >= min(tile["BD"], 64)
+
+
 @needs_kernels
 @every_case
 def test_same_as_the_library(op, case):

@@ -130,6 +130,7 @@ inline constexpr Case cases[] = {
     {"B=1 Hq=1 Sq=130 D=192 Hk=1 Sk=200 Dv=256 q=f16 mask=f16 Bm=1 Hm=1 Mq=130 Mk=200 softcap=20 "
      "lse=f32",
      kEdge, Dist::kOutliers},
+    {"B=1 Hq=2 Sq=70 D=64 Hk=2 Sk=150 Dv=32", kEdge},
     {"B=1 Hq=1 Sq=90 D=64 Hk=1 Sk=150 Dv=64 softcap=3 key_lengths=i32 lse=f32", kEdge,
      Dist::kSpecial},
     {"B=1 Hq=2 Sq=800 D=128 Hk=1 Sk=700 Dv=128 q_offsets=i32 k_offsets=i32 N=4 causal=true "
