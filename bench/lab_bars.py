@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import datetime
 import json
 import signal
@@ -179,21 +180,14 @@ def cheats(args: argparse.Namespace, figures: dict) -> bool:
     return done_well(figures) and not (figures["pytest"] or accused) and figures["tests"] > 0
 
 
-class noted:
+@contextlib.contextmanager
+def noted(figures: dict, name: str):
     """A part that fails is a figure, and the others go on."""
-
-    def __init__(self, figures: dict, name: str):
-        self.figures, self.name = figures, name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind, error, trace) -> bool:
-        if error is None or not issubclass(kind, Exception):
-            return False
-        self.figures.setdefault("not measured", {})[self.name] = f"{kind.__name__}: {error}"
-        say(part=self.name, failed=str(error))
-        return True
+    try:
+        yield
+    except Exception as error:
+        figures.setdefault("not measured", {})[name] = f"{type(error).__name__}: {error}"
+        say(part=name, failed=str(error))
 
 
 def done_well(figures: dict) -> bool:

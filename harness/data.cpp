@@ -357,7 +357,8 @@ Meaning meaning_of(const Arg& arg, DType dtype) {
   }
   if (name.find("zero") != std::string_view::npos) return Meaning::kZeroPoints;
   const bool small_float = dtype == DType::kE4M3 || dtype == DType::kE5M2 || dtype == DType::kE8M0;
-  return dtype_info(dtype).is_float && !small_float ? Meaning::kValues : Meaning::kCodes;
+  if (!dtype_info(dtype).is_float || small_float) return Meaning::kCodes;
+  return name == "mask" ? Meaning::kMask : Meaning::kValues;
 }
 
 void fill(void* contiguous, DType dtype, int64_t count, Meaning meaning, Dist dist, uint64_t seed) {

@@ -13,9 +13,10 @@ namespace pestle::harness {
 // What the values of an input mean, told from its name and dtype, so that scales are positive and
 // of a size that goes with the values, codebooks ascend, codes use their format's whole range,
 // class indices and lengths are small numbers or the usual mark of an ignored row, and offsets
-// ascend from 0. kMask is for values that are added to logits; meaning_of calls them kValues.
+// ascend from 0. kMask: values that are added to logits.
 enum class Meaning { kValues, kScales, kZeroPoints, kCodebook, kCodes, kIndices, kOffsets, kMask };
 Meaning meaning_of(const Arg& arg, DType dtype);
+constexpr bool are_values(Meaning m) { return m == Meaning::kValues || m == Meaning::kMask; }
 
 std::string_view dist_name(Dist dist);
 // False when there is no distribution of this name.

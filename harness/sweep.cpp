@@ -162,7 +162,7 @@ std::string sweep_class(const Op& op, const TextCall& call) {
   for (const Slot& slot : slots_of(*op.spec, call.values)) {
     const Arg& arg = op.spec->args[slot.arg];
     const Meaning meaning = meaning_of(arg, tensor_at(call.values, slot).dtype);
-    if (arg.role == Role::kInput && meaning == Meaning::kValues) values_in = true;
+    if (arg.role == Role::kInput && are_values(meaning)) values_in = true;
     if (arg.role == Role::kOutput && meaning == Meaning::kCodes &&
         dtype_bytes(tensor_at(call.values, slot).dtype) == 1)
       codes_out = true;

@@ -41,7 +41,7 @@ Result<Trial> Trial::make(const Op& op, const Case& row, uint64_t seed, Memory& 
     const Arg& arg = op.spec->args[slot.arg];
     const TensorView& t = tensor_at(trial.call_.values, slot);
     const bool known = !trial.nan_args_.empty() && trial.nan_args_.back() == slot.arg;
-    if (arg.role == Role::kInput && !known && meaning_of(arg, t.dtype) == Meaning::kValues) {
+    if (arg.role == Role::kInput && !known && are_values(meaning_of(arg, t.dtype))) {
       trial.nan_args_.push_back(slot.arg);
     }
   }
@@ -144,12 +144,9 @@ void Trial::fill_input(const Slot& slot, const TensorView& shape, void* elements
   const Meaning meaning = meaning_of(op_->spec->args[slot.arg], shape.dtype);
   // One argument at a time has kNanFlavour's NaN: its sums would hide another's.
   const bool others = dist_ == Dist::kSpecial && seed_ % kSpecialFlavours == kNanFlavour &&
-                      meaning == Meaning::kValues && !nan_args_.empty() &&
+                      are_values(meaning) && !nan_args_.empty() &&
                       nan_args_[seed_ / kSpecialFlavours % nan_args_.size()] != slot.arg;
-  const bool is_mask =
-      meaning == Meaning::kValues && std::string_view(op_->spec->args[slot.arg].name) == "mask";
-  fill(elements, shape.dtype, numel(shape), is_mask ? Meaning::kMask : meaning,
-       others ? Dist::kNormal : dist_,
+  fill(elements, shape.dtype, numel(shape), meaning, others ? Dist::kNormal : dist_,
        seed_ + (slot.arg + 1) * kSeedsApart + slot.position * kPositionsApart);
 }
 

@@ -252,7 +252,7 @@ def _no_list_gradient(form: Form, overload: Callable, backend: str) -> Callable:
 _BEFORE = 2  # arguments of a recorded call before the op's own: keys and keywords
 
 
-def _recorded(form: Form, overload: Callable, backend: str) -> type:
+def _recorded(form: Form, overload: Callable, backend: str) -> Callable:
     """The autograd function of a form: `apply(keyset, keywords, *inputs)`. Without a keyset the
     call has not been through the dispatcher yet."""
     plan = backward_of(form.contract)
@@ -281,7 +281,7 @@ def _recorded(form: Form, overload: Callable, backend: str) -> type:
             return (*(None,) * _BEFORE, *gradient(ctx, asks, gradients))
 
     Recorded.__name__ = Recorded.__qualname__ = f"pestle_{form.name.replace('.', '_')}"
-    return Recorded
+    return Recorded.apply
 
 
 @cache
@@ -338,13 +338,9 @@ def _differentiated(form: Form, overload: Callable, backend: str):
     has_lists = any(
         kind in ("tensor_list", "optional_tensor_list") for kind, _, _ in form.arguments
     )
-
-    def make() -> Callable:
-        if has_lists:
-            return _no_list_gradient(form, overload, backend)
-        return _recorded(form, overload, backend).apply
-
-    recorded = cache(make)
+    recorded = cache(
+        lambda: (_no_list_gradient if has_lists else _recorded)(form, overload, backend)
+    )
 
     def kernel(keyset, *args, **kwargs):
         if torch.is_grad_enabled() and any_requires_grad(*args):
@@ -361,12 +357,10 @@ def recording(form: Form) -> Callable:
     functions do not see."""
     overload = cache(lambda: form.overload)
 
-    @cache
-    def made() -> Callable:
-        return _recorded(form, overload, "").apply
+    recorded = cache(lambda: _recorded(form, overload, ""))
 
     def call(*inputs, **keywords):
-        return made()(None, keywords, *inputs)
+        return recorded()(None, keywords, *inputs)
 
     return call
 

@@ -179,10 +179,7 @@ struct FloatOp {
         call.tensor(kArgs.weight).shape[1]);
   }
   static Status run_mma(const Call& call) { return run_float_gemv(call); }
-  static bool sums_groups(const Call& call) {
-    const std::string_view granularity = label_of(call, "granularity");
-    return granularity != "tensor" && granularity != "row";
-  }
+  static bool sums_groups(const Call& call) { return scales_are_of_blocks(call); }
   static Status run_hopper(const Call& call) { return run_float_hopper(call); }
   static AnyByteRows fallback_weight(const Call& call) {
     const std::string_view granularity = label_of(call, "granularity");

@@ -5,6 +5,8 @@
 
 namespace pestle::ops::linear_fp8 {
 
+// Scales of blocks of 128 columns; else of all or of rows.
+bool scales_are_of_blocks(const Call& call);
 // x: of the call, or what it became in the workspace.
 Status run_float_x(const Call& call, const TensorView& x);
 // Bf16 or f16 x on sm_90a.

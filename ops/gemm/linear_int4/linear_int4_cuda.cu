@@ -72,6 +72,7 @@ Format int4_format(const Call& call) {
   const int64_t group = int4_group(call.integer(kGroupSize), k);
   format.group =
       static_cast<decltype(format.group)>(std::clamp<int64_t>(group, 1, std::max<int64_t>(k, 1)));
+  if constexpr (requires { format.k; }) format.k = static_cast<int>(k);
   if constexpr (requires { format.groups; })
     format.groups = cuda::FastDivisor(static_cast<uint32_t>(format.group));
   return format;
@@ -96,9 +97,8 @@ struct Op {
   }
   template <gemv::SumsOf kSums>
   static Status start_mma(const Call& call) {
-    auto format = int4_format<gemv::GemvInt4<kSums>>(call);
-    format.k = static_cast<int>(call.tensor(kArgs.weight).shape[1] * 2);
-    return run_weight_mma(call, "linear_int4_gemv", kArgs, format);
+    return run_weight_mma(call, "linear_int4_gemv", kArgs,
+                          int4_format<gemv::GemvInt4<kSums>>(call));
   }
   static bool one_scale_a_step(const Call& call) {
     const int64_t k = call.tensor(kArgs.weight).shape[1] * 2;
@@ -115,24 +115,19 @@ struct Op {
                                   : start_mma<gemv::SumsOf::kOctets>(call);
   }
   static Status run_many(const Call& call, const TensorView& x) {
-    auto format = int4_format<many_rows::Int4>(call);
-    format.k = static_cast<int>(call.tensor(kArgs.weight).shape[1] * 2);
-    return run_many_rows(call, "linear_int4_many_rows", kArgs, x, format);
+    return run_many_rows(call, "linear_int4_many_rows", kArgs, x,
+                         int4_format<many_rows::Int4>(call));
   }
   static bool sums_groups(const Call& call) {
     return call.integer(kDecoded) == 0 || call.tensor(kArgs.x).dtype != DType::kBF16;
   }
   static Status run_hopper(const Call& call) {
     const char* name = "linear_int4_hopper";
-    const int k = static_cast<int>(call.tensor(kArgs.weight).shape[1] * 2);
     if (!sums_groups(call)) {
-      auto format = int4_format<many_rows::Int4AsX>(call);
-      format.k = k;
       const many_rows::Job job = many_rows_job(call, kArgs, call.tensor(kArgs.x), kBits);
-      return start_hopper<true>(call, name, job, format);
+      return start_hopper<true>(call, name, job, int4_format<many_rows::Int4AsX>(call));
     }
-    auto format = int4_format<many_rows::Int4>(call);
-    format.k = k;
+    const auto format = int4_format<many_rows::Int4>(call);
     return run_hopper_groups(call, name, kArgs, format, format.group);
   }
   static AnyInt4Rows fallback_weight(const Call& call) {

@@ -7,17 +7,17 @@
 //          blocks of 64. Two producers fill a ring in turns, stages of 64 k: x and codes by
 //          TMA, of which they put the bytes that a lane of four needs of 32 columns into one word, in
 //          place; scales as the format's multipliers.
-// Overlap  A consumer decodes one block between the instructions that multiply the block before.
-//          The second consumer starts a few stages later, and stays behind: while
-//          one finishes its tile the other has the tensor cores.
+// Overlap  A consumer decodes codes between the instructions that multiply those before. The second
+//          consumer starts a few stages later, and stays behind: while one finishes its tile the
+//          other has the tensor cores.
 // Order    Groups of 2048 rows of x sweep n. Sums run along k in one order: two runs give the same
 //          bits.
 // Traffic  Per tile and 64 of k: kTileM * 128 bytes of x, kTileN * 64 codes and their scales, from
 //          the L2; out and residual once.
 // Numerics Scaled: code times block scale, exact in x's dtype, times x, summed in the tensor cores'
 //          f32. Group sums: exact codes times x, summed so over a group (128 of k at most), times
-//          the scale in f32. A tile that meets a scale or code for which that is not so (Format's `odd`) is made again
-//          from f32 values. Epilogue in f32, one rounding.
+//          the scale in f32. A tile that meets a scale or code for which that is not so (Format's
+//          `odd`) is made again from f32 values. Epilogue in f32, one rounding.
 // Needs    x along k, its rows and the codes' at multiples of 16 bytes; code of sm_90a.
 // Measured H200, 4608 x 12288 x 3072, us: mxfp4 600, nvfp4 624, int8 and fp8 by row 640, int4 as_x
 //          729, mxfp8 740; group sums 1003 (fp8 by 128) to 1396 (int4 by 32). Bf16 by sm90/ 518.
@@ -63,11 +63,10 @@ struct HopperConfig {
   static constexpr int kStoredRows = kTileM > 128 ? kTileM / 2 : kTileM;  // the same as 16 bits
   static constexpr int kStagingBytes =
       (std::max(kStagedRows * kStagingRow * 4, kStoredRows * 128) + 127) / 128 * 128;
-  static constexpr int kRest = 227 * 1024 - 2 * kStagingBytes - Format::kTableBytes - 1024;
+  static constexpr int kRest = 227 * 1024 - 2 * kStagingBytes - 1024;
   static constexpr int kStages = kRest / kStageBytes < 8 ? kRest / kStageBytes : 8;
   static constexpr int kStagingPlace = kStages * kStageBytes;
-  static constexpr int kTablePlace = kStagingPlace + 2 * kStagingBytes;
-  static constexpr int kBarrierPlace = (kTablePlace + Format::kTableBytes + 15) / 16 * 16;
+  static constexpr int kBarrierPlace = kStagingPlace + 2 * kStagingBytes;
   static constexpr int kSharedBytes = kBarrierPlace + 512;
   static constexpr int kAhead = kTileM <= 64 ? 4 : 2;  // stages whose scales are in registers
   // Two producers take turns. Instructions of 256 columns need more registers than 512 threads have
@@ -79,7 +78,7 @@ struct HopperConfig {
   static constexpr int kConsumerRegisters = kBlocks == 1 ? 224 : 216;
   static_assert(kStages >= 4 && kSharedBytes <= 227 * 1024);
   static_assert(kStoredRows % 16 == 0 && kTileM % kStagedRows == 0);
-  static_assert(Format::kGroupSums == (kGroup != 0));
+  static_assert(Format::kGroupSums == (kGroup != 0) && Format::kTableBytes == 0);
 };
 
 #if PESTLE_HOPPER
@@ -129,7 +128,6 @@ struct HopperGemm {
     const HopperJob& of;
     const Format& format;
     char* memory;
-    bool all_odd;
 
     __device__ const Job& job() const { return of.job; }
     __device__ Barriers& barriers() const {
@@ -146,7 +144,7 @@ struct HopperGemm {
     __device__ char* scales_at(int stage) const { return codes_at(stage) + C::kCodeBytes; }
   };
 
-  // ---- the producer warpgroup -------------------------------------------------------------------
+  // ---- producers --------------------------------------------------------------------------------
   // A stage of the tiles that the CTA makes, and its place in the ring.
   struct Cursor {
     int index;  // of the tile
@@ -676,8 +674,7 @@ struct HopperGemm {
 
   __device__ static void run(const HopperJob& of, Format format) {
     extern __shared__ __align__(1024) char raw[];
-    char* const memory = raw;
-    Barriers& b = *reinterpret_cast<Barriers*>(memory + C::kBarrierPlace);
+    Barriers& b = *reinterpret_cast<Barriers*>(raw + C::kBarrierPlace);
     if (threadIdx.x == 0) {
       hopper::prefetch_map(&of.x);
       hopper::prefetch_map(&of.codes);
@@ -691,9 +688,8 @@ struct HopperGemm {
     }
     cuda::wait_previous_kernel();
     const bool all_odd = format.start();
-    if constexpr (Format::kTableBytes > 0) format.make_table(memory + C::kTablePlace);
     __syncthreads();
-    const Cta cta{of, format, memory, all_odd};
+    const Cta cta{of, format, raw};
     constexpr int kOfProducers = kProducers * kProducerThreads;
     const int thread = threadIdx.x;
     if (thread < kOfProducers) {

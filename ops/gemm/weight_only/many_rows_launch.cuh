@@ -283,14 +283,20 @@ inline many_rows::ScaleGrid scale_grid(const TensorView& scale, int rows, int co
   return grid;
 }
 
-// Bytes with a scale of all ([1]) or one a row ([N, 1]).
+// Bytes with a scale of all ([1]) or one a row ([N, 1]), and what the epilogue takes of it.
+template <many_rows::ByteCode kCode>
+many_rows::RowBytes<kCode> row_bytes(const TensorView& scale) {
+  many_rows::RowBytes<kCode> format;
+  format.scale = scale_grid(scale, scale.rank < 2 ? 0 : 1, 0);
+  return format;
+}
+inline hopper::Factors row_factors(const TensorView& scale) {
+  return {scale.as<float>(), scale.rank < 2 ? 0 : scale.strides[0]};
+}
 template <many_rows::ByteCode kCode>
 Status run_row_bytes(const Call& call, const char* name, const WeightOnlyArgs& args,
                      const TensorView& x, const TensorView& scale) {
-  many_rows::RowBytes<kCode> format;
-  format.scale = scale_grid(scale, scale.rank < 2 ? 0 : 1, 0);
-  const int64_t step = scale.rank < 2 ? 0 : scale.strides[0];
-  return run_many_rows(call, name, args, x, format, {scale.as<float>(), step});
+  return run_many_rows(call, name, args, x, row_bytes<kCode>(scale), row_factors(scale));
 }
 // Bytes with scales of groups of a multiple of 32 columns.
 template <many_rows::ByteCode kCode>
@@ -311,10 +317,7 @@ Status run_group_bytes(const Call& call, const char* name, const WeightOnlyArgs&
 template <many_rows::ByteCode kCode>
 Status run_row_bytes_hopper(const Call& call, const char* name, const WeightOnlyArgs& args,
                             const TensorView& scale) {
-  many_rows::RowBytes<kCode> format;
-  format.scale = scale_grid(scale, scale.rank < 2 ? 0 : 1, 0);
-  const int64_t step = scale.rank < 2 ? 0 : scale.strides[0];
-  return run_many_rows_hopper(call, name, args, format, {scale.as<float>(), step});
+  return run_many_rows_hopper(call, name, args, row_bytes<kCode>(scale), row_factors(scale));
 }
 
 template <many_rows::ByteCode kCode>
@@ -354,8 +357,9 @@ Status run_group_bytes_gemv(const Call& call, const char* name, const WeightOnly
 #endif  // __CUDACC__
 
 // ---- what the ops of such weights have in common ----
-// Op: kArgs; kBits; sums_groups(call): do scales multiply sums of groups; run_hopper(call); kWorkspace; refuse_call(call): why none of the implementations takes it;
-// refuse_many(call): why many_rows can't read its scales; run_many(call, x); kFallback, a name, and
+// Op: kArgs; kBits; kWorkspace; refuse_call(call): why none of the implementations takes it;
+// refuse_many(call): why many_rows can't read its scales; run_many(call, x); sums_groups(call): do
+// scales multiply sums of groups on sm_90a; run_hopper(call); kFallback, a name, and
 // fallback_weight(call), which gemm_fallback_decoded.cuh multiplies by. Where few rows have a kernel
 // of their own also refuse_gemv(call), and for bf16 and f16 mma_scale_row(call), bytes of a row's scales
 // in shared memory, and run_mma(call); of 4 bits run_gemv(call) too.

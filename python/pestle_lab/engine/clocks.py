@@ -9,9 +9,8 @@ import time
 from collections.abc import Iterator
 
 from ..errors import UNSUPPORTED, LabError
-from .machine import gpu_index
+from .machine import CLOCK_FIELDS, gpu_index
 
-FIELDS = "clocks.sm,clocks.mem,temperature.gpu,power.draw,clocks_event_reasons.active"
 EVERY_MS = 200
 LOW = 0.75  # share of the run's median clock under which samples are flagged
 
@@ -26,7 +25,7 @@ class Watch:
             return
         with contextlib.suppress(OSError):
             self.process = subprocess.Popen(
-                ["nvidia-smi", f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits",
+                ["nvidia-smi", f"--query-gpu={CLOCK_FIELDS}", "--format=csv,noheader,nounits",
                  f"--id={gpu_index(device)}", f"--loop-ms={EVERY_MS}"],
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             )  # fmt: skip
@@ -36,7 +35,7 @@ class Watch:
         for line in self.process.stdout:
             values = [word.strip() for word in line.split(",")]
             self.lines.append(
-                (time.monotonic(), dict(zip(FIELDS.split(","), values, strict=False)))
+                (time.monotonic(), dict(zip(CLOCK_FIELDS.split(","), values, strict=False)))
             )
 
     def __enter__(self) -> Watch:

@@ -48,6 +48,9 @@ def _query(fields: str, device: int) -> dict:
     return {}
 
 
+CLOCK_FIELDS = "clocks.sm,clocks.mem,temperature.gpu,power.draw,clocks_event_reasons.active"
+
+
 def gpu_index(device: str) -> int:
     return torch.device(device).index or 0
 
@@ -55,9 +58,7 @@ def gpu_index(device: str) -> int:
 def clocks(device: str) -> dict:
     if not device.startswith("cuda"):
         return {}
-    from .clocks import FIELDS
-
-    return _query(FIELDS, gpu_index(device))
+    return _query(CLOCK_FIELDS, gpu_index(device))
 
 
 def gpu(device: str) -> dict | None:
