@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
+import torch._inductor.config
 from dit_blocks import (
     SHAPES,
     Fp8Kit,
@@ -61,7 +62,9 @@ def compiled(blocks: nn.ModuleList) -> nn.ModuleList:
 
 
 def torchao_blocks(name: str) -> Callable:
-    """The peer's own way: nn.Linear modules, quantize_, torch.compile."""
+    """The peer's own way: nn.Linear modules, quantize_, torch.compile. Of what it would set of
+    inductor's configuration the fusion of INT8 products is kept; its tuning by coordinate descent,
+    which no other variant has, takes minutes a block."""
 
     def make(shape, kind, device):
         try:
@@ -69,9 +72,12 @@ def torchao_blocks(name: str) -> Callable:
         except ImportError as error:
             raise Missing(f"torchao: {error}") from None
         config = {
-            "int8": lambda: ao.Int8DynamicActivationInt8WeightConfig(),
-            "fp8": lambda: ao.Float8DynamicActivationFloat8WeightConfig(granularity=ao.PerRow()),
+            "int8": lambda: ao.Int8DynamicActivationInt8WeightConfig(set_inductor_config=False),
+            "fp8": lambda: ao.Float8DynamicActivationFloat8WeightConfig(
+                granularity=ao.PerRow(), set_inductor_config=False
+            ),
         }[name]()
+        torch._inductor.config.force_fuse_int_mm_with_mul = True
         blocks = with_linear_modules(make_blocks(shape, kind, BLOCKS, TorchKit(), device))
         wanted = {id(layer.module) for layer in linears(blocks)}
         ao.quantize_(blocks, config, filter_fn=lambda module, _: id(module) in wanted)
