@@ -13,7 +13,7 @@ import numpy as np
 from .checking import Verdict, Wrong, device_of, judge, one_changed, out_of_domain
 from .engine import cases, clocks, machine, reference, stats
 from .engine.building import Build, build
-from .engine.clock import last_level_cache
+from .engine.clock import WAITED, last_level_cache
 from .engine.session import Session, WorkerError
 from .errors import LabError
 from .kernels import Kernel
@@ -175,14 +175,14 @@ class Bench:
         order, fault = [self.random.randrange(len(self.masters)) for _ in range(20)], ""
         for _ in range(12):
             busy, began = self.session.busy(), time.perf_counter_ns()
-            answer = self.session.ask("time_all", order=order, mode="host" if on_gpu else "warm")
+            answer = self.session.ask("time_all", order=order, mode=WAITED if on_gpu else "warm")
             wall = time.perf_counter_ns() - began
             if on_gpu:
                 each = (wall - ASKING_NS) / len(order) - LAUNCH_NS
             else:
                 now = self.session.busy()
                 each = max((now[t] - busy.get(t, 0) for t in now), default=0) / len(order)
-            fault = self._doubt(len(order), sum(answer["ns"]), wall, each)
+            fault = self._doubt(len(order), sum(answer["ns"]), wall, each, on_gpu)
             if not fault and (wall > ENOUGH_NS or len(order) > 100_000):
                 break
             order *= 4 if wall < ENOUGH_NS else 1
@@ -190,7 +190,7 @@ class Bench:
             raise Wrong("impossible_time", fault)
         self.verdict.checks["clocks"] = "ok"
 
-    def _doubt(self, calls: int, claimed: int, wall: int, each: float) -> str:
+    def _doubt(self, calls: int, claimed: int, wall: int, each: float, on_gpu: bool) -> str:
         """Why the child's times can't be, if so. `each` is what a call takes at least."""
         if claimed < 0.4 * (wall - ASKING_NS):
             return (
@@ -202,6 +202,7 @@ class Bench:
             return (
                 f"a call takes {each / 1e3:.1f} µs as seen from here, and {mean / 1e3:.1f} µs "
                 f"(mode {mode}) by the clocks in the kernel's process"
+                f"{' (does another process work on this GPU?)' if on_gpu else ''}"
             )
         return ""
 

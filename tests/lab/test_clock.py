@@ -13,17 +13,20 @@ class Stand:
     """A host whose calls take what is asked for, and a stream that is held."""
 
     def __init__(self, monkeypatch):
-        self.now, self.held = 0, []
+        self.now, self.held, self.work = 0, [], 0
         event = SimpleNamespace(
             record=lambda: None, synchronize=lambda: None, elapsed_time=lambda end: 0.01
         )
         for name, value in {
-            "_sleep": self.held.append, "_sync": lambda device: None,
+            "_sleep": self.held.append, "_sync": self.wait,
             "_Event": lambda enable_timing: event, "_persisting_reset": lambda: lambda: None,
             "perf_counter_ns": lambda: self.now,
         }.items():  # fmt: skip
             monkeypatch.setattr(clock, name, value)
         self.timer = clock.Timer(torch.device("cuda"))
+
+    def wait(self, device) -> None:
+        self.now, self.work = self.now + self.work, 0
 
     def run(self, *launches_us: int) -> list[int]:
         def call(us):
@@ -53,3 +56,15 @@ def test_a_quick_call_is_held_no_longer_than_before(stand):
 
 def test_a_call_that_waits_for_the_device_does_not_make_the_stream_wait_for_ever(stand):
     assert max(stand.run(*[50_000] * 4)) == clock.MOST_HELD
+
+
+def test_what_another_clock_is_held_to_has_the_work_in_it(stand):
+    """Launches of a kernel of 110 us take 20 each: their sum is a quarter of what the calls take as
+    the other process sees them, and no reason to call the kernel's clock a lie."""
+
+    def call():
+        stand.now += 20 * US
+        stand.work = 110 * US
+
+    assert stand.timer.run([call] * 3, "host") == [20 * US] * 3
+    assert stand.timer.run([call] * 3, clock.WAITED) == [130 * US] * 3
