@@ -100,8 +100,8 @@ def say(**figures) -> None:
     print(json.dumps(figures), file=sys.stderr, flush=True)
 
 
-def turns(args, own: list[kernels.Kernel], problem, case, settings, count: int) -> list[str]:
-    """Verdicts of `count` comparisons in one pair of processes."""
+def turns(args, own: list[kernels.Kernel], problem, case, settings, count) -> list[stats.Ratio]:
+    """What is found by `count` comparisons in one pair of processes."""
     built = [build(kernel, args.device) for kernel in own]
     if any(not made.ok for made in built):
         raise errors.LabError(built[0].log + built[1].log, errors.COMPILE_ERROR)
@@ -116,7 +116,7 @@ def turns(args, own: list[kernels.Kernel], problem, case, settings, count: int) 
         found = []
         for _ in range(count):
             blocks = benching.take_turns(sides, settings)
-            found.append(stats.ratio(*blocks, settings.threshold).verdict)
+            found.append(stats.ratio(*blocks, settings.threshold))
         for side in sides:
             side.finish(settings.modes[0])
     return found
@@ -135,10 +135,12 @@ def verdicts(args: argparse.Namespace, pairs: list[tuple[str, str]], figures: di
         for a, b in pairs:
             counted = figures[f"{a} against {b}"] = collections.Counter()
             while (left := args.runs - counted.total()) > 0:
-                counted.update(turns(
+                found = turns(
                     args, [own[a], own[b]], problem, case, settings, min(left, args.group)
-                ))  # fmt: skip
-                say(pair=f"{a} against {b}", **counted)
+                )
+                counted.update(ratio.verdict for ratio in found)
+                ratios = [[round(v, 4) for v in (r.low, r.value, r.high)] for r in found]
+                say(pair=f"{a} against {b}", **counted, ratios=ratios)
 
 
 def same(args: argparse.Namespace, figures: dict) -> bool:

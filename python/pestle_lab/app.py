@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from . import benching, checking, errors, history, kernels, problems, report, tables
-from .engine import building, clocks, machine
+from .engine import building, cases, clocks, machine
 from .exporting import command as exporting_command
 from .options import (
     Cases,
@@ -182,8 +182,8 @@ def check(
     for name in names:
         kernel = kernels.get(name, all_kernels(folders))
         problem = problems.get(kernel.problem, folders_of(folders))
-        texts = texts_of(problem, suite, case)
-        console.print(f"{kernel.name}: {len(texts)} cases", highlight=False)
+        texts, of_suite = _cases_to_check(kernel, problem, suite, case)
+        console.print(f"{kernel.name}: {len(texts)} cases{of_suite}", highlight=False)
         done = checking.check(
             kernel,
             problem,
@@ -210,6 +210,19 @@ def check(
             made, kernel, done.build.json(), done.device, [v.json() for v in done.cases]
         )
     finish(made, errors.exit_code(statuses), as_json, path, page)
+
+
+def _cases_to_check(kernel, problem, suite: str, case) -> tuple[list[str], str]:
+    """Those asked for; of a kernel that takes none of the smoke suite's, which has a few of each
+    problem, the next suite's."""
+    texts = texts_of(problem, suite, case)
+    if case or suite != "smoke":
+        return texts, ""
+    for name in ("smoke", "correctness", "adversarial"):
+        found = texts_of(problem, name, None)
+        if any(not checking.out_of_domain(kernel, cases.make(problem, text)) for text in found):
+            return found, f" of suite {name}: it takes none of smoke's" if name != suite else ""
+    return texts, ""
 
 
 def _settings(device, mode, seconds, timeout, threshold, folders) -> benching.Settings:

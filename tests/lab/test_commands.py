@@ -12,7 +12,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from pestle_lab import app, errors, kernels
+from pestle_lab import app, checking, errors, kernels, problems
+from pestle_lab.engine import cases
 from schema import published
 
 HERE = Path(__file__).parent
@@ -141,6 +142,15 @@ def test_exit_codes(folder):
     lab(folder, "check", "double/wrong", "double/broken", code=errors.WRONG_RESULT)
     lab(folder, "check", "double/mine", "--case", "M=two N=3", code=errors.USAGE)
     lab(folder, "check", "double/mine", "--case", "M=2 N=3 x=f64", code=errors.USAGE)
+
+
+@pytest.mark.parametrize("name", kernels.find([kernels.BUILT_IN]))
+def test_a_plain_check_of_a_shipped_kernel_checks_something(name):
+    """Rungs take f32 and two dimensions alone; smoke's few cases may have neither."""
+    kernel = kernels.find([kernels.BUILT_IN])[name]
+    problem = problems.get(kernel.problem, [])
+    texts, _ = app._cases_to_check(kernel, problem, "smoke", None)
+    assert any(not checking.out_of_domain(kernel, cases.make(problem, text)) for text in texts)
 
 
 def test_a_compiled_kernel(folder, monkeypatch):
