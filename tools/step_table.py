@@ -4,7 +4,8 @@
 usage: tools/step_table.py add FILE [COMMIT]  what examples/dit_step.py --json wrote there becomes
                                               the last line of bench/results/dit_step.jsonl,
                                               measured at COMMIT (HEAD), and README.md's table
-       tools/step_table.py                    README.md's table from the last line
+       tools/step_table.py                    README.md's table, of each row from the last line
+                                              that has it
        tools/step_table.py check              fails where README.md says something else
 """
 
@@ -18,32 +19,42 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results/dit_step.jsonl"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- step: made by tools/step_table.py -->\n", "<!-- end of step -->\n"
+EXACT, BASE = "bf16, eager", "bf16, torch.compile"
 NAMES = {"flux": "FLUX.1, 1024 x 1024", "wan": "Wan 2.1 14B, 81 frames of 480 x 832"}
 
 
 def last_line() -> dict | None:
+    """The last line, with the rows that only lines before it have. Each row's base_ms is what
+    compiled bf16 took in the same run."""
     lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    return json.loads(lines[-1]) if lines else None
+    if not lines:
+        return None
+    found = {}
+    for line in map(json.loads, lines):
+        base = {r["shape"]: r["step_ms"] for r in line["rows"] if r["variant"] == BASE}
+        for row in line["rows"]:
+            found[row["shape"], row["variant"]] = row | {"base_ms": base.get(row["shape"])}
+    rows = [row for shape in NAMES for row in found.values() if row["shape"] == shape]
+    return json.loads(lines[-1]) | {"rows": rows}
 
 
-def cells(row: dict, exact: dict | None, base: dict | None) -> list[str]:
+def cells(row: dict) -> list[str]:
     """Milliseconds, speed by compiled bf16's, memory, error; empty where nothing is to say."""
-    faster = f"{base['step_ms'] / row['step_ms']:.2f}" if base else ""
+    faster = f"{row['base_ms'] / row['step_ms']:.2f}" if row["base_ms"] else ""
     memory = [f"{row[key] / 1024:.2f}" for key in ("weights_mb", "peak_mb")]
-    error = "" if row is exact else f"{row['error']:.3f}"
+    error = "" if row["variant"] == EXACT else f"{row['error']:.3f}"
     return [f"{row['step_ms']:,.0f}", faster, *memory, error]
 
 
 def table(rows: list[dict], shape: str) -> str:
     found = {row["variant"]: row for row in rows if row["shape"] == shape}
-    exact, base = found.get("bf16, eager"), found.get("bf16, torch.compile")
     lines = [
         [NAMES[shape], "ms a step", "x compiled bf16", "linears GiB", "peak GiB", "error"],
         ["---", *["--:"] * 5],
     ]
     for variant, row in found.items():
         name = f"**{variant}**" if variant.startswith("pestle") else variant
-        lines.append([name, *cells(row, exact, base)])
+        lines.append([name, *cells(row)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -101,7 +112,7 @@ def main() -> None:
         case ["check"]:
             if parts()[1] != section(last_line()):
                 sys.exit(
-                    "step_table: README.md's table is not the last line's: run tools/step_table.py"
+                    "step_table: README.md's table is not the last lines': run tools/step_table.py"
                 )
         case _:
             sys.exit(__doc__)

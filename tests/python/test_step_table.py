@@ -70,3 +70,16 @@ def test_only_runs_on_a_gpu_are_taken(elsewhere, tmp_path, change):
     with pytest.raises(SystemExit, match="from a GPU"):
         elsewhere.add(str(made), "abc")
     assert not elsewhere.RESULTS.exists() and "|" not in elsewhere.README.read_text()
+
+
+def test_a_run_of_some_rows_leaves_the_others(elsewhere, tmp_path):
+    """Of each row the last run that has it, beside what compiled bf16 took in that run."""
+    made = tmp_path / "step.json"
+    for rows in (MADE["rows"], [row("flux", "bf16, torch.compile", 1800, 0.001),
+                                row("flux", "torchao int8, compiled", 900, 0.03)]):  # fmt: skip
+        made.write_text(json.dumps(MADE | {"rows": rows}))
+        elsewhere.add(str(made), "abc")
+    text = elsewhere.README.read_text()
+    assert "| **pestle int8** | 1,000 | 2.00 | 0.50 | 2.00 | 0.020 |" in text
+    assert "| torchao int8, compiled | 900 | 2.00 | 0.50 | 2.00 | 0.030 |" in text
+    assert "| bf16, torch.compile | 1,800 | 1.00 |" in text and "| 5,000 |" in text
