@@ -66,11 +66,13 @@ __device__ void store_element(char* p, float v) {
 __device__ __noinline__ inline float load_bytes(const char* p, DType dtype) {
   AnyTensor any;
   any.dtype = dtype;
+  any.is_aligned = false;
   return any.load(p);
 }
 __device__ __noinline__ inline void store_bytes(char* p, DType dtype, float v) {
   AnyTensor any;
   any.dtype = dtype;
+  any.is_aligned = false;
   any.store(p, v);
 }
 

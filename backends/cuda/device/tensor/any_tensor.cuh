@@ -1,5 +1,6 @@
-// Any tensor on the device: every dtype, stride and byte offset, one element at a time. For the
-// kernels that take what the fast ones refuse.
+// Any tensor on the device: every dtype, stride and byte offset. For the kernels that take what the
+// fast ones refuse. A thread asks for several elements at a time (load_each), since what it has
+// under way, not what it computes, bounds such a kernel.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +16,14 @@ struct AnyTensor {
   DType dtype = DType::kNone;
   int bytes = 1;  // of an element
   int rank = 0;
+  bool is_aligned = true;  // every element lies at a multiple of its bytes
   int64_t shape[kMaxRank];
   int64_t strides[kMaxRank];  // bytes
 
   AnyTensor() = default;
   explicit AnyTensor(const TensorView& t)
       : data(t.as<char>()), dtype(t.dtype), bytes(dtype_bytes(t.dtype)), rank(t.rank) {
+    is_aligned = reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
     for (int d = 0; d < rank; ++d) {
       shape[d] = t.shape[d];
       strides[d] = t.strides[d] * bytes;
@@ -30,20 +33,25 @@ struct AnyTensor {
 #ifdef __CUDACC__
   // Row `row` of the rows of the last dimension, in row-major order, and an element of it.
   __device__ char* row_at(int64_t row) const {
+    if (rank < 2) return data;
     int64_t offset = 0;
-    for (int d = rank - 2; d >= 0; --d) {
-      offset += row % shape[d] * strides[d];
-      row /= shape[d];
+    for (int d = rank - 2; d > 0; --d) {
+      const int64_t rest = quotient(row, shape[d]);
+      offset += (row - rest * shape[d]) * strides[d];
+      row = rest;
     }
-    return data + offset;
+    return data + offset + row * strides[0];
   }
+  // From an element of a row to the next one.
+  __device__ int64_t step() const { return rank == 0 ? 0 : strides[rank - 1]; }
   __device__ char* at(int64_t row, int64_t column) const {
-    return row_at(row) + (rank == 0 ? 0 : column * strides[rank - 1]);
+    return row_at(row) + column * step();
   }
   // An element by its number in row-major order.
   __device__ char* element_at(int64_t index) const {
     if (rank <= 1) return data + (rank == 0 ? 0 : index * strides[0]);
-    return at(index / shape[rank - 1], index % shape[rank - 1]);
+    const int64_t row = quotient(index, shape[rank - 1]);
+    return at(row, index - row * shape[rank - 1]);
   }
   // Of i32 and i64.
   __device__ int64_t load_integer(const char* p) const {
@@ -52,19 +60,49 @@ struct AnyTensor {
     return static_cast<int64_t>(static_cast<uint64_t>(bits(p + 4, 4)) << 32 | low);
   }
   __device__ float load(const char* p) const {
-    switch (dtype) {
-      case DType::kBF16: return formats::f32_from_bf16(static_cast<uint16_t>(bits(p, 2)));
-      case DType::kF16: return formats::f32_from_f16(static_cast<uint16_t>(bits(p, 2)));
-      default: return __uint_as_float(bits(p, 4));
+    const int count = is_wide() ? 4 : 2;
+    return value(is_aligned ? word(p, count) : bits(p, count));
+  }
+  // v[i]: the element at first + i * distance for i < count, and 0 for the others. All are on their
+  // way before the first is needed.
+  template <int kN>
+  __device__ void load_each(const char* first, int64_t distance, int count, float (&v)[kN]) const {
+    uint32_t w[kN];
+    if (!is_aligned) {
+#pragma unroll 1
+      for (int i = 0; i < kN; ++i) v[i] = i < count ? load(first + i * distance) : 0.0f;
+      return;
     }
+    if (is_wide()) {
+#pragma unroll
+      for (int i = 0; i < kN; ++i) w[i] = i < count ? word(first + i * distance, 4) : 0u;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kN; ++i) w[i] = i < count ? word(first + i * distance, 2) : 0u;
+    }
+#pragma unroll
+    for (int i = 0; i < kN; ++i) v[i] = value(w[i]);
   }
   // One rounding to the dtype.
   __device__ void store(char* p, float v) const {
+    uint32_t w;
     switch (dtype) {
-      case DType::kBF16: put(p, formats::bf16_from_f32(v), 2); break;
-      case DType::kF16: put(p, formats::f16_from_f32(v), 2); break;
-      default: put(p, v != v ? formats::kF32Nan : __float_as_uint(v), 4); break;
+      case DType::kBF16: w = formats::bf16_from_f32(v); break;
+      case DType::kF16: w = formats::f16_from_f32(v); break;
+      default: w = v != v ? formats::kF32Nan : __float_as_uint(v); break;
     }
+    if (!is_aligned) {
+      put(p, w, is_wide() ? 4 : 2);
+    } else if (is_wide()) {
+      *reinterpret_cast<uint32_t*>(p) = w;
+    } else {
+      *reinterpret_cast<uint16_t*>(p) = static_cast<uint16_t>(w);
+    }
+  }
+  // A quotient of numbers that are not negative: divisions of 64 bits are long.
+  __device__ static int64_t quotient(int64_t a, int64_t b) {
+    if (((a | b) >> 32) == 0) return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+    return a / b;
   }
   // Byte by byte: addresses need no alignment.
   __device__ static uint32_t bits(const char* p, int count) {
@@ -76,6 +114,20 @@ struct AnyTensor {
   }
   __device__ static void put(char* p, uint32_t value, int count) {
     for (int i = 0; i < count; ++i) p[i] = static_cast<char>(value >> (8 * i));
+  }
+
+ private:
+  __device__ bool is_wide() const { return dtype != DType::kBF16 && dtype != DType::kF16; }
+  __device__ static uint32_t word(const char* p, int count) {
+    if (count == 4) return *reinterpret_cast<const uint32_t*>(p);
+    return *reinterpret_cast<const uint16_t*>(p);
+  }
+  __device__ float value(uint32_t w) const {
+    switch (dtype) {
+      case DType::kBF16: return formats::f32_from_bf16(static_cast<uint16_t>(w));
+      case DType::kF16: return formats::f32_from_f16(static_cast<uint16_t>(w));
+      default: return __uint_as_float(w);
+    }
   }
 #endif
 };
