@@ -44,9 +44,7 @@ struct AnyTensor {
   }
   // From an element of a row to the next one.
   __device__ int64_t step() const { return rank == 0 ? 0 : strides[rank - 1]; }
-  __device__ char* at(int64_t row, int64_t column) const {
-    return row_at(row) + column * step();
-  }
+  __device__ char* at(int64_t row, int64_t column) const { return row_at(row) + column * step(); }
   // An element by its number in row-major order.
   __device__ char* element_at(int64_t index) const {
     if (rank <= 1) return data + (rank == 0 ? 0 : index * strides[0]);
@@ -60,8 +58,8 @@ struct AnyTensor {
     return static_cast<int64_t>(static_cast<uint64_t>(bits(p + 4, 4)) << 32 | low);
   }
   __device__ float load(const char* p) const {
-    const int count = is_wide() ? 4 : 2;
-    return value(is_aligned ? word(p, count) : bits(p, count));
+    if (is_wide()) return value(is_aligned ? word(p, 4) : bits(p, 4));
+    return value(is_aligned ? word(p, 2) : bits(p, 2));
   }
   // v[i]: the element at first + i * distance for i < count, and 0 for the others. All are on their
   // way before the first is needed.
@@ -69,11 +67,11 @@ struct AnyTensor {
   __device__ void load_each(const char* first, int64_t distance, int count, float (&v)[kN]) const {
     uint32_t w[kN];
     if (!is_aligned) {
-#pragma unroll 1
-      for (int i = 0; i < kN; ++i) v[i] = i < count ? load(first + i * distance) : 0.0f;
-      return;
-    }
-    if (is_wide()) {
+#pragma unroll
+      for (int i = 0; i < kN; ++i) {
+        w[i] = i < count ? bits(first + i * distance, is_wide() ? 4 : 2) : 0u;
+      }
+    } else if (is_wide()) {
 #pragma unroll
       for (int i = 0; i < kN; ++i) w[i] = i < count ? word(first + i * distance, 4) : 0u;
     } else {
@@ -131,5 +129,34 @@ struct AnyTensor {
   }
 #endif
 };
+
+#ifdef __CUDACC__
+// A row of a tensor, or of none.
+struct AnyRow {
+  const AnyTensor* tensor = nullptr;
+  char* data = nullptr;
+  int64_t step = 0;
+
+  __device__ AnyRow(const AnyTensor& t, int64_t row) {
+    if (t.data == nullptr) return;
+    tensor = &t;
+    data = t.row_at(row);
+    step = t.step();
+  }
+  __device__ bool present() const { return tensor != nullptr; }
+  // v[i]: element first + i * distance, for i < count.
+  template <int kN>
+  __device__ void load_each(int64_t first, int distance, int count, float (&v)[kN]) const {
+    tensor->load_each(data + first * step, distance * step, count, v);
+  }
+  // Neighbours from `first` on, and 0 past the row's end, or where the tensor has no such row.
+  template <int kN>
+  __device__ void load_padded(int64_t row, int64_t first, float (&v)[kN]) const {
+    const int64_t left = row < tensor->shape[0] ? tensor->shape[1] - first : 0;
+    load_each(first, 1, static_cast<int>(min(left, int64_t{kN})), v);
+  }
+  __device__ void store(int64_t j, float v) const { tensor->store(data + j * step, v); }
+};
+#endif
 
 }  // namespace pestle::cuda
