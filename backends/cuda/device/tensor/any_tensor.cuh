@@ -3,6 +3,8 @@
 // under way, not what it computes, bounds such a kernel.
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include <cstdint>
 
 #include "core/tensor.h"
@@ -44,9 +46,7 @@ struct AnyTensor {
   }
   // From an element of a row to the next one.
   __device__ int64_t step() const { return rank == 0 ? 0 : strides[rank - 1]; }
-  __device__ char* at(int64_t row, int64_t column) const {
-    return row_at(row) + column * step();
-  }
+  __device__ char* at(int64_t row, int64_t column) const { return row_at(row) + column * step(); }
   // An element by its number in row-major order.
   __device__ char* element_at(int64_t index) const {
     if (rank <= 1) return data + (rank == 0 ? 0 : index * strides[0]);
@@ -63,25 +63,39 @@ struct AnyTensor {
     const int count = is_wide() ? 4 : 2;
     return value(is_aligned ? word(p, count) : bits(p, count));
   }
-  // v[i]: the element at first + i * distance for i < count, and 0 for the others. All are on their
-  // way before the first is needed.
+  // v[i]: the element at p[i] for i < count, and 0 for the others. All are on their way before the
+  // first is needed.
   template <int kN>
-  __device__ void load_each(const char* first, int64_t distance, int count, float (&v)[kN]) const {
+  __device__ void load_all(const char* const (&p)[kN], int count, float (&v)[kN]) const {
     uint32_t w[kN];
     if (!is_aligned) {
-#pragma unroll 1
-      for (int i = 0; i < kN; ++i) v[i] = i < count ? load(first + i * distance) : 0.0f;
-      return;
-    }
-    if (is_wide()) {
+      const int size = is_wide() ? 4 : 2;
 #pragma unroll
-      for (int i = 0; i < kN; ++i) w[i] = i < count ? word(first + i * distance, 4) : 0u;
+      for (int i = 0; i < kN; ++i) w[i] = i < count ? bits(p[i], size) : 0u;
+    } else if (is_wide()) {
+#pragma unroll
+      for (int i = 0; i < kN; ++i) w[i] = i < count ? word(p[i], 4) : 0u;
     } else {
 #pragma unroll
-      for (int i = 0; i < kN; ++i) w[i] = i < count ? word(first + i * distance, 2) : 0u;
+      for (int i = 0; i < kN; ++i) w[i] = i < count ? word(p[i], 2) : 0u;
     }
 #pragma unroll
-    for (int i = 0; i < kN; ++i) v[i] = value(w[i]);
+    for (int i = 0; i < kN; ++i) {
+      if (is_wide())
+        v[i] = __uint_as_float(w[i]);
+      else if (dtype == DType::kBF16)
+        v[i] = __uint_as_float(w[i] << 16);
+      else
+        v[i] = __half2float(__ushort_as_half(static_cast<unsigned short>(w[i])));
+    }
+  }
+  // The same of elements at `distance` bytes from one another.
+  template <int kN>
+  __device__ void load_each(const char* first, int64_t distance, int count, float (&v)[kN]) const {
+    const char* p[kN];
+#pragma unroll
+    for (int i = 0; i < kN; ++i) p[i] = first + i * distance;
+    load_all(p, count, v);
   }
   // One rounding to the dtype.
   __device__ void store(char* p, float v) const {
