@@ -32,7 +32,35 @@ struct AnyTensor {
     }
   }
 
+  // Of the same elements in the same order, in the fewest dimensions: a dense tensor has one. For
+  // element_at, which divides by all but the first.
+  static AnyTensor merged(const TensorView& t) {
+    AnyTensor all(t);
+    all.rank = 0;
+    for (int d = 0; d < t.rank; ++d) {
+      if (t.shape[d] == 1) continue;
+      const int64_t stride = t.strides[d] * all.bytes;
+      const int last = all.rank - 1;
+      if (last >= 0 && all.strides[last] == stride * t.shape[d]) {
+        all.shape[last] *= t.shape[d];
+        all.strides[last] = stride;
+      } else {
+        all.shape[all.rank] = t.shape[d];
+        all.strides[all.rank++] = stride;
+      }
+    }
+    return all;
+  }
+
 #ifdef __CUDACC__
+  // v[i]: element first + i * distance in row-major order, for i < count.
+  template <int kN>
+  __device__ void load_elements(int64_t first, int64_t distance, int count, float (&v)[kN]) const {
+    const char* p[kN];
+#pragma unroll
+    for (int i = 0; i < kN; ++i) p[i] = i < count ? element_at(first + i * distance) : data;
+    load_all(p, count, v);
+  }
   // Row `row` of the rows of the last dimension, in row-major order, and an element of it.
   __device__ char* row_at(int64_t row) const {
     if (rank < 2) return data;
