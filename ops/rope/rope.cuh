@@ -205,6 +205,8 @@ __device__ inline void load_turn(const RopeTable& t, int64_t b, int64_t h, int64
                                  float (&f)[4]) {
   cuda::AnyTensor as;
   as.dtype = t.dtype;
+  const auto addresses = reinterpret_cast<uintptr_t>(t.freqs) | reinterpret_cast<uintptr_t>(t.sin);
+  as.is_aligned = addresses % static_cast<unsigned>(t.bytes) == 0;
   const char* from = t.freqs + rope_offset(t.stride, b, h, s) + pair * t.pair_stride;
   if (t.has_sin) {
     f[0] = as.load(from);
@@ -224,8 +226,12 @@ __device__ inline void load_turn(const RopeTable& t, int64_t b, int64_t h, int64
 
 struct HeadPlace {
   int64_t b, h, s;
-  __device__ HeadPlace(const cuda::AnyTensor& x, int64_t row)
-      : b(row / x.shape[2] / x.shape[1]), h(row / x.shape[2] % x.shape[1]), s(row % x.shape[2]) {}
+  __device__ HeadPlace(const cuda::AnyTensor& x, int64_t row) {
+    const int64_t rows = cuda::AnyTensor::quotient(row, x.shape[2]);
+    b = cuda::AnyTensor::quotient(rows, x.shape[1]);
+    h = rows - b * x.shape[1];
+    s = row - rows * x.shape[2];
+  }
   __device__ char* in(const cuda::AnyTensor& t) const {
     return t.data + b * t.strides[0] + h * t.strides[1] + s * t.strides[2];
   }

@@ -25,7 +25,9 @@ struct AnyTensor {
   AnyTensor() = default;
   explicit AnyTensor(const TensorView& t)
       : data(t.as<char>()), dtype(t.dtype), bytes(dtype_bytes(t.dtype)), rank(t.rank) {
-    is_aligned = reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
+    // An absent tensor has elements of 0 bytes.
+    is_aligned =
+        bytes == 0 || reinterpret_cast<uintptr_t>(data) % static_cast<unsigned>(bytes) == 0;
     for (int d = 0; d < rank; ++d) {
       shape[d] = t.shape[d];
       strides[d] = t.strides[d] * bytes;
