@@ -175,12 +175,13 @@ inline int64_t cut_any(Reduction& r, bool may_split) {
     return dims.rank == 0 ? INT64_MAX : std::abs(dims.x_stride[dims.rank - 1]);
   };
   const bool across = apart(r.kept) < apart(r.gone);
-  const int most = across ? 8 : 32;  // lanes, if results alone fill the device
+  const int most = across ? 8 : 32;  // lanes, if results or parts fill the device
   constexpr int64_t kDeviceThreads = 132 * 2048;
   r.lanes = 1;
   while (int64_t{r.lanes} * kAnyBatch < r.count) {
     if (r.lanes == kReduceThreads) break;
-    if (r.lanes >= most && (across || r.outs * r.lanes >= kDeviceThreads)) break;
+    const bool fills = r.outs * r.lanes >= kDeviceThreads || (across && may_split);
+    if (r.lanes >= most && fills) break;
     r.lanes *= 2;
   }
   r.width = across ? kReduceThreads / r.lanes : 1;

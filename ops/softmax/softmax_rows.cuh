@@ -1,9 +1,10 @@
 // softmax, log_softmax and cross_entropy on CUDA: rows spread over groups of threads.
 //   register_kernel       x as it is, in the registers of lanes, a CTA or a cluster
 //                         (softmax_registers.cuh); what follows is for masks, scales and longer rows
-//   short_kernel          a row of up to 1,024 elements (16k, where rows are few) in the registers
-//                         of a warp's lanes or a CTA, as f32. Each warp takes its largest t, then
-//                         sums exp(t - largest); one exchange of these pairs gives the row's
+//   short_kernel          a row of up to 1,024 elements (16k, where rows are few, and of any
+//                         strides) in the registers of a warp's lanes or a CTA, as f32. Each warp
+//                         takes its largest t, then sums exp(t - largest); one exchange of these
+//                         pairs gives the row's
 //   staged_kernel         a row in the shared memory of a CTA or a cluster (softmax_staged.cuh)
 //   partly_staged_kernel  a longer one: as much of it as a cluster's shared memory holds
 //   cooperative_kernel    longer rows as they are, by CTAs that all run at once

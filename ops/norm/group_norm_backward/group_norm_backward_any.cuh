@@ -1,5 +1,5 @@
-// A block a group, eight elements a thread at a time, any strides and offsets; and what all kernels end with:
-// gradients of weight, bias and modulation out of sums of channels of samples.
+// A block a group, eight elements a thread at a time, any strides and offsets; and what all kernels
+// end with: gradients of weight, bias and modulation out of sums of channels of samples.
 #pragma once
 
 #include "backends/cuda/device/row/block_sums.cuh"
