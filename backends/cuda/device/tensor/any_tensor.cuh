@@ -3,6 +3,8 @@
 // under way, not what it computes, bounds such a kernel.
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include <cstdint>
 
 #include "core/tensor.h"
@@ -23,14 +25,44 @@ struct AnyTensor {
   AnyTensor() = default;
   explicit AnyTensor(const TensorView& t)
       : data(t.as<char>()), dtype(t.dtype), bytes(dtype_bytes(t.dtype)), rank(t.rank) {
-    is_aligned = reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
+    // An absent tensor has elements of 0 bytes.
+    is_aligned =
+        bytes == 0 || reinterpret_cast<uintptr_t>(data) % static_cast<unsigned>(bytes) == 0;
     for (int d = 0; d < rank; ++d) {
       shape[d] = t.shape[d];
       strides[d] = t.strides[d] * bytes;
     }
   }
 
+  // Of the same elements in the same order, in the fewest dimensions: a dense tensor has one. For
+  // element_at, which divides by all but the first.
+  static AnyTensor merged(const TensorView& t) {
+    AnyTensor all(t);
+    all.rank = 0;
+    for (int d = 0; d < t.rank; ++d) {
+      if (t.shape[d] == 1) continue;
+      const int64_t stride = t.strides[d] * all.bytes;
+      const int last = all.rank - 1;
+      if (last >= 0 && all.strides[last] == stride * t.shape[d]) {
+        all.shape[last] *= t.shape[d];
+        all.strides[last] = stride;
+      } else {
+        all.shape[all.rank] = t.shape[d];
+        all.strides[all.rank++] = stride;
+      }
+    }
+    return all;
+  }
+
 #ifdef __CUDACC__
+  // v[i]: element first + i * distance in row-major order, for i < count.
+  template <int kN>
+  __device__ void load_elements(int64_t first, int64_t distance, int count, float (&v)[kN]) const {
+    const char* p[kN];
+#pragma unroll
+    for (int i = 0; i < kN; ++i) p[i] = i < count ? element_at(first + i * distance) : data;
+    load_all(p, count, v);
+  }
   // Row `row` of the rows of the last dimension, in row-major order, and an element of it.
   __device__ char* row_at(int64_t row) const {
     if (rank < 2) return data;
@@ -61,25 +93,39 @@ struct AnyTensor {
     if (is_wide()) return value(is_aligned ? word(p, 4) : bits(p, 4));
     return value(is_aligned ? word(p, 2) : bits(p, 2));
   }
-  // v[i]: the element at first + i * distance for i < count, and 0 for the others. All are on their
-  // way before the first is needed.
+  // v[i]: the element at p[i] for i < count, and 0 for the others. All are on their way before the
+  // first is needed.
   template <int kN>
-  __device__ void load_each(const char* first, int64_t distance, int count, float (&v)[kN]) const {
+  __device__ void load_all(const char* const (&p)[kN], int count, float (&v)[kN]) const {
     uint32_t w[kN];
     if (!is_aligned) {
+      const int size = is_wide() ? 4 : 2;
 #pragma unroll
-      for (int i = 0; i < kN; ++i) {
-        w[i] = i < count ? bits(first + i * distance, is_wide() ? 4 : 2) : 0u;
-      }
+      for (int i = 0; i < kN; ++i) w[i] = i < count ? bits(p[i], size) : 0u;
     } else if (is_wide()) {
 #pragma unroll
-      for (int i = 0; i < kN; ++i) w[i] = i < count ? word(first + i * distance, 4) : 0u;
+      for (int i = 0; i < kN; ++i) w[i] = i < count ? word(p[i], 4) : 0u;
     } else {
 #pragma unroll
-      for (int i = 0; i < kN; ++i) w[i] = i < count ? word(first + i * distance, 2) : 0u;
+      for (int i = 0; i < kN; ++i) w[i] = i < count ? word(p[i], 2) : 0u;
     }
 #pragma unroll
-    for (int i = 0; i < kN; ++i) v[i] = value(w[i]);
+    for (int i = 0; i < kN; ++i) {
+      if (is_wide())
+        v[i] = __uint_as_float(w[i]);
+      else if (dtype == DType::kBF16)
+        v[i] = __uint_as_float(w[i] << 16);
+      else
+        v[i] = __half2float(__ushort_as_half(static_cast<unsigned short>(w[i])));
+    }
+  }
+  // The same of elements at `distance` bytes from one another.
+  template <int kN>
+  __device__ void load_each(const char* first, int64_t distance, int count, float (&v)[kN]) const {
+    const char* p[kN];
+#pragma unroll
+    for (int i = 0; i < kN; ++i) p[i] = first + i * distance;
+    load_all(p, count, v);
   }
   // One rounding to the dtype.
   __device__ void store(char* p, float v) const {
