@@ -140,12 +140,22 @@ __device__ int any_piece(const AnyActivation& p, int64_t row, int64_t first, flo
   const int64_t left = p.codes.columns - first;
   const int count = static_cast<int>(min(static_cast<int64_t>(kAnyColumns), left));
   __syncthreads();
-  for (int i = threadIdx.x; i < count; i += kAnyThreads) {
-    float v[kUnit] = {p.x.load(p.x.at(row, first + i))};
-    activate(p.act, v);
-    float y = v[0];
-    if (p.gate.data != nullptr) y *= p.gate.load(p.gate.at(row, first + i));
-    if (kStore && p.out.data != nullptr) p.out.store(p.out.at(row, first + i), y);
+  const AnyRow x(p.x, row), gate(p.gate, row), out(p.out, row);
+  const int have = any_count(count);
+  float v[kUnit] = {}, g[kAnyEach], own[kAnyEach];
+  x.load_each(first + threadIdx.x, kAnyThreads, have, own);
+  if (gate.present()) gate.load_each(first + threadIdx.x, kAnyThreads, have, g);
+  static_assert(kAnyEach <= kUnit);
+#pragma unroll
+  for (int k = 0; k < kAnyEach; ++k) v[k] = own[k];
+  activate(p.act, v);
+#pragma unroll
+  for (int k = 0; k < kAnyEach; ++k) {
+    if (k >= have) continue;
+    const int i = threadIdx.x + k * kAnyThreads;
+    float y = v[k];
+    if (gate.present()) y *= g[k];
+    if (kStore && out.present()) out.store(first + i, y);
     if (p.x.dtype == DType::kBF16) y = formats::f32_from_bf16(formats::bf16_from_f32(y));
     if (p.x.dtype == DType::kF16) y = formats::f32_from_f16(formats::f16_from_f32(y));
     values[i] = y;
@@ -155,7 +165,7 @@ __device__ int any_piece(const AnyActivation& p, int64_t row, int64_t first, flo
   return count;
 }
 
-__global__ void __launch_bounds__(kAnyThreads)
+__global__ void __launch_bounds__(kAnyThreads, 3)
     any_quantized_kernel(const __grid_constant__ AnyActivation p) {
   __shared__ float v[kAnyColumns];
   const int64_t row = blockIdx.x;

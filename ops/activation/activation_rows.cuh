@@ -60,6 +60,8 @@ struct Apart {
   char* row;
   int lane, lanes, pieces;
 
+  __device__ static void spread(const RowPlace&, const RowTensor&, const RowTensor&) {}
+  __device__ static void spread(const RowPlace&, const RowTensor&) {}
   __device__ Apart(const RowTensor& t, const RowPlace& p)
       : row(Vectors<F32>(t, p).row), lane(p.lane), lanes(p.lanes), pieces(2 * p.units) {}
   __device__ int piece(int chunk, int half) const { return (2 * chunk + half) * lanes + lane; }
@@ -83,12 +85,23 @@ __device__ inline void store_chunk(const Apart& out, int chunk, const float (&v)
   if (high < out.pieces) reinterpret_cast<uint4*>(out.row)[high] = raw.high;
 }
 
+// Blocks of a multiprocessor; single elements need more registers.
 template <class Access>
-__global__ void __launch_bounds__(kThreads, Access::kBytes == 2 ? 8 : 5)
+constexpr int kForwardBlocks = Access::kBytes == 2 ? 8 : 5;
+template <class T>
+constexpr int kForwardBlocks<Elements<T>> = 5;
+template <class Access>
+constexpr int kBackwardBlocks = Access::kBytes == 2 ? 5 : 4;
+template <class T>
+constexpr int kBackwardBlocks<Elements<T>> = T::kBytes == 2 ? 4 : 3;
+
+template <class Access>
+__global__ void __launch_bounds__(kThreads, kForwardBlocks<Access>)
     forward_kernel(ActivationJob job) {
   cuda::wait_previous_kernel();
   cuda::start_next_kernel();
-  const RowPlace place = row_place(job.groups);
+  RowPlace place = row_place(job.groups);
+  Access::spread(place, job.out[0]);
   const Operand<Access> x(job.x, place);
   const Operand<Access> gate(job.gate, place);
   const Access out(job.out[0], place);
@@ -108,10 +121,14 @@ __global__ void __launch_bounds__(kThreads, Access::kBytes == 2 ? 8 : 5)
 }
 
 template <class Access>
-__global__ void __launch_bounds__(kThreads, Access::kBytes == 2 ? 5 : 4)
+__global__ void __launch_bounds__(kThreads, kBackwardBlocks<Access>)
     backward_kernel(ActivationJob job) {
   cuda::wait_previous_kernel();
-  const RowPlace place = row_place(job.groups);
+  RowPlace place = row_place(job.groups);
+  if (job.gate.is_present)
+    Access::spread(place, job.out[0], job.out[1]);
+  else
+    Access::spread(place, job.out[0]);
   const Operand<Access> x(job.x, place);
   const Operand<Access> grad(job.grad, place);
   const Operand<Access> gate(job.gate, place);
@@ -204,7 +221,9 @@ inline ActivationJob activation_job(const ActivationTensors& t, Activation act, 
   job.out[0] = row(t.out[0]);
   job.out[1] = row(t.out[1]);
   const int64_t rows = count == 0 ? 0 : one_row ? 1 : count / job.x.count;
-  job.groups = cuda::RowGroups::sliced(rows, (job.x.count + cuda::kUnit - 1) / cuda::kUnit, 128);
+  const int64_t units =
+      any ? cuda::units_at_most(job.out[0]) : cuda::ceil_div(job.x.count, cuda::kUnit);
+  job.groups = cuda::RowGroups::sliced(rows, units, 128);
   if (rows > 0) spread(job.groups);
   return job;
 }

@@ -6,13 +6,14 @@
 //          turns it in registers and stores it; a warp's stores are whole 128-byte lines, its loads
 //          halves of them. staged tiles (2 and 4 bytes): the squares go through shared memory, so
 //          that 256 or 512 bytes of a row of out leave together, from a whole sector on. any:
-//          elements, through 32 x 32 tiles of shared memory where the dense dimensions differ.
+//          elements, through 64 x 64 tiles of shared memory where the dense dimensions differ.
 // Traffic  each tensor once.
 // Numerics bits are copied.
 // Measured on an H200, share of a copy of the same size. A run: bf16 16384x8192 99.6 % (128.0 us).
 //          Staged tiles: bf16 16384x8192 95 %, 8 x 4096x4096 96 %, 32760x5120 93 %; f32 8192x8192
 //          96 %. Tiles: e4m3 16384x16384 91 %
 #include "backends/cuda/device/row/tiles.h"
+#include "backends/cuda/device/tensor/any_tensor.cuh"
 #include "backends/cuda/device/tensor/elements.cuh"
 #include "backends/cuda/host/early_launch.h"
 #include "ops/copy/strided_copy_cuda.h"
@@ -297,14 +298,23 @@ __global__ void __launch_bounds__(Staged<kBytes>::kThreads, 4)
 
 // ---- any ----
 
-template <class T>
-__device__ inline T load_any(const char* p, bool aligned) {
-  if (aligned) return *reinterpret_cast<const T*>(p);
-  T value = 0;
-  for (unsigned i = 0; i < sizeof(T); ++i) {
-    value |= static_cast<T>(static_cast<T>(static_cast<uint8_t>(p[i])) << (8 * i));
+// v[i]: the element at p[i] where there is one. All are on their way before the first is needed.
+template <class T, int kN>
+__device__ inline void load_any(const char* const (&p)[kN], const bool (&exists)[kN], bool aligned,
+                                T (&v)[kN]) {
+  if (aligned) {
+#pragma unroll
+    for (int i = 0; i < kN; ++i) v[i] = exists[i] ? *reinterpret_cast<const T*>(p[i]) : T{0};
+    return;
   }
-  return value;
+#pragma unroll
+  for (int i = 0; i < kN; ++i) {
+    v[i] = 0;
+    if (!exists[i]) continue;
+    for (unsigned k = 0; k < sizeof(T); ++k) {
+      v[i] |= static_cast<T>(static_cast<T>(static_cast<uint8_t>(p[i][k])) << (8 * k));
+    }
+  }
 }
 template <class T>
 __device__ inline void store_any(char* p, T value, bool aligned) {
@@ -315,7 +325,7 @@ __device__ inline void store_any(char* p, T value, bool aligned) {
   for (unsigned i = 0; i < sizeof(T); ++i) p[i] = static_cast<char>(value >> (8 * i));
 }
 
-constexpr int kSide = 32;
+constexpr int kSide = 64;
 constexpr int kTileThreadRows = kThreads / kSide;
 
 // A copy by tiles of two dimensions: `rows` are out's, `columns` x's dense ones, if there are such.
@@ -333,31 +343,45 @@ struct AnyCopy {
   int64_t to_stride[kMaxRank];
 };
 
+// Adds the place in the other dimensions.
+__device__ inline void add_place(const AnyCopy& copy, int64_t index, const char*& from, char*& to) {
+#pragma unroll 1
+  for (int d = 0; d < copy.rank; ++d) {
+    const int64_t rest = AnyTensor::quotient(index, copy.size[d]);
+    from += (index - rest * copy.size[d]) * copy.from_stride[d];
+    to += (index - rest * copy.size[d]) * copy.to_stride[d];
+    index = rest;
+  }
+}
+
 template <class T>
 __global__ void __launch_bounds__(kThreads) copy_any(const __grid_constant__ AnyCopy copy) {
+  constexpr int kOfThread = kSide / kTileThreadRows;
   __shared__ T tile[kSide][kSide + 1];
-  int64_t index = blockIdx.x;
-  const int64_t over = index % copy.tiles_over * kSide;
-  index /= copy.tiles_over;
-  const int64_t down = index % copy.tiles_down * kSide;
-  index /= copy.tiles_down;
+  const int64_t tile_rows = AnyTensor::quotient(blockIdx.x, copy.tiles_over);
+  const int64_t over = (blockIdx.x - tile_rows * copy.tiles_over) * kSide;
+  const int64_t others = AnyTensor::quotient(tile_rows, copy.tiles_down);
+  const int64_t down = (tile_rows - others * copy.tiles_down) * kSide;
   const char* from = copy.from;
   char* to = copy.to;
-  for (int d = 0; d < copy.rank; ++d) {
-    from += index % copy.size[d] * copy.from_stride[d];
-    to += index % copy.size[d] * copy.to_stride[d];
-    index /= copy.size[d];
-  }
+  add_place(copy, others, from, to);
   const int x = threadIdx.x % kSide, y = threadIdx.x / kSide;
-  for (int i = y; i < kSide; i += kTileThreadRows) {
-    const int64_t row = down + i, column = over + x;
-    if (row < copy.rows && column < copy.columns) {
-      tile[i][x] =
-          load_any<T>(from + row * copy.from_row + column * copy.from_column, copy.aligned);
-    }
+  const char* p[kOfThread];
+  bool exists[kOfThread];
+#pragma unroll
+  for (int k = 0; k < kOfThread; ++k) {
+    const int64_t row = down + y + k * kTileThreadRows;
+    p[k] = from + row * copy.from_row + (over + x) * copy.from_column;
+    exists[k] = row < copy.rows && over + x < copy.columns;
   }
+  T v[kOfThread];
+  load_any(p, exists, copy.aligned, v);
+#pragma unroll
+  for (int k = 0; k < kOfThread; ++k) tile[y + k * kTileThreadRows][x] = v[k];
   __syncthreads();
-  for (int i = y; i < kSide; i += kTileThreadRows) {
+#pragma unroll
+  for (int k = 0; k < kOfThread; ++k) {
+    const int i = y + k * kTileThreadRows;
     const int64_t row = down + x, column = over + i;
     if (row < copy.rows && column < copy.columns) {
       store_any<T>(to + row * copy.to_row + column * copy.to_column, tile[x][i], copy.aligned);
@@ -366,20 +390,31 @@ __global__ void __launch_bounds__(kThreads) copy_any(const __grid_constant__ Any
 }
 
 // Without a dimension to cross: elements in out's order.
+constexpr int kColumnsEach = 4;  // of a thread
+
 template <class T>
 __global__ void __launch_bounds__(kThreads) copy_elements(const __grid_constant__ AnyCopy copy) {
-  const int64_t blocks = (copy.columns + kThreads - 1) / kThreads;
-  int64_t index = blockIdx.x / blocks;
-  const int64_t column = blockIdx.x % blocks * kThreads + threadIdx.x;
+  constexpr int64_t kOfBlock = kThreads * kColumnsEach;
+  const int64_t blocks = (copy.columns + kOfBlock - 1) / kOfBlock;
+  const int64_t others = AnyTensor::quotient(blockIdx.x, blocks);
+  const int64_t column = (blockIdx.x - others * blocks) * kOfBlock + threadIdx.x;
   if (column >= copy.columns) return;
   const char* from = copy.from + column * copy.from_column;
   char* to = copy.to + column * copy.to_column;
-  for (int d = 0; d < copy.rank; ++d) {
-    from += index % copy.size[d] * copy.from_stride[d];
-    to += index % copy.size[d] * copy.to_stride[d];
-    index /= copy.size[d];
+  add_place(copy, others, from, to);
+  const char* p[kColumnsEach];
+  bool exists[kColumnsEach];
+#pragma unroll
+  for (int k = 0; k < kColumnsEach; ++k) {
+    p[k] = from + k * kThreads * copy.from_column;
+    exists[k] = column + k * kThreads < copy.columns;
   }
-  store_any<T>(to, load_any<T>(from, copy.aligned), copy.aligned);
+  T v[kColumnsEach];
+  load_any(p, exists, copy.aligned, v);
+#pragma unroll
+  for (int k = 0; k < kColumnsEach; ++k) {
+    if (exists[k]) store_any<T>(to + k * kThreads * copy.to_column, v[k], copy.aligned);
+  }
 }
 
 // ---- host ----
@@ -506,7 +541,7 @@ Status start_any(const Call& call, const char* name, const CopyPlan& plan) {
   const AnyCopy copy = any_of(plan, across, last);
   const int64_t others = plan.elements / (copy.rows * copy.columns);
   if (across == last) {
-    return launch(call, name, {others * ceil_div(copy.columns, kThreads), kThreads},
+    return launch(call, name, {others * ceil_div(copy.columns, kThreads * kColumnsEach), kThreads},
                   copy_elements<T>, copy);
   }
   return launch(call, name, {others * copy.tiles_down * copy.tiles_over, kThreads}, copy_any<T>,

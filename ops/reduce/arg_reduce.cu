@@ -2,7 +2,7 @@
 // Map      as reduce (ops/reduce/reduce_layout.cuh): rows by 1 to 32 threads, which take two rows
 //          of 16-bit elements at a time, or a block; columns 8 a thread, 32 threads side by side;
 //          parts of few results by several blocks, combined by a second kernel, or, where x is
-//          small, by the cluster that they are
+//          small, by the cluster that they are. _any: as reduce_any
 // Traffic  x once; parts in the workspace, at most 8 MiB
 // Numerics exact: the first largest element, NaN above all, without a branch in the loops. Short
 //          rows: the row's largest value, then the first place of those who have it. Else a thread
@@ -535,33 +535,58 @@ __device__ inline Best better(const Best& a, const Best& b) {
   return a.value > b.value ? a : b;
 }
 
-// The block's threads, or one thread, take a result's elements in turn.
-__global__ void __launch_bounds__(kReduceThreads)
-    arg_any(const __grid_constant__ Reduction r, AnyTensor x) {
-  __shared__ Best shared[kReduceThreads];
-  const int64_t result =
-      r.lanes == 1 ? static_cast<int64_t>(blockIdx.x) * kReduceThreads + threadIdx.x : blockIdx.x;
-  Best best = nothing();
-  if (result < r.outs) {
-    const char* from = r.x + r.kept.x_offset(result);
-    for (int64_t i = r.lanes == 1 ? 0 : threadIdx.x; i < r.count; i += r.lanes) {
-      best = better(best, {i, r.mode * x.load(from + r.gone.x_offset(i))});
-    }
-  }
-  if (r.lanes > 1) {
-    shared[threadIdx.x] = best;
-    for (int half = kReduceThreads / 2; half > 0; half /= 2) {
-      __syncthreads();
-      if (threadIdx.x >= half) continue;
-      shared[threadIdx.x] = better(shared[threadIdx.x], shared[threadIdx.x + half]);
-    }
-    if (threadIdx.x > 0) return;
-    best = shared[0];
-  }
-  if (result >= r.outs) return;
-  const int64_t place = best.place == kNone ? -1 : best.place;
+__device__ inline void store_place(const Reduction& r, int64_t result, int64_t place) {
   char* to = r.out + r.kept.out_offset(result);
   for (int i = 0; i < 8; ++i) to[i] = static_cast<char>(place >> (8 * i));
+}
+
+__global__ void __launch_bounds__(kReduceThreads, kAnyBlocks)
+    arg_any(const __grid_constant__ Reduction r, const __grid_constant__ AnyTensor x) {
+  __shared__ Best shared[kReduceThreads];
+  const AnyPlace place = any_place(r);
+  Best best = nothing();
+  if (place.result < r.outs) {
+    AnyElements elements(r, x, place);
+    if (elements.has_more()) best.place = elements.number;
+    while (elements.has_more()) {
+      float v[kAnyBatch];
+      const int64_t first = elements.number;
+      const int count = elements.load(v);
+#pragma unroll
+      for (int i = 0; i < kAnyBatch; ++i) {
+        const float value = r.mode < 0 ? -v[i] : v[i];
+        const bool wins = i < count && !(value <= best.value) && !is_nan(best.value);
+        best.value = wins ? value : best.value;
+        best.place = wins ? first + i * r.lanes : best.place;
+      }
+    }
+  }
+  start_next_kernel();
+  best = join_any(r, place, best, shared, better);
+  if (place.lane != 0 || place.result >= r.outs) return;
+  if (r.splits > 1) {
+    static_cast<Key*>(r.partials)[place.split * r.outs + place.result] =
+        key_of(best.value, static_cast<uint32_t>(best.place));
+  } else {
+    store_place(r, place.result, best.place == kNone ? -1 : best.place);
+  }
+}
+
+// Parts of results, whose keys have the place itself: a warp a result.
+__global__ void __launch_bounds__(kReduceThreads)
+    arg_any_finish(const __grid_constant__ Reduction r) {
+  wait_previous_kernel();
+  const int64_t result =
+      static_cast<int64_t>(blockIdx.x) * (kReduceThreads / 32) + threadIdx.x / 32;
+  if (result >= r.outs) return;
+  const auto* parts = static_cast<const Key*>(r.partials) + result;
+  Key key = 0;
+#pragma unroll 8
+  for (int64_t split = threadIdx.x % 32; split < r.splits; split += 32) {
+    key = max(key, parts[split * r.outs]);
+  }
+  key = largest_of_lanes(key, 32);
+  if (threadIdx.x % 32 == 0) store_place(r, result, batch_of(key));
 }
 
 // ---- host ----
@@ -629,9 +654,13 @@ Status cuda_arg_reduce_any(const Call& call, const char* name, int sign) {
   const ReducePlan plan = plan_of(call);
   Reduction r(plan);
   r.mode = sign;
-  r.lanes = r.count >= 64 ? kReduceThreads : 1;
-  const int64_t blocks = r.lanes == 1 ? ceil_div(r.outs, kReduceThreads) : r.outs;
-  return launch(call, name, {blocks, kReduceThreads}, arg_any, r, AnyTensor(call.tensor(0)));
+  r.partials = call.workspace;
+  // Keys of parts have 32 bits for a place.
+  const int64_t blocks = cut_any(r, r.count < int64_t{1} << 32);
+  PESTLE_TRY(launch(call, name, {blocks, kReduceThreads}, arg_any, r, AnyTensor(call.tensor(0))));
+  if (r.splits == 1) return {};
+  return launch_early(call, name, {ceil_div(r.outs, kReduceThreads / 32), kReduceThreads},
+                      arg_any_finish, r);
 }
 
 }  // namespace pestle::ops

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <utility>
 
@@ -163,6 +164,39 @@ inline int64_t cut_columns(Reduction& r, int batch, int64_t slots) {
   return blocks * r.splits;
 }
 
+// Any strides: lanes of a result take its elements in turn, kAnyBatch at a time. Where neighbouring
+// results lie closer together than a result's elements, neighbouring threads have `width` of them;
+// else width is 1 and the lanes of a result are neighbours. Returns the number of blocks.
+inline constexpr int kAnyBatch = 8;
+inline constexpr int kAnyBlocks = 4;  // of a multiprocessor
+
+inline int64_t cut_any(Reduction& r, bool may_split) {
+  const auto apart = [](const ReduceDims& dims) {
+    return dims.rank == 0 ? INT64_MAX : std::abs(dims.x_stride[dims.rank - 1]);
+  };
+  const bool across = apart(r.kept) < apart(r.gone);
+  const int most = across ? 8 : 32;  // lanes, if results or parts fill the device
+  constexpr int64_t kDeviceThreads = 132 * 2048;
+  r.lanes = 1;
+  while (int64_t{r.lanes} * kAnyBatch < r.count) {
+    if (r.lanes == kReduceThreads) break;
+    const bool fills = r.outs * r.lanes >= kDeviceThreads || (across && may_split);
+    if (r.lanes >= most && fills) break;
+    r.lanes *= 2;
+  }
+  r.width = across ? kReduceThreads / r.lanes : 1;
+  r.splits = 1;
+  r.chunk = r.count;
+  const int64_t blocks = cuda::ceil_div(r.outs, kReduceThreads / r.lanes);
+  if (!may_split || r.outs == 0 || r.count == 0) return blocks;
+  // A part is worth a block of its own from four turns on.
+  const int64_t turn = int64_t{r.lanes} * kAnyBatch;
+  r.splits = splits_for(r.outs, blocks, r.count / (4 * turn));
+  r.chunk = cuda::ceil_div(cuda::ceil_div(r.count, r.splits), turn) * turn;
+  r.splits = cuda::ceil_div(r.count, r.chunk);
+  return blocks * r.splits;
+}
+
 // Why the fast kernels refuse, or empty.
 inline std::string refuse_fast_reduction(const ReducePlan& plan) {
   if (plan.outs == 0 || plan.count == 0) return "x is empty";
@@ -205,6 +239,104 @@ __device__ inline float max_nan(float a, float b) {
 __device__ inline int64_t quotient(int64_t a, int64_t b) {
   if (((a | b) >> 32) == 0) return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
   return a / b;
+}
+
+// Where a thread of a kernel for any strides works (cut_any).
+struct AnyPlace {
+  int64_t result, split;
+  int lane;
+  int64_t begin, end;  // of the part's elements
+};
+__device__ inline AnyPlace any_place(const Reduction& r) {
+  AnyPlace p;
+  const int64_t group = r.splits == 1 ? blockIdx.x : quotient(blockIdx.x, r.splits);
+  const int log = 31 - __clz(r.lanes);
+  const int results = kReduceThreads >> log;  // of the block
+  const int x = threadIdx.x;
+  p.split = blockIdx.x - group * r.splits;
+  p.lane = r.width > 1 ? x >> (31 - __clz(results)) : x & (r.lanes - 1);
+  p.result = group * results + (r.width > 1 ? x & (results - 1) : x >> log);
+  p.begin = p.split * r.chunk;
+  p.end = min(r.count, p.begin + r.chunk);
+  return p;
+}
+
+// `count` of a result's elements, `lanes` apart from `number` on; 0 behind them. Out of line, since
+// divisions and bytes one by one are long code. Within the last dimension an element lies at a
+// distance from the one before; else it is found by divisions.
+struct AnyBatch {
+  float v[kAnyBatch];
+};
+__device__ __noinline__ inline AnyBatch load_far(const Reduction& r, const cuda::AnyTensor& x,
+                                                 const char* from, int64_t number, int count) {
+  const int last = max(r.gone.rank - 1, 0);
+  const int64_t size = r.gone.rank == 0 ? 1 : r.gone.size[last];
+  const int64_t stride = r.gone.rank == 0 ? 0 : r.gone.x_stride[last];
+  const char* p[kAnyBatch];
+  const char* at = from;
+  int64_t inner = size;
+#pragma unroll 1
+  for (int i = 0; i < kAnyBatch; ++i) {
+    inner += r.lanes;
+    at += r.lanes * stride;
+    if (inner >= size && i < count) {
+      const int64_t element = number + i * r.lanes;
+      inner = element - quotient(element, size) * size;
+      at = from + r.gone.x_offset(element);
+    }
+#pragma unroll
+    for (int j = 0; j < kAnyBatch; ++j) p[j] = i == j ? at : p[j];
+  }
+  AnyBatch batch;
+  x.load_all(p, count, batch.v);
+  return batch;
+}
+
+// Elements lane, lane + lanes, ... of a thread's part of a result, a batch at a time.
+struct AnyElements {
+  const Reduction& r;
+  const cuda::AnyTensor& x;
+  const char* from;     // the result's first
+  int64_t number, end;  // of the next element
+
+  __device__ AnyElements(const Reduction& reduction, const cuda::AnyTensor& tensor,
+                         const AnyPlace& place)
+      : r(reduction),
+        x(tensor),
+        from(r.x + r.kept.x_offset(place.result)),
+        number(place.begin + place.lane),
+        end(place.end) {}
+  __device__ bool has_more() const { return number < end; }
+  // Returns how many there were; v is 0 behind them.
+  __device__ int load(float (&v)[kAnyBatch]) {
+    const int most = kAnyBatch * r.lanes;
+    const int left = static_cast<int>(min(end - number, int64_t{most}));
+    const int count = (left + r.lanes - 1) >> (31 - __clz(r.lanes));
+    if (r.gone.rank == 1 && x.is_aligned) {
+      const int64_t stride = r.gone.x_stride[0];
+      x.load_each(from + number * stride, r.lanes * stride, count, v);
+    } else {
+      const AnyBatch batch = load_far(r, x, from, number, count);
+#pragma unroll
+      for (int i = 0; i < kAnyBatch; ++i) v[i] = batch.v[i];
+    }
+    number += most;
+    return count;
+  }
+};
+
+// All lanes' values as one, in a fixed order: in those of lane 0. By all threads of a block.
+template <class Value, class Join>
+__device__ Value join_any(const Reduction& r, const AnyPlace& place, const Value& value,
+                          Value (&shared)[kReduceThreads], Join&& join) {
+  const int next = r.width > 1 ? kReduceThreads / r.lanes : 1;
+  shared[threadIdx.x] = value;
+  for (int half = r.lanes / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (place.lane >= half) continue;
+    shared[threadIdx.x] = join(shared[threadIdx.x], shared[threadIdx.x + half * next]);
+  }
+  return shared[threadIdx.x];
 }
 
 // 0, unknown to the compiler.

@@ -29,6 +29,14 @@ struct RopeTable {
   bool shared_by_heads;
   bool split;
   int rot;
+
+#ifdef __CUDACC__
+  // To its elements.
+  __device__ bool is_aligned() const {
+    const auto all = reinterpret_cast<uintptr_t>(freqs) | reinterpret_cast<uintptr_t>(sin);
+    return all % static_cast<unsigned>(bytes) == 0;
+  }
+#endif
 };
 
 // A [B, H, S, D] tensor, where its result goes, and its weight.
@@ -205,6 +213,7 @@ __device__ inline void load_turn(const RopeTable& t, int64_t b, int64_t h, int64
                                  float (&f)[4]) {
   cuda::AnyTensor as;
   as.dtype = t.dtype;
+  as.is_aligned = t.is_aligned();
   const char* from = t.freqs + rope_offset(t.stride, b, h, s) + pair * t.pair_stride;
   if (t.has_sin) {
     f[0] = as.load(from);
@@ -224,8 +233,13 @@ __device__ inline void load_turn(const RopeTable& t, int64_t b, int64_t h, int64
 
 struct HeadPlace {
   int64_t b, h, s;
-  __device__ HeadPlace(const cuda::AnyTensor& x, int64_t row)
-      : b(row / x.shape[2] / x.shape[1]), h(row / x.shape[2] % x.shape[1]), s(row % x.shape[2]) {}
+  HeadPlace() = default;
+  __device__ HeadPlace(const cuda::AnyTensor& x, int64_t row) {
+    const int64_t rows = cuda::AnyTensor::quotient(row, x.shape[2]);
+    b = cuda::AnyTensor::quotient(rows, x.shape[1]);
+    h = rows - b * x.shape[1];
+    s = row - rows * x.shape[2];
+  }
   __device__ char* in(const cuda::AnyTensor& t) const {
     return t.data + b * t.strides[0] + h * t.strides[1] + s * t.strides[2];
   }
@@ -244,27 +258,88 @@ struct PairPlace {
   }
 };
 
-// A thread a place. A template, as the next one, since a kernel can't be inline.
+// Places that a thread of rope_any has, kThreads apart: all are on their way before the first is
+// needed.
+constexpr int kAnyPlaces = 4;
+
+// load_turn for each place; those without a pair have any other's.
+struct AnyTurns {
+  float f[kAnyPlaces][4];
+
+  __device__ AnyTurns(const RopeTable& t, const HeadPlace (&heads)[kAnyPlaces],
+                      const int64_t (&places)[kAnyPlaces]) {
+    if (t.rot == 0) return;
+    cuda::AnyTensor as;
+    as.dtype = t.dtype;
+    as.is_aligned = t.is_aligned();
+    const char* p[2][2 * kAnyPlaces];  // f[0] and f[2], or f[0] and f[1]; then f[2] and f[3]
+#pragma unroll
+    for (int k = 0; k < kAnyPlaces; ++k) {
+      const HeadPlace& at = heads[k];
+      const int64_t pair = min(places[k], static_cast<int64_t>(t.rot / 2 - 1));
+      p[0][2 * k] = t.freqs + rope_offset(t.stride, at.b, at.h, at.s) + pair * t.pair_stride;
+      if (t.has_sin) {
+        p[0][2 * k + 1] =
+            t.sin + rope_offset(t.sin_stride, at.b, at.h, at.s) + pair * t.sin_pair_stride;
+      } else {
+        p[0][2 * k + 1] = p[0][2 * k] + t.column_stride;
+      }
+      p[1][2 * k] = p[0][2 * k] + t.row_stride;
+      p[1][2 * k + 1] = p[1][2 * k] + t.column_stride;
+    }
+    float v[2][2 * kAnyPlaces];
+    as.load_all(p[0], 2 * kAnyPlaces, v[0]);
+    if (!t.has_sin) as.load_all(p[1], 2 * kAnyPlaces, v[1]);
+#pragma unroll
+    for (int k = 0; k < kAnyPlaces; ++k) {
+      const float first = v[0][2 * k], second = v[0][2 * k + 1];
+      f[k][0] = first;
+      f[k][1] = t.has_sin ? -second : second;
+      f[k][2] = t.has_sin ? second : v[1][2 * k];
+      f[k][3] = t.has_sin ? first : v[1][2 * k + 1];
+      if (!t.inverse) continue;
+      const float upper = f[k][1];
+      f[k][1] = f[k][2];
+      f[k][2] = upper;
+    }
+  }
+};
+
+// A template, as the next one, since a kernel can't be inline.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
     rope_any(cuda::AnyTensor x, cuda::AnyTensor out, RopeTable table, int64_t places) {
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (index >= places) return;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kThreads * kAnyPlaces) + threadIdx.x;
+  if (first >= places) return;
   const int64_t each = rope_places(table, x.shape[3]);
-  const HeadPlace head(x, index / each);
-  const PairPlace at(table, index % each);
-  const char* from = head.in(x);
-  char* to = head.in(out);
-  const float x0 = x.load(from + at.first * x.strides[3]);
-  if (at.second < 0) {
-    out.store(to + at.first * out.strides[3], x0);
-    return;
+  HeadPlace heads[kAnyPlaces];
+  int64_t of_head[kAnyPlaces];
+  const char* p[2 * kAnyPlaces];
+#pragma unroll
+  for (int k = 0; k < kAnyPlaces; ++k) {
+    const int64_t index = min(first + k * kThreads, places - 1);
+    const int64_t row = cuda::AnyTensor::quotient(index, each);
+    heads[k] = HeadPlace(x, row);
+    of_head[k] = index - row * each;
+    const PairPlace at(table, of_head[k]);
+    const char* from = heads[k].in(x);
+    p[2 * k] = from + at.first * x.strides[3];
+    p[2 * k + 1] = at.second < 0 ? p[2 * k] : from + at.second * x.strides[3];
   }
-  const float x1 = x.load(from + at.second * x.strides[3]);
-  float f[4];
-  load_turn(table, head.b, head.h, head.s, index % each, f);
-  out.store(to + at.first * out.strides[3], rope_sum(f[0], x0, f[1], x1));
-  out.store(to + at.second * out.strides[3], rope_sum(f[2], x0, f[3], x1));
+  float v[2 * kAnyPlaces];
+  x.load_all(p, 2 * kAnyPlaces, v);
+  const AnyTurns turns(table, heads, of_head);
+#pragma unroll
+  for (int k = 0; k < kAnyPlaces; ++k) {
+    if (first + k * kThreads >= places) break;
+    const PairPlace at(table, of_head[k]);
+    const float x0 = v[2 * k], x1 = v[2 * k + 1];
+    const float(&f)[4] = turns.f[k];
+    char* to = heads[k].in(out);
+    const bool alone = at.second < 0;
+    out.store(to + at.first * out.strides[3], alone ? x0 : rope_sum(f[0], x0, f[1], x1));
+    if (!alone) out.store(to + at.second * out.strides[3], rope_sum(f[2], x0, f[3], x1));
+  }
 }
 
 // The sum over a thread block of kRopeAnyThreads, in all threads.

@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kRegisterThreads, 2)
 // body(chunk, d_out, out) over `kStep` chunks from `first` on, loads first.
 template <class Access, class Body>
 __device__ void each_pair(const Access& d_out, const Access& out, int first, Body&& body) {
-  constexpr int kStep = Access::kNeighbours ? 2 : 1;
+  constexpr int kStep = 2;
   typename Access::Raw raw[2][kStep];
 #pragma unroll
   for (int c = 0; c < kStep; ++c) {
@@ -148,9 +148,10 @@ __device__ void each_pair(const Access& d_out, const Access& out, int first, Bod
 template <class Access, SoftmaxKind kKind>
 __global__ void __launch_bounds__(kRowThreads, 2) long_backward_kernel(SoftmaxBackwardJob job) {
   cuda::wait_previous_kernel();
-  constexpr int kStep = Access::kNeighbours ? 2 : 1;
+  constexpr int kStep = 2;
   __shared__ RowParts shared;
-  const RowPlace place = row_place(job.groups);
+  RowPlace place = row_place(job.groups);
+  Access::spread(place, job.d_x);
   begin_row(place);
   const Access d_out(job.d_out, place);
   const Access out(job.out, place);
@@ -428,8 +429,13 @@ Status start_softmax_backward(const Call& call, const char* name, SoftmaxBackwar
   };
   if (any) {
     const bool apart = job.out.step != job.out.any.bytes && rows >= 1024;
-    job.groups =
-        apart ? RowGroups::one_thread(rows, units) : RowGroups::looping(rows, units, most_blocks);
+    const int64_t touched = units_at_most(job.d_x);
+    if (apart)
+      job.groups = RowGroups::one_thread(rows, touched);
+    else if (touched <= kRowBlockUnits)
+      job.groups = RowGroups::holding(rows, touched, 1, kRowThreads, kRowChunks);
+    else
+      job.groups = RowGroups::looping(rows, touched, cluster_blocks(call));
     return start(long_backward_kernel<Elements<T>, kKind>);
   }
   const RegisterRows in_registers = register_rows(call, rows, units, T::kBytes, kRegisterPairs);

@@ -75,11 +75,16 @@ struct MaskRow {
   const char* row = nullptr;
   int64_t step = 0;
   DType dtype;
+  bool is_aligned;
 
-  __device__ MaskRow(const RowTensor& mask, const RowPlace& p) : dtype(mask.any.dtype) {
+  __device__ MaskRow(const RowTensor& mask, const RowPlace& p)
+      : dtype(mask.any.dtype), is_aligned(mask.is_aligned) {
     if (!mask.is_present || p.units == 0) return;
     step = mask.step;
-    row = mask.any.row_at(p.row) + p.first * kUnit * step;
+    if constexpr (Access::kNeighbours)
+      row = mask.any.row_at(p.row) + p.first * kUnit * step;
+    else
+      row = mask.row_at(p.row);
   }
   __device__ void values(const Access& access, int chunk, float (&v)[kUnit]) const {
     if constexpr (Access::kNeighbours) {
@@ -96,9 +101,8 @@ struct MaskRow {
         F16::to_f32(F16::load(p), v);
       }
     } else {
-      for (int i = 0; i < kUnit; ++i) {
-        if (access.has(chunk, i)) v[i] = load_bytes(row + access.element(chunk, i) * step, dtype);
-      }
+      const RowChunk its = access.chunk_of(row, step, is_aligned, chunk);
+      F32::to_f32(RowChunk::load_as_f32(its, dtype), v);
     }
   }
 };
@@ -116,8 +120,10 @@ __device__ void logits(const Access& access, const MaskRow<Access>& mask, float 
     for (int i = 0; i < kUnit; ++i) t[i] *= scale;
   }
   if constexpr (!Access::kNeighbours) {
+    if (access.is_whole(chunk)) return;
+    const unsigned present = access.present(chunk);
     for (int i = 0; i < kUnit; ++i) {
-      if (!access.has(chunk, i)) t[i] = -kInfinity;
+      if ((present >> i & 1) == 0) t[i] = -kInfinity;
     }
   }
 }

@@ -1,9 +1,10 @@
 // softmax, log_softmax and cross_entropy on CUDA: rows spread over groups of threads.
 //   register_kernel       x as it is, in the registers of lanes, a CTA or a cluster
 //                         (softmax_registers.cuh); what follows is for masks, scales and longer rows
-//   short_kernel          a row of up to 1,024 elements (16k, where rows are few) in the registers
-//                         of a warp's lanes or a CTA, as f32. Each warp takes its largest t, then
-//                         sums exp(t - largest); one exchange of these pairs gives the row's
+//   short_kernel          a row of up to 1,024 elements (16k, where rows are few, and of any
+//                         strides) in the registers of a warp's lanes or a CTA, as f32. Each warp
+//                         takes its largest t, then sums exp(t - largest); one exchange of these
+//                         pairs gives the row's
 //   staged_kernel         a row in the shared memory of a CTA or a cluster (softmax_staged.cuh)
 //   partly_staged_kernel  a longer one: as much of it as a cluster's shared memory holds
 //   cooperative_kernel    longer rows as they are, by CTAs that all run at once
@@ -11,7 +12,7 @@
 //   loss_kernel           a row that is read once and not written, by a CTA (loss_rows.cuh)
 //   streamed_kernel       the same of f32, or with smoothed labels
 //   long_kernel     parts of a row that are read again, backwards: what the L2 still holds comes
-//                   first; and single elements of any strides.
+//                   first. Of any strides: rows longer than 16k, or that lie side by side.
 #pragma once
 
 #include "core/machine.h"
@@ -29,10 +30,12 @@ namespace softmax_device {
 
 // Rows of one block: exponentials are kept, so that each element has one.
 template <class Access, SoftmaxKind kKind>
-__global__ void __launch_bounds__(kRowThreads, 2) short_kernel(SoftmaxJob job) {
+__global__ void __launch_bounds__(kRowThreads, Access::kNeighbours ? 2 : 1)
+    short_kernel(SoftmaxJob job) {
   cuda::wait_previous_kernel();
   __shared__ RowParts shared;
-  const RowPlace place = row_place(job.groups);
+  RowPlace place = row_place(job.groups);
+  Access::spread(place, job.out);
   const Access x(job.x, place);
   const MaskRow<Access> mask(job.mask, place);
   typename Access::Raw raw[kRowChunks];
@@ -44,7 +47,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) short_kernel(SoftmaxJob job) {
   for (int c = 0; c < kRowChunks; ++c) {
     logits(x, mask, job.scale, raw[c], c, t[c]);
     for (int i = 0; i < kUnit; ++i) {
-      if (!x.has(c, i)) t[c][i] = -kInfinity;
+      if (Access::kNeighbours && !x.has(c, i)) t[c][i] = -kInfinity;
       largest = fmaxf(largest, t[c][i]);
     }
   }
@@ -83,7 +86,8 @@ __global__ void __launch_bounds__(kRowThreads, 2) long_kernel(SoftmaxJob job) {
   cuda::wait_previous_kernel();
   constexpr int kChunks = Access::kChunks;
   __shared__ RowParts shared;
-  const RowPlace place = row_place(job.groups);
+  RowPlace place = row_place(job.groups);
+  Access::spread(place, job.out);
   begin_row(place);
   const Access x(job.x, place);
   const MaskRow<Access> mask(job.mask, place);
@@ -184,14 +188,22 @@ Status start_softmax(const Call& call, const char* name, SoftmaxJob& job) {
 template <SoftmaxKind kKind, class T>
 Status start_softmax_any(const Call& call, const char* name, SoftmaxJob& job) {
   using namespace softmax_device;
-  const int64_t units = ceil_div(job.x.count, kUnit);
-  const int most_blocks = units > kRowBlockUnits ? cluster_blocks(call) : 1;
-  const bool apart = job.x.step != job.x.any.bytes && job.groups.rows >= 1024;
-  job.groups = apart ? RowGroups::one_thread(job.groups.rows, units)
-                     : RowGroups::looping(job.groups.rows, units, most_blocks);
-  return launch_early(call, name,
-                      {job.groups.blocks(), job.groups.threads(), 0, job.groups.cluster},
-                      long_kernel<Elements<T>, kKind>, job);
+  const int64_t rows = job.groups.rows, units = units_at_most(job.out);
+  const bool apart = job.x.step != job.x.any.bytes && rows >= 1024;
+  const auto start = [&](auto* kernel) {
+    return launch_early(call, name,
+                        {job.groups.blocks(), job.groups.threads(), 0, job.groups.cluster}, kernel,
+                        job);
+  };
+  if (apart) {
+    job.groups = RowGroups::one_thread(rows, units);
+  } else if (units <= kRowBlockUnits) {
+    job.groups = RowGroups::holding(rows, units, 1, kRowThreads, kRowChunks);
+    if constexpr (kKind != SoftmaxKind::kLoss) return start(short_kernel<Elements<T>, kKind>);
+  } else {
+    job.groups = RowGroups::looping(rows, units, cluster_blocks(call));
+  }
+  return start(long_kernel<Elements<T>, kKind>);
 }
 
 // Where refuse_cooperative has nothing against it.

@@ -39,54 +39,127 @@ struct AnyGradients {
   __device__ static float at(const AnyTensor& t, int64_t row, int64_t j) {
     return t.load(t.at(row, j));
   }
-  __device__ float s(int64_t row, int64_t j) const {
-    float v = at(x, row, j);
-    if (gate.data != nullptr) v *= at(gate, row / rows_of_group, j);
-    if (residual.data != nullptr) v += at(residual, row, j);
-    return v;
-  }
-  __device__ float g1(int64_t row, int64_t j) const {
-    const float g = at(d_out, row, j);
-    return scale.data == nullptr ? g : g * (1.0f + at(scale, row / rows_of_group, j));
-  }
   __device__ float w(int64_t j) const { return weight.data == nullptr ? 1.0f : at(weight, 0, j); }
-  __device__ float y(int64_t row, int64_t j, const float4& of) const {
-    return (s(row, j) - of.x) * of.y;
-  }
-  __device__ float d_s(int64_t row, int64_t j, const float4& of) const {
-    const float d = of.y * (__fmaf_rn(-y(row, j, of), of.w, g1(row, j) * w(j)) - of.z);
-    return d_residual_out.data == nullptr ? d : d + at(d_residual_out, row, j);
-  }
 };
 
 constexpr int kAnyRowThreads = 256;
+constexpr int kAnyRowEach = 4;  // elements that a thread asks for at a time
+
+// kN numbers of each operand: what is normalised (s), the gradient of what is normalised before
+// the weight (g1), weights (w). Where they lie is the caller's: load(tensor, numbers).
+template <int kN>
+struct AnyTerms {
+  float s[kN], g1[kN], w[kN];
+
+  template <class Load>
+  __device__ void load_s(const AnyGradients& p, Load&& load) {
+    load(p.x, s);
+    float other[kN];
+    if (p.gate.data != nullptr) {
+      load(p.gate, other);
+      for (int i = 0; i < kN; ++i) s[i] *= other[i];
+    }
+    if (p.residual.data != nullptr) {
+      load(p.residual, other);
+      for (int i = 0; i < kN; ++i) s[i] += other[i];
+    }
+  }
+  template <class Load>
+  __device__ void load_g1(const AnyGradients& p, Load&& load) {
+    load(p.d_out, g1);
+    if (p.scale.data == nullptr) return;
+    float other[kN];
+    load(p.scale, other);
+    for (int i = 0; i < kN; ++i) g1[i] *= 1.0f + other[i];
+  }
+  template <class Load>
+  __device__ void load_w(const AnyGradients& p, Load&& load) {
+    for (int i = 0; i < kN; ++i) w[i] = 1.0f;
+    if (p.weight.data != nullptr) load(p.weight, w);
+  }
+  __device__ float y(int i, const float4& of) const { return (s[i] - of.x) * of.y; }
+  // Without what residual_out's gradient adds.
+  __device__ float d_s(int i, const float4& of) const {
+    return of.y * (__fmaf_rn(-y(i, of), of.w, g1[i] * w[i]) - of.z);
+  }
+};
 
 // d_x of a row, and its statistics. By all threads of a block.
 __device__ void any_row(const AnyGradients& p, int64_t row) {
+  constexpr int kN = kAnyRowEach;
   const auto count = static_cast<float>(p.columns);
+  const int64_t group = AnyTensor::quotient(row, p.rows_of_group);
   float4 of = make_float4(0, 0, 0, 0);
-  const auto sum = [&](auto term) {
+  // body(first of the thread's elements, how many, load)
+  const auto over_row = [&](auto&& body) {
+    for (int64_t j = threadIdx.x; j < p.columns; j += kN * kAnyRowThreads) {
+      const int64_t left = (p.columns - j + kAnyRowThreads - 1) / kAnyRowThreads;
+      const int have = static_cast<int>(min(left, int64_t{kN}));
+      body(j, have, [&](const AnyTensor& t, float(&v)[kN]) {
+        const bool of_group = &t == &p.gate || &t == &p.scale;
+        AnyRow(t, &t == &p.weight ? 0
+                  : of_group      ? group
+                                  : row)
+            .load_each(j, kAnyRowThreads, have, v);
+      });
+    }
+  };
+  const auto sum = [&](auto&& term) {
     float own = 0;
-    for (int64_t j = threadIdx.x; j < p.columns; j += kAnyRowThreads) own += term(j);
+    over_row([&](int64_t, int have, auto&& load) {
+      AnyTerms<kN> t;
+      term(t, load, [&](auto&& one) {
+        for (int i = 0; i < kN; ++i) own += i < have ? one(i) : 0.0f;
+      });
+    });
     return block_sum<kAnyRowThreads>(own);
   };
   if (p.subtract_mean) {
-    of.x = sum([&](int64_t j) { return p.s(row, j); }) / count;
-    of.z = sum([&](int64_t j) { return p.g1(row, j) * p.w(j); }) / count;
+    of.x = sum([&](auto& t, auto&& load, auto&& add) {
+             t.load_s(p, load);
+             add([&](int i) { return t.s[i]; });
+           }) /
+           count;
+    of.z = sum([&](auto& t, auto&& load, auto&& add) {
+             t.load_g1(p, load);
+             t.load_w(p, load);
+             add([&](int i) { return t.g1[i] * t.w[i]; });
+           }) /
+           count;
   }
-  const float squares = sum([&](int64_t j) {
-    const float d = p.s(row, j) - of.x;
-    return d * d;
+  const float squares = sum([&](auto& t, auto&& load, auto&& add) {
+    t.load_s(p, load);
+    add([&](int i) { return (t.s[i] - of.x) * (t.s[i] - of.x); });
   });
   of.y = __frsqrt_rn(squares / count + p.eps);
-  of.w = sum([&](int64_t j) { return p.g1(row, j) * p.w(j) * p.y(row, j, of); }) / count;
+  of.w = sum([&](auto& t, auto&& load, auto&& add) {
+           t.load_s(p, load);
+           t.load_g1(p, load);
+           t.load_w(p, load);
+           add([&](int i) { return t.g1[i] * t.w[i] * t.y(i, of); });
+         }) /
+         count;
   if (threadIdx.x == 0) p.statistics[row] = of;
-  for (int64_t j = threadIdx.x; j < p.columns; j += kAnyRowThreads) {
-    float d = p.d_s(row, j, of);
-    if (p.d_residual.data != nullptr) p.d_residual.store(p.d_residual.at(row, j), d);
-    if (p.gate.data != nullptr) d *= AnyGradients::at(p.gate, row / p.rows_of_group, j);
-    p.d_x.store(p.d_x.at(row, j), d);
-  }
+  const AnyRow d_x(p.d_x, row), d_residual(p.d_residual, row);
+  over_row([&](int64_t j, int have, auto&& load) {
+    AnyTerms<kN> t;
+    t.load_s(p, load);
+    t.load_g1(p, load);
+    t.load_w(p, load);
+    float more[kN] = {}, gate[kN];
+    if (p.d_residual_out.data != nullptr) load(p.d_residual_out, more);
+    if (p.gate.data != nullptr) load(p.gate, gate);
+#pragma unroll
+    for (int i = 0; i < kN; ++i) {
+      if (i >= have) continue;
+      float d = t.d_s(i, of);
+      if (p.d_residual_out.data != nullptr) d += more[i];
+      const int64_t column = j + i * kAnyRowThreads;
+      if (d_residual.present()) d_residual.store(column, d);
+      if (p.gate.data != nullptr) d *= gate[i];
+      d_x.store(column, d);
+    }
+  });
 }
 
 // 32 columns of a group's rows, which 8 lanes share. By all threads of a block.
@@ -100,19 +173,51 @@ __device__ void any_sums(const AnyGradients& p, bool of_groups, int64_t block) {
   const int64_t j = block % tiles * 32 + column;
   const int64_t rows = of_groups ? p.rows_of_group : p.rows;
   float sums[3] = {0, 0, 0};
-  for (int64_t i = lane; i < rows && j < p.columns; i += kLanes) {
-    const int64_t row = group * rows + i;
-    const float4 of = p.statistics[row];
-    const float y = p.y(row, j, of);
-    if (of_groups) {
-      const float g = AnyGradients::at(p.d_out, row, j);
-      sums[0] = __fmaf_rn(g, y * p.w(j), sums[0]);
-      sums[1] += g;
-      sums[2] = __fmaf_rn(p.d_s(row, j, of), AnyGradients::at(p.x, row, j), sums[2]);
-    } else {
-      const float g = p.g1(row, j);
-      sums[0] = __fmaf_rn(g, y, sums[0]);
-      sums[1] += g;
+  constexpr int kN = 2 * kAnyRowEach;
+  const float w = j < p.columns ? p.w(j) : 1.0f;
+  for (int64_t i = lane; i < rows && j < p.columns; i += kN * kLanes) {
+    const int64_t first = group * rows + i;
+    const int have = static_cast<int>(min((rows - i + kLanes - 1) / kLanes, int64_t{kN}));
+    const auto load = [&](const AnyTensor& t, float(&v)[kN]) {
+      const bool of_group = &t == &p.gate || &t == &p.scale;
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        const int64_t row = first + n * kLanes;
+        const int64_t place = of_group ? AnyTensor::quotient(row, p.rows_of_group) : row;
+        v[n] = n < have ? AnyGradients::at(t, place, j) : 0.0f;
+      }
+    };
+    float4 of[kN];
+#pragma unroll
+    for (int n = 0; n < kN; ++n) of[n] = n < have ? p.statistics[first + n * kLanes] : float4{};
+    AnyTerms<kN> t;
+    t.load_s(p, load);
+    t.load_g1(p, load);
+    if (!of_groups) {
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        sums[0] = n < have ? __fmaf_rn(t.g1[n], t.y(n, of[n]), sums[0]) : sums[0];
+        sums[1] += t.g1[n];
+      }
+      continue;
+    }
+    float other[kN];
+    load(p.d_out, other);
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      t.w[n] = w;
+      sums[0] = n < have ? __fmaf_rn(other[n], t.y(n, of[n]) * w, sums[0]) : sums[0];
+      sums[1] += other[n];
+    }
+    if (p.d_gate.data == nullptr) continue;
+    float more[kN] = {};
+    load(p.x, other);
+    if (p.d_residual_out.data != nullptr) load(p.d_residual_out, more);
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      float d = t.d_s(n, of[n]);
+      if (p.d_residual_out.data != nullptr) d += more[n];
+      sums[2] = n < have ? __fmaf_rn(d, other[n], sums[2]) : sums[2];
     }
   }
   __syncthreads();

@@ -327,56 +327,28 @@ __device__ float any_block_sum(float v) {
   return v;
 }
 
-struct AnyRow {
-  const char* data = nullptr;
-  int64_t stride = 0;
-  const AnyTensor* tensor = nullptr;
-
-  __device__ AnyRow(const AnyTensor& t, int64_t row) {
-    if (t.data == nullptr) return;
-    tensor = &t;
-    data = t.row_at(row);
-    stride = t.rank == 0 ? 0 : t.strides[t.rank - 1];
-  }
-  __device__ bool present() const { return tensor != nullptr; }
-  __device__ float load(int64_t j) const { return tensor->load(data + j * stride); }
-  __device__ void store(int64_t j, float v) const {
-    tensor->store(const_cast<char*>(data) + j * stride, v);
-  }
-};
-
 struct AnyRows {
   const AnyNorm& p;
   int64_t row;
-  AnyRow x, residual, gate, weight, bias, scale, shift, out, residual_out;
+  int64_t group;
   float mean = 0, rstd = 0;
 
   __device__ AnyRows(const AnyNorm& job, int64_t r)
-      : p(job),
-        row(r),
-        x(p.x, r),
-        residual(p.residual, r),
-        gate(p.gate, r / p.rows_of_group),
-        weight(p.weight, 0),
-        bias(p.bias, 0),
-        scale(p.scale, r / p.rows_of_group),
-        shift(p.shift, r / p.rows_of_group),
-        out(p.out, r),
-        residual_out(p.residual_out, r) {}
+      : p(job), row(r), group(AnyTensor::quotient(r, job.rows_of_group)) {}
 
-  __device__ float sum_at(int64_t j) const {
-    float v = x.load(j);
-    if (gate.present()) v *= gate.load(j);
-    if (residual.present()) v += residual.load(j);
-    return v;
+  // What is normalised: the thread's elements from j on, of which there are `count`.
+  __device__ void sums_at(int64_t j, int count, float (&v)[kAnyEach]) const {
+    AnyRow(p.x, row).load_each(j, kAnyThreads, count, v);
+    combine(p.gate, group, j, count, v, [](float a, float g) { return a * g; });
+    combine(p.residual, row, j, count, v, [](float a, float r) { return a + r; });
   }
-  __device__ float output(int64_t j, float s) const {
-    float v = (s - mean) * rstd;
-    if (weight.present()) v *= weight.load(j);
-    if (bias.present()) v += bias.load(j);
-    if (scale.present()) v *= 1.0f + scale.load(j);
-    if (shift.present()) v += shift.load(j);
-    return v;
+  __device__ void outputs(int64_t j, int count, float (&v)[kAnyEach]) const {
+#pragma unroll
+    for (float& one : v) one = (one - mean) * rstd;
+    combine(p.weight, 0, j, count, v, [](float a, float w) { return a * w; });
+    combine(p.bias, 0, j, count, v, [](float a, float b) { return a + b; });
+    combine(p.scale, group, j, count, v, [](float a, float s) { return a * (1.0f + s); });
+    combine(p.shift, group, j, count, v, [](float a, float s) { return a + s; });
   }
   // One rounding to x's dtype.
   __device__ float rounded(float v) const {
@@ -386,37 +358,63 @@ struct AnyRows {
   }
   __device__ void find_statistics() {
     const auto count = static_cast<float>(p.columns);
-    if (p.subtract_mean) {
-      float own = 0;
-      for (int64_t j = threadIdx.x; j < p.columns; j += kAnyThreads) own += sum_at(j);
-      mean = any_block_sum(own) / count;
-    }
-    float squares = 0;
-    for (int64_t j = threadIdx.x; j < p.columns; j += kAnyThreads) {
-      const float d = sum_at(j) - mean;
-      squares = __fmaf_rn(d, d, squares);
-    }
-    rstd = __frsqrt_rn(any_block_sum(squares) / count + p.eps);
+    if (p.subtract_mean) mean = sum_of_row([](float s, float sum) { return sum + s; }) / count;
+    const float squares =
+        sum_of_row([&](float s, float sum) { return __fmaf_rn(s - mean, s - mean, sum); });
+    rstd = __frsqrt_rn(squares / count + p.eps);
   }
   // Outputs of a piece as codes are made of them, in shared memory; kStore: and where they belong.
   template <bool kStore>
   __device__ int piece(int64_t first, float* v) const {
     const int count = static_cast<int>(min(static_cast<int64_t>(kPiece), p.columns - first));
     __syncthreads();
-    for (int i = threadIdx.x; i < count; i += kAnyThreads) {
-      const float s = sum_at(first + i);
-      const float y = output(first + i, s);
-      v[i] = rounded(y);
-      if (kStore && residual_out.present()) residual_out.store(first + i, s);
-      if (kStore && out.present()) out.store(first + i, y);
+    const int have = any_count(count);
+    const int64_t j = first + threadIdx.x;
+    float s[kAnyEach], y[kAnyEach];
+    sums_at(j, have, s);
+#pragma unroll
+    for (int k = 0; k < kAnyEach; ++k) y[k] = s[k];
+    outputs(j, have, y);
+    const AnyRow out(p.out, row), residual_out(p.residual_out, row);
+#pragma unroll
+    for (int k = 0; k < kAnyEach; ++k) {
+      if (k >= have) continue;
+      const int i = threadIdx.x + k * kAnyThreads;
+      v[i] = rounded(y[k]);
+      if (kStore && residual_out.present()) residual_out.store(first + i, s[k]);
+      if (kStore && out.present()) out.store(first + i, y[k]);
     }
     if (p.codes.hadamard > 0) rotate_shared(v, count, p.codes.hadamard);
     __syncthreads();
     return count;
   }
+
+ private:
+  template <class F>
+  __device__ static void combine(const AnyTensor& with, int64_t of_row, int64_t j, int count,
+                                 float (&v)[kAnyEach], F f) {
+    if (with.data == nullptr) return;
+    float w[kAnyEach];
+    AnyRow(with, of_row).load_each(j, kAnyThreads, count, w);
+#pragma unroll
+    for (int k = 0; k < kAnyEach; ++k) v[k] = f(v[k], w[k]);
+  }
+  // add(what is normalised, sum) is the next sum.
+  template <class F>
+  __device__ float sum_of_row(F add) const {
+    float own = 0;
+    for (int64_t j = threadIdx.x; j < p.columns; j += kPiece) {
+      const int have = any_count(p.columns - j + threadIdx.x);
+      float v[kAnyEach];
+      sums_at(j, have, v);
+#pragma unroll
+      for (int k = 0; k < kAnyEach; ++k) own = k < have ? add(v[k], own) : own;
+    }
+    return any_block_sum(own);
+  }
 };
 
-__global__ void __launch_bounds__(kAnyThreads) any_kernel(const __grid_constant__ AnyNorm p) {
+__global__ void __launch_bounds__(kAnyThreads, 4) any_kernel(const __grid_constant__ AnyNorm p) {
   wait_previous_kernel();
   __shared__ float v[kPiece];
   AnyRows rows(p, blockIdx.x);

@@ -35,6 +35,7 @@ struct ChannelParameter {
     if (data == nullptr) return absent;
     cuda::AnyTensor any;
     any.dtype = dtype;
+    any.is_aligned = false;
     return any.load(at(sample, channel));
   }
   // Of an aligned one.

@@ -45,6 +45,8 @@ constexpr int64_t kLongestOfMany = 256 << 10;
 
 // ---- any ----
 
+constexpr int kAnyBatch = 8;  // elements that a thread loads before it uses them
+
 struct AnyJob {
   AnyTensor x, residual, out, residual_out;
   ChannelParameter gate;
@@ -54,12 +56,26 @@ struct AnyJob {
   bool silu;
 
 #ifdef __CUDACC__
-  // What is normalised.
-  __device__ float sum(uint32_t sample, uint32_t channel, int64_t element) const {
-    const float v = x.load(x.element_at(element));
-    if (residual.data == nullptr && gate.data == nullptr) return v;
-    const float r = residual.data == nullptr ? 0.0f : residual.load(residual.element_at(element));
-    return __fmaf_rn(v, gate.load(sample, channel, 1.0f), r);
+  // What is normalised: v[j] of element i + j * kThreads of a group of `size` that begins at
+  // `start`, whose first channel is `first`. Returns how many there are.
+  __device__ int sums(uint32_t sample, uint32_t first, int64_t start, int64_t i, int64_t size,
+                      float (&v)[kAnyBatch]) const {
+    const int count = static_cast<int>(
+        min((size - i + kThreads - 1) / kThreads, static_cast<int64_t>(kAnyBatch)));
+    x.load_elements(start + i, kThreads, count, v);
+    if (residual.data == nullptr && gate.data == nullptr) return count;
+    float r[kAnyBatch] = {};
+    if (residual.data != nullptr) residual.load_elements(start + i, kThreads, count, r);
+#pragma unroll
+    for (int j = 0; j < kAnyBatch; ++j) {
+      if (j >= count) break;
+      const uint32_t channel = channel_of(first, i + j * kThreads);
+      v[j] = __fmaf_rn(v[j], gate.load(sample, channel, 1.0f), r[j]);
+    }
+    return count;
+  }
+  __device__ uint32_t channel_of(uint32_t first, int64_t i) const {
+    return first + static_cast<uint32_t>(AnyTensor::quotient(i, plane));
   }
 #endif
 };
@@ -70,26 +86,42 @@ __global__ void __launch_bounds__(kThreads) any_kernel(const __grid_constant__ A
   const auto first = static_cast<uint32_t>(group % p.groups * p.channels);
   const int64_t size = p.channels * p.plane;
   const int64_t start = group * size;
-  const auto count = static_cast<float>(size);
-  const auto channel = [&](int64_t i) { return first + static_cast<uint32_t>(i / p.plane); };
+  const auto number = static_cast<float>(size);
+  constexpr int64_t kStep = kThreads * kAnyBatch;
+  float v[kAnyBatch];
   float sum = 0, squares = 0;
-  for (int64_t i = threadIdx.x; i < size; i += kThreads) {
-    sum += p.sum(sample, channel(i), start + i);
+  for (int64_t i = threadIdx.x; i < size; i += kStep) {
+    const int count = p.sums(sample, first, start, i, size, v);
+#pragma unroll
+    for (int j = 0; j < kAnyBatch; ++j) sum += j < count ? v[j] : 0.0f;
   }
-  const float mean = block_sum<kThreads>(sum) / count;
-  for (int64_t i = threadIdx.x; i < size; i += kThreads) {
-    const float d = p.sum(sample, channel(i), start + i) - mean;
-    squares = __fmaf_rn(d, d, squares);
-  }
-  const float rstd = __frsqrt_rn(block_sum<kThreads>(squares) / count + p.eps);
-  for (int64_t i = threadIdx.x; i < size; i += kThreads) {
-    const float s = p.sum(sample, channel(i), start + i);
-    if (p.residual_out.data != nullptr) {
-      p.residual_out.store(p.residual_out.element_at(start + i), s);
+  const float mean = block_sum<kThreads>(sum) / number;
+  for (int64_t i = threadIdx.x; i < size; i += kStep) {
+    const int count = p.sums(sample, first, start, i, size, v);
+#pragma unroll
+    for (int j = 0; j < kAnyBatch; ++j) {
+      const float d = j < count ? v[j] - mean : 0.0f;
+      squares = __fmaf_rn(d, d, squares);
     }
-    const float2 wb = p.affine.load(sample, channel(i));
-    const float v = __fmaf_rn((s - mean) * rstd, wb.x, wb.y);
-    p.out.store(p.out.element_at(start + i), p.silu ? silu_of(v) : v);
+  }
+  const float rstd = __frsqrt_rn(block_sum<kThreads>(squares) / number + p.eps);
+  uint32_t known = ~0u;  // the channel of wb
+  float2 wb;
+  for (int64_t i = threadIdx.x; i < size; i += kStep) {
+    const int count = p.sums(sample, first, start, i, size, v);
+#pragma unroll
+    for (int j = 0; j < kAnyBatch; ++j) {
+      if (j >= count) break;
+      const int64_t element = start + i + j * kThreads;
+      if (p.residual_out.data != nullptr) {
+        p.residual_out.store(p.residual_out.element_at(element), v[j]);
+      }
+      const uint32_t channel = p.channel_of(first, i + j * kThreads);
+      if (channel != known) wb = p.affine.load(sample, channel);
+      known = channel;
+      const float y = __fmaf_rn((v[j] - mean) * rstd, wb.x, wb.y);
+      p.out.store(p.out.element_at(element), p.silu ? silu_of(y) : y);
+    }
   }
 }
 
@@ -274,10 +306,10 @@ Status run(const Call& call) {
 
 Status run_any(const Call& call) {
   const Groups g(call);
-  const AnyJob job{AnyTensor(g.x),
-                   AnyTensor(g.residual),
-                   AnyTensor(g.out),
-                   AnyTensor(g.residual_out),
+  const AnyJob job{AnyTensor::merged(g.x),
+                   AnyTensor::merged(g.residual),
+                   AnyTensor::merged(g.out),
+                   AnyTensor::merged(g.residual_out),
                    ChannelParameter(g.gate, g.samples_each()),
                    ChannelAffine(g),
                    g.groups,

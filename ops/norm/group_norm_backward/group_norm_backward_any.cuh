@@ -1,5 +1,5 @@
-// A block a group, element by element, any strides and offsets; and what all kernels end with:
-// gradients of weight, bias and modulation out of sums of channels of samples.
+// A block a group, eight elements a thread at a time, any strides and offsets; and what all kernels
+// end with: gradients of weight, bias and modulation out of sums of channels of samples.
 #pragma once
 
 #include "backends/cuda/device/row/block_sums.cuh"
@@ -35,6 +35,11 @@ struct SumsJob {
 
 #ifdef __CUDACC__
 
+constexpr int kAnyBatch = 8;  // elements that a thread loads before it uses them
+struct Batch {
+  float v[kAnyBatch];
+};
+
 // A channel of the block's group.
 struct Channel {
   const AnyJob& p;
@@ -50,50 +55,74 @@ struct Channel {
     gate = p.gate.load(sample, channel, 1.0f);
     wb = p.affine.load(sample, channel);
   }
-  __device__ static float load(const AnyTensor& t, int64_t element) {
-    return t.load(t.element_at(element));
+  // How many of elements i, i + kThreads, ... there are, at most a batch.
+  __device__ int count(int64_t i) const {
+    return static_cast<int>(
+        min((p.plane - i + kThreads - 1) / kThreads, static_cast<int64_t>(kAnyBatch)));
   }
-  __device__ float sum(int64_t i) const {
-    const float v = load(p.x, start + i);
-    if (p.residual.data == nullptr && p.gate.data == nullptr) return v;
-    return __fmaf_rn(v, gate, p.residual.data == nullptr ? 0.0f : load(p.residual, start + i));
+  // These elements of x, and of what is normalised.
+  __device__ void load(int64_t i, Batch& x, Batch& sum) const {
+    const int n = count(i);
+    load_from(p.x, i, n, x);
+    Batch r = {};
+    if (p.residual.data != nullptr) load_from(p.residual, i, n, r);
+    const bool plain = p.residual.data == nullptr && p.gate.data == nullptr;
+#pragma unroll
+    for (int j = 0; j < kAnyBatch; ++j) {
+      sum.v[j] = plain ? x.v[j] : __fmaf_rn(x.v[j], gate, r.v[j]);
+    }
   }
-  __device__ float y(int64_t i) const { return (sum(i) - mean) * rstd; }
-  // The gradient behind weight and modulation.
-  __device__ float d(int64_t i, float y) const {
-    const float g = load(p.d_out, start + i);
+  __device__ void load_from(const AnyTensor& t, int64_t i, int n, Batch& batch) const {
+    t.load_elements(start + i, kThreads, n, batch.v);
+  }
+  __device__ float y(float sum) const { return (sum - mean) * rstd; }
+  // The gradient behind weight and modulation, from g, that of out.
+  __device__ float d(float g, float y) const {
     if (!p.silu) return g;
     const float z = __fmaf_rn(y, wb.x, wb.y);
     const float s = 1.0f / (1.0f + expf(-z));
     return g * s * __fmaf_rn(z, 1.0f - s, 1.0f);
   }
-  // d_s out of d and y, and what belongs to it.
-  __device__ float finish(int64_t i, float d, float y, float m1, float m2) const {
-    float d_s = rstd * (__fmaf_rn(-y, m2, d * wb.x) - m1);
+  // d_s out of d and y, and what belongs to it; `beside`: what else d_s has.
+  __device__ float finish(int64_t i, float d, float y, float m1, float m2, float beside) const {
+    const float d_s = rstd * (__fmaf_rn(-y, m2, d * wb.x) - m1) + beside;
     const int64_t element = start + i;
-    if (p.d_residual_out.data != nullptr) d_s += load(p.d_residual_out, element);
     if (p.d_residual.data != nullptr) p.d_residual.store(p.d_residual.element_at(element), d_s);
     p.d_x.store(p.d_x.element_at(element), d_s * gate);
     return d_s;
   }
 };
 
+// body(number of a thread's first, x, what is normalised, how many) over a channel, by batches.
+template <class Body>
+__device__ void each_batch(const Channel& channel, Body&& body) {
+  for (int64_t i = threadIdx.x; i < channel.p.plane; i += kThreads * kAnyBatch) {
+    Batch x, sum;
+    channel.load(i, x, sum);
+    body(i, x, sum, channel.count(i));
+  }
+}
+
 __global__ void __launch_bounds__(kThreads) any_kernel(const __grid_constant__ AnyJob p) {
   const int64_t group = blockIdx.x;
   const auto count = static_cast<float>(p.group_channels * p.plane);
   float own = 0;
   for (int64_t c = 0; c < p.group_channels; ++c) {
-    const Channel channel(p, group, c);
-    for (int64_t i = threadIdx.x; i < p.plane; i += kThreads) own += channel.sum(i);
+    each_batch(Channel(p, group, c), [&](int64_t, const Batch&, const Batch& s, int n) {
+#pragma unroll
+      for (int j = 0; j < kAnyBatch; ++j) own += j < n ? s.v[j] : 0.0f;
+    });
   }
   const float mean = block_sum<kThreads>(own) / count;
   own = 0;
   for (int64_t c = 0; c < p.group_channels; ++c) {
-    const Channel channel(p, group, c);
-    for (int64_t i = threadIdx.x; i < p.plane; i += kThreads) {
-      const float v = channel.sum(i) - mean;
-      own = __fmaf_rn(v, v, own);
-    }
+    each_batch(Channel(p, group, c), [&](int64_t, const Batch&, const Batch& s, int n) {
+#pragma unroll
+      for (int j = 0; j < kAnyBatch; ++j) {
+        const float v = j < n ? s.v[j] - mean : 0.0f;
+        own = __fmaf_rn(v, v, own);
+      }
+    });
   }
   const float rstd = __frsqrt_rn(block_sum<kThreads>(own) / count + p.eps);
   float m1 = 0, m2 = 0;
@@ -102,12 +131,18 @@ __global__ void __launch_bounds__(kThreads) any_kernel(const __grid_constant__ A
     channel.mean = mean;
     channel.rstd = rstd;
     float sum = 0, products = 0;
-    for (int64_t i = threadIdx.x; i < p.plane; i += kThreads) {
-      const float y = channel.y(i);
-      const float d = channel.d(i, y);
-      sum += d;
-      products = __fmaf_rn(d, y, products);
-    }
+    each_batch(channel, [&](int64_t i, const Batch&, const Batch& s, int n) {
+      Batch g;
+      channel.load_from(p.d_out, i, n, g);
+#pragma unroll
+      for (int j = 0; j < kAnyBatch; ++j) {
+        if (j >= n) break;
+        const float y = channel.y(s.v[j]);
+        const float d = channel.d(g.v[j], y);
+        sum += d;
+        products = __fmaf_rn(d, y, products);
+      }
+    });
     sum = block_sum<kThreads>(sum);
     products = block_sum<kThreads>(products);
     if (threadIdx.x == 0) p.sums[group * p.group_channels + c] = make_float2(sum, products);
@@ -121,14 +156,20 @@ __global__ void __launch_bounds__(kThreads) any_kernel(const __grid_constant__ A
     channel.mean = mean;
     channel.rstd = rstd;
     float products = 0;
-    for (int64_t i = threadIdx.x; i < p.plane; i += kThreads) {
-      const float y = channel.y(i);
-      // d_x may not lie in x's place, so x is still there.
-      const float d_s = channel.finish(i, channel.d(i, y), y, m1, m2);
-      if (p.gate_sums != nullptr) {
-        products = __fmaf_rn(d_s, Channel::load(p.x, channel.start + i), products);
+    // d_x may not lie in x's place, so x is still there.
+    each_batch(channel, [&](int64_t i, const Batch& x, const Batch& s, int n) {
+      Batch g, beside = {};
+      channel.load_from(p.d_out, i, n, g);
+      if (p.d_residual_out.data != nullptr) channel.load_from(p.d_residual_out, i, n, beside);
+#pragma unroll
+      for (int j = 0; j < kAnyBatch; ++j) {
+        if (j >= n) break;
+        const float y = channel.y(s.v[j]);
+        const float d_s =
+            channel.finish(i + j * kThreads, channel.d(g.v[j], y), y, m1, m2, beside.v[j]);
+        products = __fmaf_rn(d_s, x.v[j], products);
       }
-    }
+    });
     if (p.gate_sums == nullptr) continue;
     products = block_sum<kThreads>(products);
     if (threadIdx.x == 0) p.gate_sums[group * p.group_channels + c] = products;

@@ -311,12 +311,12 @@ Status run_any(const Call& call) {
   auto* sums = static_cast<float2*>(call.workspace);
   float* gate_sums =
       g.gate.data == nullptr ? nullptr : reinterpret_cast<float*>(sums + g.samples() * g.channels);
-  const AnyJob job{AnyTensor(g.x),
-                   AnyTensor(g.residual),
-                   AnyTensor(g.d_out),
-                   AnyTensor(g.d_residual_out),
-                   AnyTensor(g.d_x),
-                   AnyTensor(g.d_residual),
+  const AnyJob job{AnyTensor::merged(g.x),
+                   AnyTensor::merged(g.residual),
+                   AnyTensor::merged(g.d_out),
+                   AnyTensor::merged(g.d_residual_out),
+                   AnyTensor::merged(g.d_x),
+                   AnyTensor::merged(g.d_residual),
                    ChannelParameter(g.gate, g.samples_each()),
                    ChannelAffine(g),
                    sums,

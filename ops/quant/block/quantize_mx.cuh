@@ -178,15 +178,12 @@ __global__ void __launch_bounds__(128)
   constexpr int kBlock = formats::kMxBlock;
   constexpr int kPerByte = 8 / kMxCodeBits<F>;
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int64_t row = index / grid_columns;
-  const int64_t column = index % grid_columns;
+  const int64_t row = cuda::AnyTensor::quotient(index, grid_columns);
+  const int64_t column = index - row * grid_columns;
   const int64_t blocks = q.shape[1] * kPerByte / kBlock;
   if (row < q.shape[0] && column < blocks) {
     float values[kBlock];
-    for (int i = 0; i < kBlock; ++i) {
-      const int64_t j = column * kBlock + i;
-      values[i] = row < x.shape[0] && j < x.shape[1] ? x.load(x.at(row, j)) : 0.0f;
-    }
+    cuda::AnyRow(x, row).load_padded(row, column * kBlock, values);
     const uint32_t amax = formats::amax_bits(values, kBlock);
     const uint8_t e = formats::mx_scale<F>(amax);
     const float inverse = formats::e8m0_inverse(e);

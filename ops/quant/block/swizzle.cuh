@@ -1,7 +1,7 @@
 // swizzle_scales and unswizzle_scales on CUDA: formats/swizzle.h, either way.
 // Map      tiles  a thread block turns 128 rows x 128 columns, 32 tiles, through shared memory:
 //                 both sides move 16 bytes a thread
-//          any    a thread a byte of the output, any strides
+//          any    a thread four bytes of the output, a block's threads apart; any strides
 // Traffic  scales once, out once; the tiled side is padded to 128 rows and 4 columns with zeros.
 #pragma once
 
@@ -14,6 +14,7 @@
 namespace pestle::ops {
 
 inline constexpr int kSwizzleThreads = 256;
+inline constexpr int kSwizzleEach = 4;              // of a thread, any strides
 inline constexpr int kSwizzleTiles = 32;            // of 4 columns, in a thread block
 inline constexpr int kSwizzleTileBytes = 512 + 16;  // in shared memory: banks apart
 
@@ -87,22 +88,35 @@ __global__ void __launch_bounds__(kSwizzleThreads) swizzle_tiles(SwizzleJob job)
   }
 }
 
-// A thread a byte of the output.
+// Byte `index` of the output.
 template <bool kToTiles>
-__global__ void __launch_bounds__(kSwizzleThreads)
-    swizzle_any(cuda::AnyTensor plain, cuda::AnyTensor tiled, int64_t count) {
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kSwizzleThreads + threadIdx.x;
-  if (index >= count) return;
+__device__ inline char swizzled_byte(const cuda::AnyTensor& plain, const cuda::AnyTensor& tiled,
+                                     int64_t index) {
   const int64_t columns = plain.shape[1];
   if constexpr (kToTiles) {
     const formats::SwizzleCoord at = formats::swizzle_coord(index, columns);
     const bool inside = at.row < plain.shape[0] && at.col < columns;
-    *tiled.at(index / tiled.shape[1], index % tiled.shape[1]) =
-        inside ? *plain.at(at.row, at.col) : char{0};
+    return inside ? *plain.at(at.row, at.col) : char{0};
   } else {
-    const int64_t row = index / columns, column = index % columns;
-    const int64_t offset = formats::swizzle_offset(row, column, columns);
-    *plain.at(row, column) = *tiled.at(offset / tiled.shape[1], offset % tiled.shape[1]);
+    const int64_t row = cuda::AnyTensor::quotient(index, columns);
+    return *tiled.element_at(formats::swizzle_offset(row, index - row * columns, columns));
+  }
+}
+template <bool kToTiles>
+__global__ void __launch_bounds__(kSwizzleThreads)
+    swizzle_any(cuda::AnyTensor plain, cuda::AnyTensor tiled, int64_t count) {
+  const cuda::AnyTensor& out = kToTiles ? tiled : plain;
+  const int64_t first =
+      static_cast<int64_t>(blockIdx.x) * (kSwizzleThreads * kSwizzleEach) + threadIdx.x;
+  char bytes[kSwizzleEach];
+#pragma unroll
+  for (int i = 0; i < kSwizzleEach; ++i) {
+    bytes[i] = swizzled_byte<kToTiles>(plain, tiled, min(first + i * kSwizzleThreads, count - 1));
+  }
+#pragma unroll
+  for (int i = 0; i < kSwizzleEach; ++i) {
+    const int64_t index = first + i * kSwizzleThreads;
+    if (index < count) *out.element_at(index) = bytes[i];
   }
 }
 
@@ -128,7 +142,8 @@ template <bool kToTiles>
 Status run_swizzle_any(const Call& call, const char* name, const TensorView& plain,
                        const TensorView& tiled) {
   const int64_t count = numel(kToTiles ? tiled : plain);
-  return cuda::launch(call, name, {cuda::ceil_div(count, kSwizzleThreads), kSwizzleThreads},
+  return cuda::launch(call, name,
+                      {cuda::ceil_div(count, kSwizzleThreads * kSwizzleEach), kSwizzleThreads},
                       swizzle_any<kToTiles>, cuda::AnyTensor(plain), cuda::AnyTensor(tiled), count);
 }
 

@@ -24,8 +24,34 @@ inline constexpr int kRotateFloats = kChunk + 32;
 inline constexpr int kAnyColumns = 1024;
 inline constexpr int kAnyThreads =
     256;  // of kernels that take any strides, 1024 columns a thread block
+inline constexpr int kAnyEach = kAnyColumns / kAnyThreads;  // of a thread: every 256th from its own
 
 #ifdef __CUDACC__
+
+// How many of a thread's kAnyEach elements of a piece there are, of `count` that the block has.
+__device__ inline int any_count(int64_t count) {
+  const int64_t left = count - static_cast<int>(threadIdx.x);
+  return left <= 0                          ? 0
+         : left > kAnyColumns - kAnyThreads ? kAnyEach
+                                            : static_cast<int>(left - 1) / kAnyThreads + 1;
+}
+// Elements [first, first + count) of a row to v.
+__device__ inline void load_piece(const cuda::AnyTensor& t, int64_t row, int64_t first, int count,
+                                  float* v) {
+  float own[kAnyEach];
+  const int have = any_count(count);
+  cuda::AnyRow(t, row).load_each(first + threadIdx.x, kAnyThreads, have, own);
+#pragma unroll
+  for (int k = 0; k < kAnyEach; ++k) {
+    if (k < have) v[threadIdx.x + k * kAnyThreads] = own[k];
+  }
+}
+// And back.
+__device__ inline void store_piece(const cuda::AnyTensor& t, int64_t row, int64_t first, int count,
+                                   const float* v) {
+  const cuda::AnyRow to(t, row);
+  for (int i = threadIdx.x; i < count; i += kAnyThreads) to.store(first + i, v[i]);
+}
 
 // formats::hadamard_rotate on each group of n of `count` values in shared memory.
 __device__ inline void rotate_shared(float* v, int count, int n) {

@@ -289,13 +289,14 @@ __global__ void __launch_bounds__(kAnyThreads)
   const int64_t row = blockIdx.x / pieces;
   const int64_t first = blockIdx.x % pieces * kAnyColumns;
   const int count = static_cast<int>(min(static_cast<int64_t>(kAnyColumns), columns - first));
+  const char* codes = q.row_at(row);
   for (int i = threadIdx.x; i < count; i += kAnyThreads) {
     const int64_t column = first + i;
-    const auto byte = static_cast<uint8_t>(*q.at(row, column / 2));
+    const auto byte = static_cast<uint8_t>(codes[column / 2 * q.step()]);
     v[i] = format.value(column % 2 == 0 ? byte & 0xFu : byte >> 4, row, column);
   }
   if (hadamard > 0) rotate_shared(v, count, hadamard);
-  for (int i = threadIdx.x; i < count; i += kAnyThreads) out.store(out.at(row, first + i), v[i]);
+  store_piece(out, row, first, count, v);
 }
 
 // The number in each nibble of a word, less `minus`: 2^23 + n as bits, then one exact difference.

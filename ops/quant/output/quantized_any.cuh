@@ -48,8 +48,9 @@ __device__ void any_bytes(const AnyQuantized& p, int64_t row, int64_t first, int
                           const float* v, float scale) {
   char* q = p.q.row_at(row);
   const int64_t step = p.q.strides[p.q.rank - 1];
+  q += first * step;
   for (int i = threadIdx.x; i < count; i += kAnyThreads) {
-    q[(first + i) * step] = static_cast<char>(Code::code(__fdiv_rn(v[i], scale)));
+    q[i * step] = static_cast<char>(Code::code(__fdiv_rn(v[i], scale)));
   }
 }
 

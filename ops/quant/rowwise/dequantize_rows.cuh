@@ -115,13 +115,24 @@ __global__ void __launch_bounds__(kAnyThreads)
   const int64_t row = blockIdx.x / pieces;
   const int64_t first = blockIdx.x % pieces * kAnyColumns;
   const int count = static_cast<int>(min(static_cast<int64_t>(kAnyColumns), m.columns - first));
-  for (int i = threadIdx.x; i < count; i += kAnyThreads) {
-    const int64_t index = m.map.index(row, first + i);
-    const float s = __uint_as_float(cuda::AnyTensor::bits(m.scale_at(index), 4));
-    v[i] = Codes::value(static_cast<uint8_t>(*m.q.at(row, first + i))) * s;
+  const bool is_one = m.map.column(first) == m.map.column(first + count - 1);  // scale for all
+  const char* q = m.q.row_at(row) + (first + threadIdx.x) * m.q.step();
+  const int have = any_count(count);
+  uint8_t codes[kAnyEach];
+#pragma unroll
+  for (int k = 0; k < kAnyEach; ++k) {
+    codes[k] = k < have ? static_cast<uint8_t>(q[k * kAnyThreads * m.q.step()]) : 0;
+  }
+  float s = is_one ? m.given_scale(m.map.index(row, first)) : 0.0f;
+#pragma unroll
+  for (int k = 0; k < kAnyEach; ++k) {
+    if (k >= have) continue;
+    const int i = threadIdx.x + k * kAnyThreads;
+    if (!is_one) s = m.given_scale(m.map.index(row, first + i));
+    v[i] = Codes::value(codes[k]) * s;
   }
   if (m.hadamard > 0) rotate_shared(v, count, m.hadamard);
-  for (int i = threadIdx.x; i < count; i += kAnyThreads) out.store(out.at(row, first + i), v[i]);
+  store_piece(out, row, first, count, v);
 }
 
 // x of QuantizeRows is the output here; nothing is computed.

@@ -230,7 +230,15 @@ struct AnyMatrix {
   cuda::AnyTensor q_t = {};  // the codes transposed, if it has memory
 
   __device__ char* scale_at(int64_t index) const {
-    return scale.at(index / map.grid_columns, index % map.grid_columns);
+    const int64_t row = cuda::AnyTensor::quotient(index, map.grid_columns);
+    return scale.at(row, index - row * map.grid_columns);
+  }
+  __device__ float given_scale(int64_t index) const {
+    return __uint_as_float(cuda::AnyTensor::bits(scale_at(index), 4));
+  }
+  template <class Code>
+  __device__ float scale_of(int64_t index) const {
+    return computes ? Code::scale(amax[index]) : given_scale(index);
   }
 };
 
@@ -242,10 +250,11 @@ __global__ void __launch_bounds__(kAnyThreads) quantize_any(AnyMatrix m) {
   const int64_t row = blockIdx.x / pieces;
   const int64_t first = blockIdx.x % pieces * kAnyColumns;
   const int count = static_cast<int>(min(static_cast<int64_t>(kAnyColumns), m.columns - first));
-  for (int i = threadIdx.x; i < count; i += kAnyThreads) v[i] = m.x.load(m.x.at(row, first + i));
+  load_piece(m.x, row, first, count, v);
   if (m.hadamard > 0) rotate_shared(v, count, m.hadamard);
-  if (!kEncodes && m.map.column(first) == m.map.column(first + count - 1)) {
-    // One scale for all of them: one addition to memory.
+  const bool is_one = m.map.column(first) == m.map.column(first + count - 1);  // scale for all
+  if (!kEncodes && is_one) {
+    // One addition to memory.
     uint32_t largest = 0;
     for (int i = threadIdx.x; i < count; i += kAnyThreads) {
       largest = max(largest, formats::abs_bits(v[i]));
@@ -254,22 +263,22 @@ __global__ void __launch_bounds__(kAnyThreads) quantize_any(AnyMatrix m) {
     if (threadIdx.x == 0) atomicMax(m.amax + m.map.index(row, first), largest);
     return;
   }
+  char* q = m.q.row_at(row);
+  float s = kEncodes && is_one ? m.template scale_of<Code>(m.map.index(row, first)) : 0.0f;
   for (int i = threadIdx.x; i < count; i += kAnyThreads) {
     const int64_t column = first + i;
-    const int64_t index = m.map.index(row, column);
     if constexpr (!kEncodes) {
-      atomicMax(m.amax + index, formats::abs_bits(v[i]));
+      atomicMax(m.amax + m.map.index(row, column), formats::abs_bits(v[i]));
       continue;
     }
-    const float s = m.computes ? Code::scale(m.amax[index])
-                               : __uint_as_float(cuda::AnyTensor::bits(m.scale_at(index), 4));
+    if (!is_one) s = m.template scale_of<Code>(m.map.index(row, column));
     const float quotient = __fdiv_rn(v[i], s);
     const auto element = static_cast<uint64_t>(row * m.columns + column);
     const uint8_t code =
         m.rounding.stochastic
             ? Code::stochastic(quotient, formats::philox_u16(m.rounding.seed, element))
             : Code::code(quotient);
-    *m.q.at(row, column) = static_cast<char>(code);
+    q[column * m.q.step()] = static_cast<char>(code);
     if (m.q_t.data != nullptr) *m.q_t.at(column, row) = static_cast<char>(code);
   }
 }

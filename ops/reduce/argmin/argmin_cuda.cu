@@ -17,7 +17,8 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/argmin_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .run = run_any},
+     .run = run_any,
+     .workspace = "8 * min(1048576, numel(out) * 1024)"},
 };
 
 }  // namespace

@@ -3,12 +3,13 @@
 //          thread has 8 columns, the threads of a block stand 32 side by side and 8 deep. Four
 //          units of 8 elements are loaded before they are used. Where results are too few to fill
 //          the device, a result's parts go to several blocks and a second kernel combines them in
-//          order. _any: every stride, dtype and offset, a block or a thread a result.
+//          order. _any: every stride, dtype and offset, 1 to 256 threads a result, side by side
+//          along what lies closer together, results or elements; 8 elements loaded at a time.
 // Traffic  x once; parts in the workspace, at most 12 MiB.
 // Numerics f32. Sums, squares and exponentials: trees of 32 elements (columns: 4), from there on
 //          with what each addition lost beside the sum, so that the error does not grow with the
-//          number of elements; the others 8 values a thread that are combined as a tree. _any adds
-//          up runs, and runs of runs. One rounding. The order depends on the shape alone.
+//          number of elements; the others 8 values a thread that are combined as a tree. _any:
+//          trees of 8. One rounding. The order depends on the shape alone.
 // Measured H200, 256 MiB, share of a copy that writes as little: rows of 1k to 256k 96-99 % (bf16
 //          1k 89 %), one result 92 %, columns 89-91 %, logsumexp 88 %
 #include <cfloat>
@@ -63,14 +64,14 @@ struct ShortSums {
   }
 };
 
-// Each: the value without elements, what one element gives, and two values as one.
+// Each: the value without elements, what stands for an element that is not there, and two values
+// as one.
 template <class Terms>
 struct LongSums {
   using Value = LongSum;
   static constexpr bool kOneValue = true;  // of a row's elements in a thread
   __device__ static Value none() { return {0, 0}; }
   __device__ static float missing() { return 0; }
-  __device__ static Value of(float v) { return {Terms::of(v), 0}; }
   __device__ static Value combine(Value a, Value b) {
     a.add(b.sum);
     a.lost += b.lost;
@@ -98,7 +99,6 @@ struct LongSums {
 };
 
 struct Plain {
-  __device__ static float of(float v) { return v; }
   __device__ static float two(float a, float b) { return a + b; }
   __device__ static float finish(float sum, int64_t count, int op) {
     return op == kMean ? __fdiv_rn(sum, static_cast<float>(count)) : sum;
@@ -107,7 +107,6 @@ struct Plain {
 using Sum = LongSums<Plain>;
 
 struct Squared {
-  __device__ static float of(float v) { return v * v; }
   __device__ static float two(float a, float b) { return __fmaf_rn(a, a, b * b); }
   __device__ static float finish(float sum, int64_t, int) { return __fsqrt_rn(sum); }
 };
@@ -118,7 +117,6 @@ struct Product {
   static constexpr bool kOneValue = false;
   __device__ static Value none() { return 1; }
   __device__ static float missing() { return 1; }
-  __device__ static Value of(float v) { return v; }
   __device__ static Value combine(Value a, Value b) { return a * b; }
   __device__ static void add(Value& value, const float (&v)[kBatch]) {
     value *= (v[0] * v[1]) * (v[2] * v[3]);
@@ -133,7 +131,6 @@ struct Largest {
   static constexpr bool kOneValue = false;
   __device__ static Value none() { return __int_as_float(0xFF800000); }
   __device__ static float missing() { return kSign * none(); }
-  __device__ static Value of(float v) { return kSign * v; }
   __device__ static Value combine(Value a, Value b) { return max_nan(a, b); }
   __device__ static void add(Value& value, const float (&v)[kBatch]) {
     value = max_nan(
@@ -200,10 +197,6 @@ struct LogSum {
   static constexpr bool kOneValue = true;
   __device__ static Value none() { return {-FLT_MAX, {0, 0}}; }
   __device__ static float missing() { return Run::missing(); }
-  __device__ static Value of(float v) {
-    const float base = Run::finite(v);
-    return {base, {exp_of(v - base), 0}};
-  }
   __device__ static Value combine(Value a, Value b) {
     const float base = fmaxf(a.base, b.base);
     a.move_to(base);
@@ -491,49 +484,58 @@ __global__ void __launch_bounds__(kReduceThreads)
   store_result(r.out + r.kept.out_offset(result), r.out_dtype, Acc::finish(value, r.count, r.mode));
 }
 
-// What a thread of reduce_any adds up one by one, and how many of such sums.
-constexpr int kRun = 64;
-
-// Any strides: the block's threads, or one thread, take a result's elements in turn.
+// A batch of reduce_any; what is not there has Acc::missing().
 template <class Acc>
-__global__ void __launch_bounds__(kReduceThreads)
-    reduce_any(const __grid_constant__ Reduction r, AnyTensor x, AnyTensor out) {
+__device__ inline void add_batch(typename Acc::Value& value, const float (&v)[kAnyBatch]) {
+  const float low[kBatch] = {v[0], v[1], v[2], v[3]}, high[kBatch] = {v[4], v[5], v[6], v[7]};
+  if constexpr (requires { typename Acc::Run; }) {
+    auto run = Acc::Run::none();
+    Acc::Run::add(run, low);
+    Acc::Run::add(run, high);
+    Acc::add_run(value, run);
+  } else {
+    Acc::add(value, low);
+    Acc::add(value, high);
+  }
+}
+
+template <class Acc>
+__global__ void __launch_bounds__(kReduceThreads, kAnyBlocks)
+    reduce_any(const __grid_constant__ Reduction r, const __grid_constant__ AnyTensor x,
+               const __grid_constant__ AnyTensor out) {
   using Value = typename Acc::Value;
   __shared__ Value shared[kReduceThreads];
-  const int64_t result =
-      r.lanes == 1 ? static_cast<int64_t>(blockIdx.x) * kReduceThreads + threadIdx.x : blockIdx.x;
+  const AnyPlace place = any_place(r);
   Value value = Acc::none();
-  if (result < r.outs) {
-    const char* from = r.x + r.kept.x_offset(result);
-    Value run = Acc::none(), runs = Acc::none();
-    int turn = 0;
-    for (int64_t i = r.lanes == 1 ? 0 : threadIdx.x; i < r.count; i += r.lanes) {
-      run = Acc::combine(run, Acc::of(x.load(from + r.gone.x_offset(i))));
-      if (++turn % kRun != 0) continue;
-      runs = Acc::combine(runs, run);
-      run = Acc::none();
-      if (turn != kRun * kRun) continue;
-      value = Acc::combine(value, runs);
-      runs = Acc::none();
-      turn = 0;
+  if (place.result < r.outs) {
+    AnyElements elements(r, x, place);
+    while (elements.has_more()) {
+      float v[kAnyBatch];
+      const int count = elements.load(v);
+#pragma unroll
+      for (int i = 0; i < kAnyBatch; ++i) v[i] = i < count ? v[i] : Acc::missing();
+      add_batch<Acc>(value, v);
     }
-    value = Acc::combine(value, Acc::combine(runs, run));
   }
-  if (r.lanes > 1) {
-    shared[threadIdx.x] = value;
-    for (int half = kReduceThreads / 2; half > 0; half /= 2) {
-      __syncthreads();
-      if (threadIdx.x >= half) continue;
-      shared[threadIdx.x] = Acc::combine(shared[threadIdx.x], shared[threadIdx.x + half]);
-    }
-    if (threadIdx.x > 0) return;
-    value = shared[0];
+  start_next_kernel();
+  value = join_any(r, place, value, shared,
+                   [](const Value& a, const Value& b) { return Acc::combine(a, b); });
+  if (place.lane != 0 || place.result >= r.outs) return;
+  if (r.splits > 1) {
+    static_cast<Value*>(r.partials)[place.split * r.outs + place.result] = value;
+  } else {
+    out.store(r.out + r.kept.out_offset(place.result), Acc::finish(value, r.count, r.mode));
   }
-  if (result >= r.outs) return;
-  out.store(r.out + r.kept.out_offset(result), Acc::finish(value, r.count, r.mode));
 }
 
 // ---- host ----
+
+template <class Acc>
+Status finish(const Call& call, const char* name, Reduction r) {
+  r.width = finish_width(r.outs, r.splits);
+  return launch_early(call, name, {ceil_div(r.outs, r.width), kReduceThreads}, finish_parts<Acc>,
+                      r);
+}
 
 template <class Acc, class T>
 Status start(const Call& call, const ReducePlan& plan) {
@@ -545,10 +547,7 @@ Status start(const Call& call, const ReducePlan& plan) {
                               : cut_columns(r, kBatch, 132 * kColumnBlocks<Acc, T>);
   PESTLE_TRY(launch(call, "reduce", {blocks, kReduceThreads},
                     rows ? reduce_rows<Acc, T> : reduce_columns<Acc, T>, r));
-  if (r.splits == 1) return {};
-  r.width = finish_width(r.outs, r.splits);
-  return launch_early(call, "reduce", {ceil_div(r.outs, r.width), kReduceThreads},
-                      finish_parts<Acc>, r);
+  return r.splits == 1 ? Status() : finish<Acc>(call, "reduce", r);
 }
 
 // body(accumulator) for the op.
@@ -589,11 +588,12 @@ Status run_any(const Call& call) {
   const ReducePlan plan = plan_of(call);
   Reduction r(plan);
   r.mode = static_cast<int>(call.integer(kOp));
-  r.lanes = r.count >= 64 ? kReduceThreads : 1;
-  const int64_t blocks = r.lanes == 1 ? ceil_div(r.outs, kReduceThreads) : r.outs;
-  return with_op(call.integer(kOp), [&]<class Acc>(Acc) {
-    return launch(call, "reduce_any", {blocks, kReduceThreads}, reduce_any<Acc>, r,
-                  AnyTensor(call.tensor(kX)), AnyTensor(call.tensor(kOut)));
+  r.partials = call.workspace;
+  const AnyTensor x(call.tensor(kX)), out(call.tensor(kOut));
+  const int64_t blocks = cut_any(r, out.is_aligned);
+  return with_op(call.integer(kOp), [&]<class Acc>(Acc) -> Status {
+    PESTLE_TRY(launch(call, "reduce_any", {blocks, kReduceThreads}, reduce_any<Acc>, r, x, out));
+    return r.splits == 1 ? Status() : finish<Acc>(call, "reduce_any", r);
   });
 }
 
@@ -607,7 +607,8 @@ constexpr Impl kImpls[] = {
     {.id = "cuda/reduce_any",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
-     .run = run_any},
+     .run = run_any,
+     .workspace = "12 * min(1048576, numel(out) * 1024)"},
 };
 
 }  // namespace

@@ -1,14 +1,13 @@
 // reduce_backward on CUDA.
 // Map      units: x dense, as rows of neighbours that are reduced or kept as one; a thread takes
 //          four units of 8 elements, a block 8,192 elements; long rows that are reduced as a whole
-//          are filled or followed by blocks, which ask for a row's numbers once. any: 1,024
-//          elements of a row of x a block, one at a time a thread; any strides, dtypes and
-//          offsets. Before both for amax, amin, prod: a block a set learns what its gradients
-//          depend on.
-// Traffic  units: x once (sum and mean: not at all), d_x once; amax, amin and prod read x twice
+//          are filled or followed by blocks, which ask for a row's numbers once. any: 2,048
+//          elements of a row of x a block, 8 a thread; any strides, dtypes and offsets. Before both
+//          for amax, amin, prod: 1 to 256 threads a set learn what its gradients depend on.
+// Traffic  x once (sum and mean: not at all), d_x once; amax, amin and prod read x twice
 // Numerics f32; quotients of norm and prod in float64; one rounding
 // Measured bf16 16384 x 8192 on an H200: mean 61.6 us, 98 % (x is not read), logsumexp 133.9 us,
-//          95 %. any: 3.0 ms (5 %).
+//          95 %.
 #include "backends/cuda/device/numeric/exponential.cuh"
 #include "backends/cuda/device/row/tiles.h"
 #include "ops/reduce/reduce_backward/reduce_backward_rule.h"
@@ -29,24 +28,27 @@ constexpr int kOpArg = arg_index(spec, "op");
 constexpr int kDims = arg_index(spec, "dims");
 constexpr int kKeepdim = arg_index(spec, "keepdim");
 
-constexpr int kPiece = 1024;
+constexpr int kPiece = 2048;
 
 __global__ void __launch_bounds__(kReduceThreads)
-    learn(const __grid_constant__ Reduction r, AnyTensor x, Facts* facts) {
+    learn(const __grid_constant__ Reduction r, const __grid_constant__ AnyTensor x, Facts* facts) {
   __shared__ Facts shared[kReduceThreads];
-  const int64_t set = blockIdx.x;
-  const char* from = r.x + r.kept.x_offset(set);
+  const AnyPlace place = any_place(r);
   Facts all = no_facts(r.mode);
-  for (int64_t i = threadIdx.x; i < r.count; i += kReduceThreads) {
-    all = join(r.mode, all, facts_of(r.mode, x.load(from + r.gone.x_offset(i))));
+  if (place.result < r.outs) {
+    AnyElements elements(r, x, place);
+    while (elements.has_more()) {
+      float v[kAnyBatch];
+      const int count = elements.load(v);
+#pragma unroll
+      for (int i = 0; i < kAnyBatch; ++i) {
+        if (i < count) all = join(r.mode, all, facts_of(r.mode, v[i]));
+      }
+    }
   }
-  shared[threadIdx.x] = all;
-  for (int half = kReduceThreads / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (threadIdx.x >= half) continue;
-    shared[threadIdx.x] = join(r.mode, shared[threadIdx.x], shared[threadIdx.x + half]);
-  }
-  if (threadIdx.x == 0) facts[set] = shared[0];
+  all = join_any(r, place, all, shared,
+                 [&](const Facts& a, const Facts& b) { return join(r.mode, a, b); });
+  if (place.lane == 0 && place.result < r.outs) facts[place.result] = all;
 }
 
 struct Job {
@@ -57,48 +59,53 @@ struct Job {
   int64_t length;  // of x's rows
 };
 
-// Aligned elements; else byte by byte.
-__device__ inline float load(const AnyTensor& t, const char* p) {
-  if (reinterpret_cast<uintptr_t>(p) % t.bytes != 0) return t.load(p);
-  switch (t.dtype) {
-    case DType::kBF16: return formats::f32_from_bf16(*reinterpret_cast<const uint16_t*>(p));
-    case DType::kF16: return formats::f32_from_f16(*reinterpret_cast<const uint16_t*>(p));
-    default: return *reinterpret_cast<const float*>(p);
+constexpr int kOfThread = kPiece / kReduceThreads;
+
+// A thread's elements of a piece, whose rows of the tensors begin `at` bytes from their starts.
+struct Piece {
+  int64_t x = 0, d_x = 0, d_out = 0, y = 0, set = 0;
+};
+__device__ inline Piece piece_of(const ReduceSets& sets, int64_t row) {
+  Piece at;
+#pragma unroll 1
+  for (int d = sets.rank - 2; d >= 0; --d) {
+    const int64_t rest = quotient(row, sets.shape[d]);
+    const int64_t index = row - rest * sets.shape[d];
+    row = rest;
+    at.x += index * sets.x[d];
+    at.d_x += index * sets.d_x[d];
+    at.d_out += index * sets.d_out[d];
+    at.y += index * sets.y[d];
+    at.set += index * sets.set[d];
   }
+  return at;
 }
 
 __global__ void __launch_bounds__(kReduceThreads) apply(const __grid_constant__ Job job) {
   const int64_t pieces = (job.length + kPiece - 1) / kPiece;
-  int64_t row = blockIdx.x / pieces;
-  const int64_t begin = (blockIdx.x - row * pieces) * kPiece;
+  const int64_t row = quotient(blockIdx.x, pieces);
+  const int64_t first = (blockIdx.x - row * pieces) * kPiece + threadIdx.x;
   const ReduceSets& sets = job.sets;
-  const int last = sets.rank - 1;
-  int64_t from = 0, to = 0, at_g = 0, at_y = 0, set = 0;
-  for (int d = last - 1; d >= 0; --d) {
-    const int64_t index = row % sets.shape[d];
-    row /= sets.shape[d];
-    from += index * sets.x[d];
-    to += index * sets.d_x[d];
-    at_g += index * sets.d_out[d];
-    at_y += index * sets.y[d];
-    set += index * sets.set[d];
-  }
-#pragma unroll 4
-  for (int64_t i = begin + threadIdx.x; i < min(begin + kPiece, job.length); i += kReduceThreads) {
-    const int64_t j = last >= 0 ? i : 0;
-    const int d = max(last, 0);
-    const float x = load(job.x, job.x.data + from + j * sets.x[d]);
-    const float y = load(job.y, job.y.data + at_y + j * sets.y[d]);
-    const float g = load(job.d_out, job.d_out.data + at_g + j * sets.d_out[d]);
-    const Facts facts = needs_facts(job.op) ? job.facts[set + j * sets.set[d]] : Facts{};
-    const float v =
-        job.op == kLogsumexp ? g * expf(x - y) : gradient(job.op, x, y, g, facts, sets.count);
-    char* p = job.d_x.data + to + j * sets.d_x[d];
-    if (reinterpret_cast<uintptr_t>(p) % job.d_x.bytes == 0) {
-      store_result(p, job.d_x.dtype, v);
-    } else {
-      job.d_x.store(p, v);
-    }
+  const Piece at = piece_of(sets, row);
+  const int count = static_cast<int>(
+      min(max((job.length - first + kReduceThreads - 1) / kReduceThreads, int64_t{0}),
+          int64_t{kOfThread}));
+  const int last = max(sets.rank - 1, 0);  // without dimensions there is one element, first = 0
+  const auto load = [&](const AnyTensor& t, int64_t from, int64_t step, float(&v)[kOfThread]) {
+    t.load_each(t.data + from + first * step, kReduceThreads * step, count, v);
+  };
+  float x[kOfThread] = {}, y[kOfThread] = {}, g[kOfThread];
+  load(job.d_out, at.d_out, sets.d_out[last], g);
+  if (job.op != kSum && job.op != kMean) load(job.x, at.x, sets.x[last], x);
+  if (job.op == kNorm || job.op == kLogsumexp) load(job.y, at.y, sets.y[last], y);
+#pragma unroll
+  for (int i = 0; i < kOfThread; ++i) {
+    if (i >= count) break;
+    const int64_t j = first + i * kReduceThreads;
+    const Facts facts = needs_facts(job.op) ? job.facts[at.set + j * sets.set[last]] : Facts{};
+    const float v = job.op == kLogsumexp ? g[i] * expf(x[i] - y[i])
+                                         : gradient(job.op, x[i], y[i], g[i], facts, sets.count);
+    job.d_x.store(job.d_x.data + at.d_x + j * sets.d_x[last], v);
   }
 }
 
@@ -388,7 +395,8 @@ Status learn_facts(const Call& call) {
   if (!needs_facts(op)) return {};
   Reduction r(ReducePlan(x, call.tensor(kY), call.integer(kDims), call.integer(kKeepdim) != 0));
   r.mode = op;
-  return launch(call, "reduce_backward", {r.outs, kReduceThreads}, learn, r, AnyTensor(x),
+  const int64_t blocks = cut_any(r, false);
+  return launch(call, "reduce_backward", {blocks, kReduceThreads}, learn, r, AnyTensor(x),
                 static_cast<Facts*>(call.workspace));
 }
 

@@ -41,7 +41,8 @@ Status run_any(const Call& call) {
   const RopeTable table = rope_table(rotations_of<spec>(call));
   const auto rotate = [&](const TensorView& x, const TensorView& out) {
     const int64_t places = numel(x) == 0 ? 0 : row_count(x) * (x.shape[3] - table.rot / 2);
-    return launch(call, "apply_rope_any", {ceil_div(places, kRopeAnyThreads), kRopeAnyThreads},
+    return launch(call, "apply_rope_any",
+                  {ceil_div(places, kRopeAnyThreads * kAnyPlaces), kRopeAnyThreads},
                   rope_any<kRopeAnyThreads>, AnyTensor(x), AnyTensor(out), table, places);
   };
   PESTLE_TRY(rotate(call.tensor(kX), call.tensor(kOut)));

@@ -1,7 +1,8 @@
 // cross_entropy on CUDA; the kernels are ops/softmax/softmax_rows.cuh's.
 // Map      a block a row, which threads read through rings of 8 pieces of 16 bytes in shared
 //          memory; straight from memory where 16-bit rows are many (loss_rows.cuh); a cluster a row
-//          where rows are few. One thread finishes the row. _any: elements one by one, any strides.
+//          where rows are few. One thread finishes the row. _any: rows of neighbours by 16 bytes
+//          but for their ends, others by single elements.
 // Traffic  logits once, whatever their number (again where a row holds NaN or infinities); one
 //          logit of each row again, from the cache.
 // Numerics f32; lse = largest + log(sum of e^(logit - largest)) in f64, sums as trees in a fixed

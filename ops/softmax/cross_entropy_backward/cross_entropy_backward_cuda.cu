@@ -1,7 +1,7 @@
 // cross_entropy_backward on CUDA.
 // Map      four pieces of 16 bytes a thread, a block of 128 threads a slice of a row: its three
-//          numbers, at fixed distances, are asked for behind the pieces. _any: elements one by
-//          one, any strides.
+//          numbers, at fixed distances, are asked for behind the pieces. _any: any strides,
+//          by 16 bytes but for the rows' ends where d_logits' elements are neighbours.
 // Traffic  logits and d_logits once; three numbers a row.
 // Numerics f32: d_loss * (e^(logit - lse) - (1 - s) * [class is the target] - s / N), in this
 //          order; lse = high + low, e^(logit - lse) as ex2.approx((logit - high) * log2 e - low *
@@ -40,12 +40,7 @@ struct Job {
   float own, shared;  // what the target's class loses, and every class
 };
 
-// Numbers of a row, by whole words where they lie so.
-__device__ float number_of(const AnyTensor& t, int64_t row) {
-  const char* p = t.element_at(row);
-  if (reinterpret_cast<uintptr_t>(p) % 4 == 0) return __ldg(reinterpret_cast<const float*>(p));
-  return load_bytes(p, DType::kF32);
-}
+// A row's class, by a whole word where it lies so.
 __device__ int64_t class_of(const AnyTensor& t, int64_t row) {
   const char* p = t.element_at(row);
   if (reinterpret_cast<uintptr_t>(p) % t.bytes != 0) return t.load_integer(p);
@@ -71,19 +66,19 @@ template <class T>
 __global__ void __launch_bounds__(kThreads) any_kernel(Job job) {
   wait_previous_kernel();
   using Access = Elements<T>;
-  const RowPlace place = row_place(job.groups);
+  RowPlace place = row_place(job.groups);
+  Access::spread(place, job.d_logits);
   const Access x(job.logits, place);
   typename Access::Raw raw[kRowChunks];
 #pragma unroll
   for (int c = 0; c < kRowChunks; ++c) raw[c] = x.load(c);
   const int64_t target = class_of(job.target, place.row);
   const LseParts lse(cuda::load_f64(job.lse.element_at(place.row)));
-  float d_loss = number_of(job.d_loss, place.row);
+  float d_loss = job.d_loss.load(job.d_loss.element_at(place.row));
   const bool is_ignored = target == job.ignore_index;
   if (!is_ignored && (target < 0 || target >= job.logits.count)) {
     d_loss = __uint_as_float(formats::kF32Nan);
   }
-  const int64_t here = target - place.first * kUnit;  // the target among the block's elements
   const Access to(job.d_logits, place);
   if (is_ignored) {
     const float v[kUnit] = {};
@@ -96,8 +91,10 @@ __global__ void __launch_bounds__(kThreads) any_kernel(Job job) {
     float v[kUnit];
     Access::values(raw[c], v);
     for (int i = 0; i < kUnit; ++i) v[i] = lse.probability(v[i]);
-    for (int i = 0; i < kUnit; ++i) {
-      if (x.element(c, i) == here) v[i] -= job.own;
+    if (target >= x.element(c, 0) && target <= x.element(c, kUnit - 1)) {
+      for (int i = 0; i < kUnit; ++i) {
+        if (x.element(c, i) == target) v[i] -= job.own;
+      }
     }
     for (int i = 0; i < kUnit; ++i) v[i] = d_loss * (v[i] - job.shared);
     to.store(c, v);
@@ -252,8 +249,8 @@ Status run_any(const Call& call) {
   job.ignore_index = call.integer(kIgnore);
   job.own = 1 - smoothing;
   job.shared = smoothing / static_cast<float>(job.logits.count);
-  job.groups = RowGroups::sliced(numel(logits) / job.logits.count,
-                                 ceil_div(job.logits.count, kUnit), kThreads);
+  job.groups =
+      RowGroups::sliced(numel(logits) / job.logits.count, units_at_most(job.d_logits), kThreads);
   const Grid grid{job.groups.blocks(), kThreads};
   const auto start = [&]<class T>(T) {
     return launch_early(call, "cross_entropy_backward_any", grid, any_kernel<T>, job);

@@ -3,9 +3,10 @@
 //          or a cluster of 2 to 16, in registers; else to the shared memory of a block or of a
 //          cluster; else read twice. _teams: longer ones without mask and scale, to blocks that all
 //          run at once and tell one another by the workspace.
-//          _any: elements one by one, any strides; rows side by side go a thread a row.
+//          _any: any strides; rows of neighbours by 16 bytes but for their ends, others by single
+//          elements; up to 16k elements in registers; rows side by side go a thread a row.
 // Traffic  x and out once; x twice beyond what 16 blocks hold (1.8M elements; f32: 900k; without
-//          clusters a block's shared memory) and in _any.
+//          clusters a block's shared memory), and beyond 16k in _any.
 // Numerics f32: t = fma(x, scale, mask); e^y as ex2.approx(y * log2 e), 2 ulp, without mask and
 //          scale ex2.approx(fma(x, log2 e, -base)); sums as trees, the same order in every run.
 // Measured H200, share of the tuned copy: bf16 1k 99 %, 4k to 64k 96-97 %, 256k 91 %; f32 1k 99 %,

@@ -108,6 +108,9 @@ struct RowPlace {
   int64_t first;  // unit of the row that the block begins with
   int units;      // of the row, for this block; 0 beyond the last row
   int chunks;     // units / lanes, rounded up: the same in all threads of a group
+  // Set by Elements::spread:
+  int spacing;  // elements between those that a thread has of a chunk
+  int skip;     // elements that the row's first unit lacks
 };
 
 __device__ inline RowPlace row_place(const RowGroups& g) {

@@ -266,16 +266,13 @@ __global__ void __launch_bounds__(128)
     any_kernel(AnyTensor x, AnyTensor q, AnyScales scales, Rule rule, int64_t grid_columns) {
   rule.store_global_scale();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int64_t row = index / grid_columns;
-  const int64_t column = index % grid_columns;
+  const int64_t row = AnyTensor::quotient(index, grid_columns);
+  const int64_t column = index - row * grid_columns;
   const int64_t blocks = q.shape[1] / (kBlock / 2);
   if (row < q.shape[0] && column < blocks) {
     float values[kBlock];
     uint8_t codes[kBlock];
-    for (int i = 0; i < kBlock; ++i) {
-      const int64_t j = column * kBlock + i;
-      values[i] = row < x.shape[0] && j < x.shape[1] ? x.load(x.at(row, j)) : 0.0f;
-    }
+    AnyRow(x, row).load_padded(row, column * kBlock, values);
     const auto element = static_cast<uint64_t>((row * blocks + column) * kBlock);
     *scales.at(row, column) = static_cast<char>(
         quantize_block(values, rule.global_scale(), rule.stochastic, rule.seed, element, codes));

@@ -1,6 +1,6 @@
 // swap_nibbles on CUDA.
 // Map      flat  a thread exchanges four times 16 bytes of a tensor without gaps
-//          any   a thread a byte, any strides
+//          any   a thread four bytes, a block's threads apart; any strides
 // Traffic  q once, out once.
 // Measured 32768 x 16384 on an H200: 264 us, 4.06 TB/s, 103 % of the copy.
 #include "backends/cuda/device/tensor/any_tensor.cuh"
@@ -42,13 +42,19 @@ __global__ void __launch_bounds__(kThreads) flat_kernel(const char* q, char* out
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    any_kernel(AnyTensor q, AnyTensor out, int64_t columns, int64_t count) {
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (index >= count) return;
-  const int64_t row = index / columns, column = index % columns;
-  *out.at(row, column) =
-      static_cast<char>(formats::swap_nibbles(static_cast<uint8_t>(*q.at(row, column))));
+__global__ void __launch_bounds__(kThreads) any_kernel(AnyTensor q, AnyTensor out, int64_t count) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kThreads * kInFlight) + threadIdx.x;
+  uint8_t bytes[kInFlight];
+#pragma unroll
+  for (int i = 0; i < kInFlight; ++i) {
+    const int64_t index = first + i * kThreads;
+    bytes[i] = index < count ? static_cast<uint8_t>(*q.element_at(index)) : 0;
+  }
+#pragma unroll
+  for (int i = 0; i < kInFlight; ++i) {
+    const int64_t index = first + i * kThreads;
+    if (index < count) *out.element_at(index) = static_cast<char>(formats::swap_nibbles(bytes[i]));
+  }
 }
 
 Status run(const Call& call) {
@@ -60,8 +66,8 @@ Status run(const Call& call) {
 
 Status run_any(const Call& call) {
   const TensorView& q = call.tensor(kQ);
-  return launch(call, "swap_nibbles_any", {ceil_div(numel(q), kThreads), kThreads}, any_kernel,
-                AnyTensor(q), AnyTensor(call.tensor(kOut)), row_length(q), numel(q));
+  return launch(call, "swap_nibbles_any", {ceil_div(numel(q), kThreads * kInFlight), kThreads},
+                any_kernel, AnyTensor(q), AnyTensor(call.tensor(kOut)), numel(q));
 }
 
 std::string refuses(const Call& call, const Machine&) {

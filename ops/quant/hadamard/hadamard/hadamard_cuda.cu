@@ -88,9 +88,9 @@ __global__ void __launch_bounds__(kAnyThreads)
   const int64_t row = blockIdx.x / pieces;
   const int64_t first = blockIdx.x % pieces * kAnyColumns;
   const int count = static_cast<int>(min(static_cast<int64_t>(kAnyColumns), columns - first));
-  for (int i = threadIdx.x; i < count; i += kAnyThreads) v[i] = x.load(x.at(row, first + i));
+  load_piece(x, row, first, count, v);
   rotate_shared(v, count, n);
-  for (int i = threadIdx.x; i < count; i += kAnyThreads) out.store(out.at(row, first + i), v[i]);
+  store_piece(out, row, first, count, v);
 }
 
 Status run(const Call& call) {

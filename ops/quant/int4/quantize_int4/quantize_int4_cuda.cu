@@ -402,9 +402,7 @@ __global__ void __launch_bounds__(kAnyThreads) any_kernel(AnyJob job) {
   const int64_t row = blockIdx.x / pieces;
   const int64_t first = blockIdx.x % pieces * kAnyColumns;
   const int count = static_cast<int>(min(static_cast<int64_t>(kAnyColumns), job.columns - first));
-  for (int i = threadIdx.x; i < count; i += kAnyThreads) {
-    v[i] = job.x.load(job.x.at(row, first + i));
-  }
+  load_piece(job.x, row, first, count, v);
   if (job.hadamard > 0) rotate_shared(v, count, job.hadamard);
   __syncthreads();
   for (int i = 2 * threadIdx.x; i < count; i += 2 * kAnyThreads) {

@@ -40,8 +40,12 @@ struct Zeros {
   __device__ uint32_t load(int64_t word, int64_t group) const {
     uint32_t value = 0;
     if (packing == ZeroPacking::kPlain) {
-      for (int i = 0; i < rows_left(word); ++i) {
-        value |= (static_cast<uint32_t>(*t.at(word * 8 + i, group)) & 0xFu) << (4 * i);
+      const int left = rows_left(word);
+      const char* from = t.at(word * 8, group);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const uint32_t byte = i < left ? static_cast<uint32_t>(from[i * t.strides[0]]) : 0;
+        value |= (byte & 0xFu) << (4 * i);
       }
       return value;
     }
@@ -53,8 +57,11 @@ struct Zeros {
   }
   __device__ void store(int64_t word, int64_t group, uint32_t value) const {
     if (packing == ZeroPacking::kPlain) {
-      for (int i = 0; i < rows_left(word); ++i) {
-        *t.at(word * 8 + i, group) = static_cast<char>(value >> (4 * i) & 0xFu);
+      const int left = rows_left(word);
+      char* to = t.at(word * 8, group);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        if (i < left) to[i * t.strides[0]] = static_cast<char>(value >> (4 * i) & 0xFu);
       }
       return;
     }

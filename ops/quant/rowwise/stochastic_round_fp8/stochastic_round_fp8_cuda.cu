@@ -25,6 +25,7 @@ constexpr int kQ = arg_index(spec, "q");
 
 constexpr int kRows = 4;
 constexpr int kThreads = 256;
+constexpr int kAnyEach = 4;  // elements of a thread, a block's threads apart
 
 struct Job {
   const char* x;
@@ -139,13 +140,23 @@ __global__ void __launch_bounds__(384) units_kernel(Job job) {
 
 template <class F>
 __global__ void __launch_bounds__(kThreads)
-    any_kernel(AnyTensor x, AnyTensor rng, AnyTensor q, int64_t columns, int64_t count) {
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (index >= count) return;
-  const int64_t row = index / columns, column = index % columns;
-  const auto byte = static_cast<uint8_t>(*rng.at(row, column));
-  *q.at(row, column) =
-      static_cast<char>(formats::code_stochastic_byte<F>(x.load(x.at(row, column)), byte));
+    any_kernel(AnyTensor x, AnyTensor rng, AnyTensor q, int64_t count) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kThreads * kAnyEach) + threadIdx.x;
+  float v[kAnyEach];
+  uint8_t bytes[kAnyEach];
+#pragma unroll
+  for (int i = 0; i < kAnyEach; ++i) {
+    const int64_t index = first + i * kThreads;
+    v[i] = index < count ? x.load(x.element_at(index)) : 0.0f;
+    bytes[i] = index < count ? static_cast<uint8_t>(*rng.element_at(index)) : 0;
+  }
+#pragma unroll
+  for (int i = 0; i < kAnyEach; ++i) {
+    const int64_t index = first + i * kThreads;
+    if (index < count) {
+      *q.element_at(index) = static_cast<char>(formats::code_stochastic_byte<F>(v[i], bytes[i]));
+    }
+  }
 }
 
 template <class F>
@@ -171,9 +182,9 @@ Status run(const Call& call) {
 Status run_any(const Call& call) {
   const TensorView& x = call.tensor(kX);
   return with_fp8(call.tensor(kQ).dtype, [&]<class F>(F) {
-    return launch(call, "stochastic_round_fp8_any", {ceil_div(numel(x), kThreads), kThreads},
-                  any_kernel<F>, AnyTensor(x), AnyTensor(call.tensor(kRng)),
-                  AnyTensor(call.tensor(kQ)), row_length(x), numel(x));
+    return launch(call, "stochastic_round_fp8_any",
+                  {ceil_div(numel(x), kThreads * kAnyEach), kThreads}, any_kernel<F>, AnyTensor(x),
+                  AnyTensor(call.tensor(kRng)), AnyTensor(call.tensor(kQ)), numel(x));
   });
 }
 
