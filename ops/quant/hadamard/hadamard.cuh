@@ -9,6 +9,7 @@
 
 #include "backends/cuda/device/tensor/elements.cuh"
 #include "core/dtype.h"
+#include "backends/cuda/device/tensor/any_tensor.cuh"
 #include "formats/hadamard.h"
 
 namespace pestle::ops {
