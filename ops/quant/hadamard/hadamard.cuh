@@ -7,9 +7,9 @@
 
 #include <type_traits>
 
+#include "backends/cuda/device/tensor/any_tensor.cuh"
 #include "backends/cuda/device/tensor/elements.cuh"
 #include "core/dtype.h"
-#include "backends/cuda/device/tensor/any_tensor.cuh"
 #include "formats/hadamard.h"
 
 namespace pestle::ops {
