@@ -68,3 +68,13 @@ def test_what_another_clock_is_held_to_has_the_work_in_it(stand):
 
     assert stand.timer.run([call] * 3, "host") == [20 * US] * 3
     assert stand.timer.run([call] * 3, clock.WAITED) == [130 * US] * 3
+
+
+def test_a_flush_only_reads(monkeypatch):
+    """Lines that it wrote would go to memory in the time of the call that it comes before."""
+    monkeypatch.setattr(clock, "last_level_cache", lambda device: 1 << 16)
+    timer = clock.Timer(torch.device("cpu"))
+    timer.run([lambda: None], "cold")
+    before = timer.flusher._version
+    timer.run([lambda: None], "cold")
+    assert timer.flusher._version == before and timer.flusher.nbytes == 4 << 16
