@@ -75,9 +75,11 @@ struct HopperConfig {
   static constexpr int kProducers = 2;
   static constexpr int kProducerThreads = 64;
   static constexpr int kThreads = 256 + kProducers * kProducerThreads;
-  static constexpr bool kManySums = kGroup != 0 && kTileM > 128;
-  static constexpr int kProducerRegisters = kManySums ? 48 : 56;
-  static constexpr int kConsumerRegisters = kManySums ? 232 : 224;
+  // What ptxas gives each of them at first, in other shares.
+  static constexpr int kRegisters = 65536 / kThreads / 8 * 8;
+  static constexpr int kConsumerRegisters = kGroup == 32 && kTileM > 128 ? 232 : 224;
+  static constexpr int kProducerRegisters =
+      (kRegisters * kThreads - kConsumerRegisters * 256) / (kProducers * kProducerThreads);
   static_assert(kStages >= 4 && kSharedBytes <= 227 * 1024);
   static_assert(kStoredRows % 16 == 0 && kTileM % kStagedRows == 0);
   static_assert(Format::kGroupSums == (kGroup != 0) && Format::kTableBytes == 0);
@@ -379,7 +381,8 @@ struct HopperGemm {
     const int steps = cta.steps(), row0 = consumer * 64;
     const Kept kept(cta.format);
     const uint64_t first_x = hopper::describe<true>(cta.x_at(0), 0);
-    const uint32_t x_lower = keep(static_cast<uint32_t>(first_x)), x_upper = first_x >> 32;
+    const uint32_t x_lower = keep(static_cast<uint32_t>(first_x)),
+                   x_upper = static_cast<uint32_t>(first_x >> 32);
     uint32_t a[kFragments][2][4] = {};
     [[maybe_unused]] Sums p = {};
     [[maybe_unused]] float2 scales = {0, 0};  // of the sums in p

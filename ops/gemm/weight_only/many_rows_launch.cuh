@@ -225,6 +225,15 @@ Status run_hopper_groups(const Call& call, const char* name, const WeightOnlyArg
   return x.dtype == DType::kBF16 ? start_hopper_groups<true>(call, name, job, format, group)
                                  : start_hopper_groups<false>(call, name, job, format, group);
 }
+// Of groups that are always a multiple of 128 columns.
+template <class Format>
+Status run_hopper_groups_of_128(const Call& call, const char* name, const WeightOnlyArgs& args,
+                                const Format& format) {
+  const TensorView& x = call.tensor(args.x);
+  const many_rows::Job job = many_rows_job(call, args, x, Format::kBits);
+  return x.dtype == DType::kBF16 ? start_hopper_sums<true, 128>(call, name, job, format)
+                                 : start_hopper_sums<false, 128>(call, name, job, format);
+}
 template <class Format>
 Status run_many_rows_hopper(const Call& call, const char* name, const WeightOnlyArgs& args,
                             const Format& format, const hopper::Factors& columns = {}) {
@@ -331,8 +340,11 @@ Status run_row_bytes_hopper(const Call& call, const char* name, const WeightOnly
 template <many_rows::ByteCode kCode>
 Status run_group_bytes_hopper(const Call& call, const char* name, const WeightOnlyArgs& args,
                               const TensorView& scale, int rows, int columns) {
-  return run_hopper_groups(call, name, args, group_bytes<kCode>(call, args, scale, rows, columns),
-                           columns);
+  const auto format = group_bytes<kCode>(call, args, scale, rows, columns);
+  if constexpr (kCode != many_rows::ByteCode::kInt8)  // FP8's blocks
+    return run_hopper_groups_of_128(call, name, args, format);
+  else
+    return run_hopper_groups(call, name, args, format, columns);
 }
 
 // The same by GEMV.
