@@ -64,6 +64,36 @@ __device__ inline void widen_codes(const uint32_t (&words)[2], bool& odd, uint32
   }
 }
 
+// Bytes of two's complement as bf16 neighbours: 128 and the lower 7 bits, less 128 or 256.
+struct Int8Bytes {
+  uint32_t more, less;
+  template <class Format>
+  __device__ explicit Int8Bytes(const Format&) : more(keep(0x43434343u)), less(keep(0xC3C3C3C3u)) {}
+  __device__ void neighbours(const uint32_t (&words)[2], uint32_t (&b)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t by = i % 2 == 0 ? 0x4140u : 0x4342u;
+      b[i] = add_bf16(pick_bytes(words[i / 2] & 0x7F7F7F7Fu, more, by),
+                      pick_bytes(words[i / 2] & 0x80808080u, less, by));
+    }
+  }
+};
+template <ByteCode kCode>
+using KeptBytes = std::conditional_t<kCode == ByteCode::kInt8, Int8Bytes, FormatDefaults::Kept>;
+// 8 codes to pairs of neighbours along k, for wgmma.
+template <ByteCode kCode, bool kBf16>
+__device__ inline void fragments_of(const KeptBytes<kCode>& kept, const uint32_t (&words)[2],
+                                    uint32_t (&b)[4]) {
+  if constexpr (kCode != ByteCode::kInt8) {
+    fp8_neighbours<kBf16>(words, kCode == ByteCode::kE5m2, b);
+  } else if constexpr (kBf16) {
+    kept.neighbours(words, b);
+  } else {
+    b[0] = widen_int8_f16<0>(words[0]), b[1] = widen_int8_f16<1>(words[0]);
+    b[2] = widen_int8_f16<0>(words[1]), b[3] = widen_int8_f16<1>(words[1]);
+  }
+}
+
 template <ByteCode kCode>
 __device__ inline float byte_value(char byte, float scale) {
   const auto code = static_cast<uint8_t>(byte);
@@ -82,6 +112,7 @@ struct RowBytes : FormatDefaults {
   static constexpr int kScaleBytes = 0;
   static constexpr bool kGroupSums = false;
   static constexpr bool kColumnFactors = true;
+  static constexpr bool kNans = kCode != ByteCode::kInt8;
   struct Fetched {};
   struct Row {};
 
@@ -96,10 +127,20 @@ struct RowBytes : FormatDefaults {
   __device__ bool put(Fetched, int row, int step, int, char*) const {
     return step == 0 && ScaleGrid::is_odd(scale.at(row, 0));
   }
-  template <bool kBf16, int kTileN, bool kSplit = false>
+  template <bool kBf16, int kTileN>
   __device__ void decode(const uint32_t (&words)[2], const char*, int, int, int, bool& odd,
                          uint32_t (&b)[4]) const {
     widen_codes<kCode, kBf16>(words, odd, b);
+  }
+  using Kept = KeptBytes<kCode>;
+  template <int kTileN>
+  __device__ Scales scales_of(const char*, int) const {
+    return {};
+  }
+  template <bool kBf16>
+  __device__ void fragments(const Kept& kept, const uint32_t (&words)[2], const Scales&, int,
+                            uint32_t (&b)[4]) const {
+    fragments_of<kCode, kBf16>(kept, words, b);
   }
   __device__ float value(const char* codes, int64_t row, int k) const {
     return byte_value<kCode>(codes[k], scale.at(row, k));
@@ -113,6 +154,7 @@ struct GroupBytes : FormatDefaults {
   static constexpr int kBits = 8;
   static constexpr int kScaleBytes = 8;  // f32 of two halves of 64 columns
   static constexpr bool kGroupSums = true;
+  static constexpr bool kNans = kCode != ByteCode::kInt8;
   using Fetched = float2;
   struct Row {
     const char* from;
@@ -142,10 +184,20 @@ struct GroupBytes : FormatDefaults {
     reinterpret_cast<float*>(scales)[kTileN + at] = f.y;
     return ScaleGrid::is_odd(f.x) || ScaleGrid::is_odd(f.y);
   }
-  template <bool kBf16, int kTileN, bool kSplit = false>
+  template <bool kBf16, int kTileN>
   __device__ void decode(const uint32_t (&words)[2], const char*, int, int, int, bool& odd,
                          uint32_t (&b)[4]) const {
     widen_codes<kCode, kBf16>(words, odd, b);
+  }
+  using Kept = KeptBytes<kCode>;
+  template <int kTileN>
+  __device__ Scales scales_of(const char*, int) const {
+    return {};
+  }
+  template <bool kBf16>
+  __device__ void fragments(const Kept& kept, const uint32_t (&words)[2], const Scales&, int,
+                            uint32_t (&b)[4]) const {
+    fragments_of<kCode, kBf16>(kept, words, b);
   }
   __device__ float value(const char* codes, int64_t row, int column) const {
     return byte_value<kCode>(codes[column], scale.at(row, column));

@@ -8,15 +8,21 @@
 //   Row, row_at   where a row's scales lie
 //   fetch, put    a row's scales for 64 of k: out of memory, and into shared memory as those of
 //                 row `at` of the tile; put is true where the kernel's way would not be exact
-//   decode        8 codes to 4 pairs of neighbours along k; sets odd likewise. kSplit: the first two
-//                 pairs are of the unit's first 16 columns, the others of its last; else all are of
-//                 the columns from 8t on
+//   decode        8 codes to 4 pairs of neighbours along k, from column 8t of a unit of 32 on; sets odd
+//                 likewise
+//   fragments     the same for wgmma: the first two pairs are of the unit's first 16 columns, the
+//                 others of its last. Codes that are no numbers show in the sums
+//   Kept          constants that fragments() holds in registers
+//   Scales        of a row and 64 of k, which it takes: scales_of<kTileN>(memory, row)
+//   kNans         may codes be no numbers?
 //   value         one weight, as the format's dequantising op has it in f32
 //   factor()      of all sums, at the end
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+#include <type_traits>
 
 #include "backends/cuda/device/numeric/e2m1_pairs.cuh"
 #include "backends/cuda/device/numeric/fp8.cuh"
@@ -86,7 +92,15 @@ inline ScaleBytes scale_bytes(const TensorView& scale, bool swizzled, int64_t co
 
 struct FormatDefaults {
   static constexpr bool kColumnFactors = false;
+  static constexpr bool kNans = false;
   static constexpr int kTableBytes = 0;
+#ifdef __CUDACC__
+  struct Kept {
+    template <class Format>
+    __device__ explicit Kept(const Format&) {}
+  };
+#endif
+  struct Scales {};
 };
 
 #ifdef __CUDACC__
@@ -185,11 +199,69 @@ __device__ inline uint32_t scale_twice(const char* scales, int row, int unit, in
   const uint32_t s = reinterpret_cast<const unsigned short*>(scales)[row * 4 + 2 * unit + t / 2];
   return __byte_perm(s, 0, 0x1010);
 }
-// What the pairs (i, i + 4) of a unit's 8 codes are multiplied by.
-template <bool kSplit>
-__device__ inline uint32_t scales_of_pairs(const char* scales, int row, int unit, int t) {
-  if constexpr (kSplit) return reinterpret_cast<const uint32_t*>(scales)[row * 2 + unit];
-  return scale_twice(scales, row, unit, t);
+
+// ---- fragments of wgmma: issue slots of decoding add to a product's time, so these take few ----
+
+// A constant in a register: ptxas would make it again for each use.
+__device__ inline uint32_t keep(uint32_t constant) {
+  uint32_t v;
+  asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, 0xFFFFFFFF;" : "=r"(v) : "r"(constant));
+  return v;
+}
+// Bytes of a and b that the lower four nibbles of `by` name, each of 0 to 7.
+__device__ inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t by) {
+  uint32_t d;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(by));
+  return d;
+}
+// One half of a word twice, which instructions of pairs take as an operand.
+template <bool kUpper>
+__device__ inline uint32_t half_twice(uint32_t v) {
+  uint32_t d;
+  if constexpr (kUpper)
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h};}" : "=r"(d) : "r"(v));
+  else
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l};}" : "=r"(d) : "r"(v));
+  return d;
+}
+// 8 E2M1 codes as bf16 neighbours: the bytes of the eight magnitudes lie in two registers each, signs
+// are put on the upper ones.
+struct E2m1Bytes {
+  uint32_t low[2], high[2], order[2];
+  template <class Format>
+  __device__ explicit E2m1Bytes(const Format& format)
+      : low{keep(0xC0800000u), keep(0xC0804000u)},
+        high{keep(0x3F3F3F00u), keep(0x40404040u)},
+        order{keep(format.high_first ? 0x4051u : 0x5140u),
+              keep(format.high_first ? 0x6273u : 0x7362u)} {}
+  __device__ void neighbours(uint32_t word, uint32_t (&b)[4]) const {
+    const uint32_t sizes = word & 0x77777777u, left = word << 4;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint32_t four = sizes >> (16 * h);
+      const uint32_t lower = pick_bytes(low[0], low[1], four);
+      const uint32_t signs = pick_bytes(left, word, h == 0 ? 0x5140u : 0x7362u) & 0x80808080u;
+      const uint32_t upper = pick_bytes(high[0], high[1], four) | signs;
+      b[2 * h] = pick_bytes(lower, upper, order[0]);
+      b[2 * h + 1] = pick_bytes(lower, upper, order[1]);
+    }
+  }
+};
+// A pair of f16 as bf16, which holds it exactly. NaN stays one.
+__device__ inline uint32_t bf16_of_f16(uint32_t pair) {
+  const float2 v = __half22float2(reinterpret_cast<const __half2&>(pair));
+  const __nv_bfloat162 both = __floats2bfloat162_rn(v.x, v.y);
+  return reinterpret_cast<const uint32_t&>(both);
+}
+// 8 FP8 codes. Infinities and NaN stay such.
+template <bool kBf16>
+__device__ inline void fp8_neighbours(const uint32_t (&words)[2], bool e5m2, uint32_t (&b)[4]) {
+  const uint2 low = warp::widen(words[0], e5m2), high = warp::widen(words[1], e5m2);
+  b[0] = low.x, b[1] = low.y, b[2] = high.x, b[3] = high.y;
+  if constexpr (kBf16) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) b[i] = bf16_of_f16(b[i]);
+  }
 }
 
 #endif  // __CUDACC__
@@ -231,10 +303,30 @@ struct Nvfp4 : FormatDefaults {
     reinterpret_cast<uint2*>(scales)[at] = make_uint2(s[0] | s[1] << 16, s[2] | s[3] << 16);
     return false;
   }
-  template <bool kBf16, int kTileN, bool kSplit = false>
+  template <bool kBf16, int kTileN>
   __device__ void decode(const uint32_t (&words)[1], const char* scales, int row, int unit, int t,
                          bool&, uint32_t (&b)[4]) const {
-    scale_e2m1<kBf16>(words[0], scales_of_pairs<kSplit>(scales, row, unit, t), high_first, b);
+    scale_e2m1<kBf16>(words[0], scale_twice(scales, row, unit, t), high_first, b);
+  }
+  using Kept = E2m1Bytes;
+  using Scales = uint2;  // of a unit each
+  template <int kTileN>
+  __device__ Scales scales_of(const char* scales, int row) const {
+    return reinterpret_cast<const uint2*>(scales)[row];
+  }
+  template <bool kBf16>
+  __device__ void fragments(const Kept& bytes, const uint32_t (&words)[1], const Scales& scales,
+                            int unit, uint32_t (&b)[4]) const {
+    const uint32_t by = unit == 0 ? scales.x : scales.y;
+    if constexpr (!kBf16) {
+      scale_e2m1<false>(words[0], by, high_first, b);
+    } else {
+      bytes.neighbours(words[0], b);
+      b[0] = multiply_bf16(b[0], half_twice<false>(by));
+      b[1] = multiply_bf16(b[1], half_twice<false>(by));
+      b[2] = multiply_bf16(b[2], half_twice<true>(by));
+      b[3] = multiply_bf16(b[3], half_twice<true>(by));
+    }
   }
   __device__ float value(const char* codes, int64_t row, int k) const {
     const auto byte = static_cast<uint8_t>(codes[k / 2]);
@@ -265,6 +357,7 @@ struct Mx : MxWeight {
   static constexpr int kBits = kBitsOf;
   static constexpr int kScaleBytes = 8;
   static constexpr bool kGroupSums = kGroupSumsOf;
+  static constexpr bool kNans = kBits == 8;
   using Fetched = uint32_t;
   using Row = ScaleBytes::Row;
 
@@ -304,12 +397,12 @@ struct Mx : MxWeight {
     }
     return is_odd(e[0], row, step * 2) || is_odd(e[1], row, step * 2 + 1);
   }
-  template <bool kBf16, int kTileN, bool kSplit = false>
+  template <bool kBf16, int kTileN>
   __device__ void decode(const uint32_t (&words)[kBits / 4], const char* scales, int row, int unit,
                          int t, bool& odd, uint32_t (&b)[4]) const {
     static_assert(kBf16 != kGroupSums);
     if constexpr (kBits == 4) {
-      const uint32_t by = kGroupSums ? kF16_2p14 : scales_of_pairs<kSplit>(scales, row, unit, t);
+      const uint32_t by = kGroupSums ? kF16_2p14 : scale_twice(scales, row, unit, t);
       scale_e2m1<kBf16>(words[0], by, high_first, b);
     } else if constexpr (kGroupSums) {
       const uint2 low = warp::widen(words[0], e5m2), high = warp::widen(words[1], e5m2);
@@ -321,6 +414,31 @@ struct Mx : MxWeight {
       b[1] = multiply_bf16(widen_fp8_bf16<1>(words[0], e5m2), by);
       b[2] = multiply_bf16(widen_fp8_bf16<0>(words[1], e5m2), by);
       b[3] = multiply_bf16(widen_fp8_bf16<1>(words[1], e5m2), by);
+    }
+  }
+  using Kept = std::conditional_t<kBits == 4, E2m1Bytes, FormatDefaults::Kept>;
+  using Scales = std::conditional_t<kGroupSums, FormatDefaults::Scales, uint2>;  // of a unit each
+  template <int kTileN>
+  __device__ Scales scales_of([[maybe_unused]] const char* scales, [[maybe_unused]] int row) const {
+    if constexpr (kGroupSums)
+      return {};
+    else
+      return reinterpret_cast<const uint2*>(scales)[row];
+  }
+  template <bool kBf16>
+  __device__ void fragments([[maybe_unused]] const Kept& kept, const uint32_t (&words)[kBits / 4],
+                            [[maybe_unused]] const Scales& scales, int unit,
+                            uint32_t (&b)[4]) const {
+    static_assert(kBf16 != kGroupSums);
+    if constexpr (kBits == 8)
+      fp8_neighbours<kBf16>(words, e5m2, b);
+    else if constexpr (kGroupSums)
+      scale_e2m1<false>(words[0], kF16_2p14, high_first, b);
+    else
+      kept.neighbours(words[0], b);
+    if constexpr (!kGroupSums) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) b[i] = multiply_bf16(b[i], unit == 0 ? scales.x : scales.y);
     }
   }
   __device__ float value(const char* row_codes, int64_t row, int k) const {
@@ -404,7 +522,7 @@ struct Int4 : FormatDefaults {
     reinterpret_cast<uint32_t*>(scales + 8 * kTileN)[at] = less[0] | less[1] << 16;
     return odd;
   }
-  template <bool kBf16, int kTileN, bool kSplit = false>
+  template <bool kBf16, int kTileN>
   __device__ void decode(const uint32_t (&words)[1], const char* scales, int row, int unit, int,
                          bool&, uint32_t (&b)[4]) const {
     const uint32_t less = __byte_perm(
@@ -416,6 +534,30 @@ struct Int4 : FormatDefaults {
       const uint32_t code = word >> (4 * i) & 0x000F000Fu;
       p[i] = kBf16 ? add_bf16(code | 0x43004300u, less) : add_f16(code | 0x64006400u, less);
     }
+    neighbours(p, false, b);
+  }
+  using Scales = uint32_t;  // 16-bit zero points of two groups
+  template <int kTileN>
+  __device__ Scales scales_of(const char* scales, int row) const {
+    return reinterpret_cast<const uint32_t*>(scales + 8 * kTileN)[row];
+  }
+  // Codes of a unit less their zero point, in pairs (i, i + 4).
+  template <bool kBf16>
+  __device__ void pairs(uint32_t word, uint32_t zeros, int unit, uint32_t (&p)[4]) const {
+    const uint32_t less = unit == 0 ? half_twice<false>(zeros) : half_twice<true>(zeros);
+    // 128 or 1024, and the bit that two's complement turns.
+    const uint32_t more = (kBf16 ? 0x43004300u : 0x64006400u) | (zero == nullptr ? 0x00080008u : 0);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t code = (word >> (4 * i) & 0x000F000Fu) ^ more;
+      p[i] = kBf16 ? add_bf16(code, less) : add_f16(code, less);
+    }
+  }
+  template <bool kBf16>
+  __device__ void fragments(const Kept&, const uint32_t (&words)[1], const Scales& zeros, int unit,
+                            uint32_t (&b)[4]) const {
+    uint32_t p[4];
+    pairs<kBf16>(words[0], zeros, unit, p);
     neighbours(p, false, b);
   }
   __device__ float value(const char* codes, int64_t row, int column) const {
@@ -434,17 +576,31 @@ struct Int4AsX : Int4 {
   static constexpr bool kGroupSums = false;
 
 #ifdef __CUDACC__
-  template <bool kBf16, int kTileN, bool kSplit = false>
-  __device__ void decode(const uint32_t (&words)[1], const char* scales, int row, int unit, int t,
-                         bool& odd, uint32_t (&b)[4]) const {
+  struct Scales {
+    float by[2];
+    uint32_t zeros;
+  };
+  template <int kTileN>
+  __device__ Scales scales_of(const char* scales, int row) const {
+    const float* by = reinterpret_cast<const float*>(scales) + row;
+    return {{by[0], by[kTileN]}, Int4::scales_of<kTileN>(scales, row)};
+  }
+  template <bool kBf16>
+  __device__ void fragments(const Kept&, const uint32_t (&words)[1], const Scales& scales, int unit,
+                            uint32_t (&b)[4]) const {
     static_assert(kBf16);
-    Int4::decode<kBf16, kTileN, kSplit>(words, scales, row, unit, t, odd, b);
-    const float by = reinterpret_cast<const float*>(scales)[unit * kTileN + row];
+    uint32_t p[4];
+    Int4::pairs<kBf16>(words[0], scales.zeros, unit, p);
+    const float by = scales.by[unit];
+    float v[8];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float low = __uint_as_float(b[i] << 16) * by;
-      const float high = __uint_as_float(b[i] & 0xFFFF0000u) * by;
-      const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+      v[i] = __uint_as_float(p[i] << 16) * by;
+      v[i + 4] = __uint_as_float(p[i] & 0xFFFF0000u) * by;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const __nv_bfloat162 both = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
       b[i] = reinterpret_cast<const uint32_t&>(both);
     }
   }

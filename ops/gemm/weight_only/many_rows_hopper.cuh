@@ -2,14 +2,14 @@
 // wgmma's register operand, so that a code is read and decoded once a tile and never leaves the
 // multiprocessor as 16 bits.
 //
-// Map      One CTA an SM makes tiles of kTileN rows of the weight (wgmma's rows) times kTileM rows
-//          of x (its columns). Two consumer warpgroups have half of the weight's rows each, in
-//          blocks of 64. Two producers fill a ring in turns, stages of 64 k: x and codes by
-//          TMA, of which they put the bytes that a lane of four needs of 32 columns into one word, in
-//          place; scales as the format's multipliers.
-// Overlap  A consumer decodes codes between the instructions that multiply those before. The second
-//          consumer starts a few stages later, and stays behind: while one finishes its tile the
-//          other has the tensor cores.
+// Map      One CTA an SM makes tiles of 128 rows of the weight (wgmma's rows) times kTileM rows of x
+//          (its columns). Two consumer warpgroups have half of the weight's rows each. Two producers
+//          fill a ring in turns, stages of 64 k: x and codes by TMA, of which they put the bytes that
+//          a lane of four needs of 32 columns into one word, in place; scales as the format's
+//          multipliers.
+// Overlap  A consumer decodes 32 of k while those before are multiplied. The second consumer starts a
+//          few stages later, and stays behind: while one finishes its tile the other has the tensor
+//          cores.
 // Order    Groups of 2048 rows of x sweep n. Sums run along k in one order: two runs give the same
 //          bits.
 // Traffic  Per tile and 64 of k: kTileM * 128 bytes of x, kTileN * 64 codes and their scales, from
@@ -19,8 +19,12 @@
 //          the scale in f32. A tile that meets a scale or code for which that is not so (Format's
 //          `odd`) is made again from f32 values. Epilogue in f32, one rounding.
 // Needs    x along k, its rows and the codes' at multiples of 16 bytes; code of sm_90a.
-// Measured H200, 4608 x 12288 x 3072, us: mxfp4 600, nvfp4 624, int8 and fp8 by row 640, int4 as_x
-//          729, mxfp8 740; group sums 1003 (fp8 by 128) to 1396 (int4 by 32). Bf16 by sm90/ 518.
+// Issue    Instructions of the main loop for one of wgmma (nvfp4 and mxfp4 30, fp8 and int8 by row 27,
+//          mxfp8 34, int4 as_x 43) cost time, so formats.cuh spares them.
+// Measured H200, 4608 x 12288 x 3072, us, when these were 41, 40, 56, 55 and ptxas had gathered the
+//          decoding of several of wgmma in one place: mxfp4 600, nvfp4 624, int8 and fp8 by row 640,
+//          int4 as_x 729, mxfp8 740; group sums, with 96 rows of x, 1003 (fp8 by 128) to 1396 (int4
+//          by 32). Bf16 by sm90/ 518. Not measured since.
 // Tried    256 rows of the weight times 128 of x: as many products for twice the codes, 697 for
 //          nvfp4; there, a block decoded before its instructions, not between them, 755; one
 //          producer 761; codes through its registers 885: a trip to memory a stage.
@@ -42,15 +46,12 @@ struct HopperJob {
 
 // kGroup_Of: columns whose sums begin anew and are scaled in registers, where the format's scales
 // multiply sums: 32, 64 or 128. Else 0.
-template <bool kBf16_Of, int kTileM_Of, int kBlocks_Of, class Format, int kGroup_Of = 0>
+template <bool kBf16_Of, int kTileM_Of, class Format, int kGroup_Of = 0>
 struct HopperConfig {
   static constexpr bool kBf16 = kBf16_Of;
   static constexpr int kTileM = kTileM_Of;
-  static constexpr int kBlocks = kBlocks_Of;  // of 64 rows of the weight, a consumer
   static constexpr int kGroup = kGroup_Of;
-  // Stages that are multiplied together; or of which fragments lie in turns in two sets of registers.
-  static constexpr int kTogether = kGroup == 128 || kBlocks == 1 ? 2 : 1;
-  static constexpr int kTileN = 128 * kBlocks;
+  static constexpr int kTileN = 128;
   static constexpr int kTilesM = 2048 / kTileM;  // tiles along m that sweep n together
   static constexpr int kBits = Format::kBits;
   static constexpr int kCodeRow = kStepK * kBits / 8;
@@ -58,7 +59,7 @@ struct HopperConfig {
   static constexpr int kCodeBytes = kTileN * kCodeRow;
   static constexpr int kScaleBytes = kTileN * Format::kScaleBytes;
   static constexpr int kStageBytes = (kXBytes + kCodeBytes + kScaleBytes + 1023) / 1024 * 1024;
-  static constexpr int kStagedRows = kTileM % 64 == 0 ? 64 : 48;  // of out, at a time
+  static constexpr int kStagedRows = 64;      // of out, at a time
   static constexpr int kStagingRow = 64 + 4;  // f32: no two lanes meet in a bank
   static constexpr int kStoredRows = kTileM > 128 ? kTileM / 2 : kTileM;  // the same as 16 bits
   static constexpr int kStagingBytes =
@@ -72,10 +73,13 @@ struct HopperConfig {
   // Two producers take turns. Instructions of 256 columns need more registers than 512 threads have
   // at first.
   static constexpr int kProducers = 2;
-  static constexpr int kProducerThreads = kBlocks == 1 ? 64 : 128;
+  static constexpr int kProducerThreads = 64;
   static constexpr int kThreads = 256 + kProducers * kProducerThreads;
-  static constexpr int kProducerRegisters = kBlocks == 1 ? 56 : 40;
-  static constexpr int kConsumerRegisters = kBlocks == 1 ? 224 : 216;
+  // What ptxas gives each of them at first, in other shares.
+  static constexpr int kRegisters = 65536 / kThreads / 8 * 8;
+  static constexpr int kConsumerRegisters = kGroup == 32 && kTileM > 128 ? 232 : 224;
+  static constexpr int kProducerRegisters =
+      (kRegisters * kThreads - kConsumerRegisters * 256) / (kProducers * kProducerThreads);
   static_assert(kStages >= 4 && kSharedBytes <= 227 * 1024);
   static_assert(kStoredRows % 16 == 0 && kTileM % kStagedRows == 0);
   static_assert(Format::kGroupSums == (kGroup != 0) && Format::kTableBytes == 0);
@@ -108,7 +112,7 @@ __device__ inline int lanes_place(int row, int chunk) {
 
 template <class C, class Format>
 struct HopperGemm {
-  static constexpr int kBlocks = C::kBlocks, kStages = C::kStages, kBits = C::kBits;
+  static constexpr int kStages = C::kStages, kBits = C::kBits;
   static constexpr int kSums = C::kTileM / 2;
   static constexpr int kSlots = 2 * kStages;  // tiles that a producer may be ahead, and more
   // Stages of the first consumer before the second, of which the ring has that many fewer.
@@ -119,8 +123,8 @@ struct HopperGemm {
 
   struct Barriers {
     uint64_t raw[kStages], full[kStages], empty[kStages];  // as TMA left a stage; ready; free
-    // The tile, counted by its CTA from 1 on, in which a producer or a consumer last met odd values.
-    int odd_scales[kSlots], odd_codes[2][kSlots];
+    // The tile, counted by its CTA from 1 on, in which a producer or a consumer last met what is odd.
+    int odd_scales[kSlots], odd_sums[2][kSlots];
   };
   static_assert(sizeof(Barriers) <= 512);
 
@@ -133,11 +137,8 @@ struct HopperGemm {
     __device__ Barriers& barriers() const {
       return *reinterpret_cast<Barriers*>(memory + C::kBarrierPlace);
     }
-    // Past the end of k all is zeros.
-    __device__ int steps() const {
-      constexpr int kTogether = C::kTogether * kStepK;
-      return (job().k + kTogether - 1) / kTogether * C::kTogether;
-    }
+    // Consumers take two stages together. Past the end of k all is zeros.
+    __device__ int steps() const { return (job().k + 2 * kStepK - 1) / (2 * kStepK) * 2; }
     __device__ int tiles() const { return job().m_tiles * job().n_tiles; }
     __device__ char* x_at(int stage) const { return memory + stage * C::kStageBytes; }
     __device__ char* codes_at(int stage) const { return x_at(stage) + C::kXBytes; }
@@ -207,6 +208,9 @@ struct HopperGemm {
   struct Scales {
     typename Format::Fetched values[kScaleRows];
     __device__ void fetch(const Cta& cta, const ScaleRows& of, int step) {
+#pragma unroll
+      for (int i = 0; i < kScaleRows; ++i) values[i] = {};
+      if (step * kStepK >= cta.job().k) return;
 #pragma unroll
       for (int i = 0; i < kScaleRows; ++i) values[i] = cta.format.fetch(of.rows[i], step);
     }
@@ -284,55 +288,48 @@ struct HopperGemm {
   }
 
   // ---- consumers --------------------------------------------------------------------------------
-  using Sums = float[kBlocks][kSums];
+  using Sums = float[kSums];
+  using Kept = typename Format::Kept;
 
-  // Codes of kUnits of the two 32 k of a stage, from `unit0` on, in a lane's two rows of a block.
-  template <int kUnits>
+  // A lane's two rows: codes of a unit of 32 k, and scales of a stage. Of 4 bits codes of a stage.
   struct Codes {
-    static constexpr int kPieces = 2 * kUnits;  // a unit and row
+    static constexpr int kUnits = kBits == 4 ? 2 : 1;
     uint32_t words[kUnits][2][kBits / 4];
-    const char* scales;
-    int row, unit0;
+    typename Format::Scales scales[2];
 
     __device__ void load(const Cta& cta, int stage, int row0, int unit) {
       const int lane = threadIdx.x % 32, warp_row = row0 + threadIdx.x % 128 / 32 * 16;
+      if (unit == 0) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+          scales[r] = cta.format.template scales_of<C::kTileN>(cta.scales_at(stage),
+                                                               warp_row + lane / 4 + 8 * r);
+      } else if (kUnits == 2) {
+        return;
+      }
       const uint32_t codes = hopper::shared_address(cta.codes_at(stage));
       const int line = warp_row + lane / 8 % 2 * 8 + lane % 8;  // that this lane names to ldmatrix
-      scales = cta.scales_at(stage);
-      row = warp_row + lane / 4;
-      unit0 = unit;
+      uint32_t w[4];
       if constexpr (kBits == 4) {
-        uint32_t w[4];
         hopper::load_matrices(codes + lanes_place<4>(line, lane / 16), w);
 #pragma unroll
-        for (int u = 0; u < kUnits; ++u)
-#pragma unroll
-          for (int r = 0; r < 2; ++r) words[u][r][0] = unit + u == 0 ? w[r] : w[2 + r];
+        for (int i = 0; i < 4; ++i) words[i / 2][i % 2][0] = w[i];
       } else {
+        hopper::load_matrices(codes + lanes_place<8>(line, 2 * unit + lane / 16), w);
 #pragma unroll
-        for (int u = 0; u < kUnits; ++u) {
-          uint32_t w[4];
-          hopper::load_matrices(codes + lanes_place<8>(line, 2 * (unit + u) + lane / 16), w);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) words[u][i % 2][i / 2] = w[i];
-        }
+        for (int i = 0; i < 4; ++i) words[0][i % 2][i / 2] = w[i];
       }
     }
-    // The weight's fragments of a piece: half of two instructions'.
-    __device__ void decode(const Cta& cta, int piece, bool& odd,
-                           uint32_t (&a)[2 * kUnits][4]) const {
-      const int u = piece / 2, r = piece % 2;
-      uint32_t b[4];
-      cta.format.template decode<C::kBf16, C::kTileN, true>(words[u][r], scales, row + 8 * r,
-                                                            unit0 + u, threadIdx.x % 4, odd, b);
-      a[2 * u][r] = b[0], a[2 * u][2 + r] = b[1];
-      a[2 * u + 1][r] = b[2], a[2 * u + 1][2 + r] = b[3];
-      hopper::hold(a[2 * u]);
-      hopper::hold(a[2 * u + 1]);
-    }
-    __device__ void decode_all(const Cta& cta, bool& odd, uint32_t (&a)[2 * kUnits][4]) const {
+    // The weight's fragments of the unit's two instructions.
+    __device__ void decode(const Cta& cta, const Kept& kept, int unit, uint32_t (&a)[2][4]) const {
 #pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) decode(cta, piece, odd, a);
+      for (int r = 0; r < 2; ++r) {
+        uint32_t b[4];
+        cta.format.template fragments<C::kBf16>(kept, words[unit % kUnits][r], scales[r], unit, b);
+        a[0][r] = b[0], a[0][2 + r] = b[1];
+        a[1][r] = b[2], a[1][2 + r] = b[3];
+      }
+      hopper::hold(a);
     }
   };
 
@@ -343,75 +340,18 @@ struct HopperGemm {
     hopper::wait(&b.raw[ring.stage], ring.parity);
     hopper::wait(&b.full[ring.stage], ring.parity);
   }
-  // Instructions of `a`, among which the next codes are decoded into `next`: a warp's instruction
-  // begins when the one before it has been begun, and what stands between them costs nothing. `next`
-  // is read by the instructions before, which the second of these finds done.
-  template <int kUnits, class Then>
-  __device__ static void multiply(const Cta& cta, uint64_t x, bool more, float (&d)[kSums],
-                                  uint32_t (&a)[2 * kUnits][4], const Then& load_next, bool& odd,
-                                  uint32_t (&next)[2 * kUnits][4]) {
-    Codes<kUnits> codes;
-    hopper::fence_wgmma();
-    hopper::multiply_registers<kWgmma, C::kTileM, true>(d, a[0], x, more);
-    hopper::commit_wgmma();
-    load_next(codes);
-    hopper::wait_wgmma<1>();
-    hopper::hold(next);
-#pragma unroll
-    for (int i = 1; i < 2 * kUnits; ++i) {
-      codes.decode(cta, i - 1, odd, next);
-      hopper::multiply_registers<kWgmma, C::kTileM, true>(d, a[i], x + i * 2, true);
-    }
-    hopper::commit_wgmma();
-    codes.decode(cta, 2 * kUnits - 1, odd, next);
-  }
 
-  __device__ static void accumulate(const Cta& cta, int consumer, hopper::Ring<kStages>& ring,
-                                    bool& odd, Sums& d) {
-    static_assert(kBlocks == 1 && C::kTogether == 2);
-    Barriers& b = cta.barriers();
-    const int steps = cta.steps(), row0 = consumer * 64;
-    uint32_t a[2][4][4] = {};
-    int before = 0;
-    wait_stage(b, ring);
-    {
-      Codes<2> codes;
-      codes.load(cta, ring.stage, row0, 0);
-      codes.decode_all(cta, odd, a[0]);
-    }
-#pragma unroll 1
-    for (int first = 0; first < steps; first += 2) {
+  __device__ static void clear(Sums& d) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int step = first + i, stage = ring.stage;
-        const uint64_t x = hopper::describe<true>(cta.x_at(stage), 0);
-        // The last step decodes its codes again.
-        hopper::Ring<kStages> next = ring;
-        ring.advance();
-        if (step + 1 < steps) next = ring;
-        multiply<2>(
-            cta, x, step > 0, d[0], a[i],
-            [&](Codes<2>& codes) {
-              wait_stage(b, next);
-              codes.load(cta, next.stage, row0, 0);
-            },
-            odd, a[1 - i]);
-        if (step > 0) release(b, before);
-        before = stage;
-      }
-    }
-    hopper::wait_wgmma<0>();
-    release(b, before);
-    hopper::hold(d[0]);
+    for (int i = 0; i < kSums; ++i) d[i] = 0;
   }
-
-  // The scales of a group's sums in a lane's two rows of a block.
+  // The scales of a group's sums in a lane's two rows.
   __device__ static float2 group_scales(const char* scales, int row0, int unit) {
     const float* of_rows = reinterpret_cast<const float*>(scales) + unit * C::kTileN + row0 +
                            threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     return {of_rows[0], of_rows[8]};
   }
-  __device__ static void add_group(const float2& scales, float (&p)[kSums], float (&d)[kSums]) {
+  __device__ static void add_group(const float2& scales, Sums& p, Sums& d) {
     hopper::wait_wgmma<0>();
     hopper::hold(p);
 #pragma unroll
@@ -419,90 +359,86 @@ struct HopperGemm {
       d[i] = __fmaf_rn(p[i], i / 2 % 2 == 0 ? scales.x : scales.y, d[i]);
     hopper::hold(p);
   }
-  // The same of a format whose scales multiply sums of groups. A block's groups come one after the
-  // other, since there are registers for the sums of one.
-  __device__ static void accumulate_groups(const Cta& cta, int consumer,
-                                           hopper::Ring<kStages>& ring, bool& odd, Sums& d) {
-    constexpr int kUnits = C::kGroup == 32 ? 1 : 2;   // of what is decoded at a time, a part
-    constexpr int kParts = C::kGroup == 128 ? 2 : 1;  // of a group
-    constexpr int kGroups = C::kGroup == 32 ? 2 : 1;  // of a block in the stages together
-    constexpr int kAll = kBlocks * kGroups * kParts;
-    static_assert(kAll % 2 == 0);
+
+  // The two instructions of a unit of 32 k.
+  __device__ static void multiply(uint64_t x, const uint32_t (&a)[2][4], bool more, Sums& d) {
+    hopper::fence_wgmma();
+    hopper::multiply_registers<kWgmma, C::kTileM, true>(d, a[0], x, more);
+    hopper::multiply_registers<kWgmma, C::kTileM, true>(d, a[1], x + 2, true);
+    hopper::commit_wgmma();
+  }
+
+  // A unit is decoded while those before it are multiplied, and multiplied next: had it time until
+  // later, ptxas would gather the decoding of several in one place, where the tensor cores wait.
+  // kGroups: its sums are p, and are added to d at the end of a group.
+  static constexpr bool kGroups = Format::kGroupSums;
+  static constexpr int kUnderWay = kGroups ? 1 : 2;  // units, while one is decoded
+  static constexpr int kFragments = kGroups ? 2 : 4;
+  __device__ static void accumulate(const Cta& cta, int consumer, hopper::Ring<kStages>& ring,
+                                    Sums& d) {
+    constexpr int kGroupUnits = kGroups ? C::kGroup / 32 : 1;
     Barriers& b = cta.barriers();
-    const int steps = cta.steps();
-    uint32_t a[2][2 * kUnits][4] = {};
-    float p[kSums] = {};
-    float2 scales = {0, 0};  // of the sums in p
-    int before[C::kTogether] = {}, stage[C::kTogether];
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block)
-#pragma unroll
-      for (int i = 0; i < kSums; ++i) d[block][i] = 0;
-    const auto take_stages = [&] {
-#pragma unroll
-      for (int i = 0; i < C::kTogether; ++i) {
-        stage[i] = ring.stage;
-        wait_stage(b, ring);
-        ring.advance();
-      }
-    };
-    const auto load = [&](int part, const int(&from)[C::kTogether], Codes<kUnits>& codes) {
-      const int group = part / kParts, block = group / kGroups;
-      codes.load(cta, from[part % kParts], (consumer * kBlocks + block) * 64,
-                 kGroups == 2 ? group % 2 : 0);
-    };
-    take_stages();
-    {
-      Codes<kUnits> codes;
-      load(0, stage, codes);
-      codes.decode_all(cta, odd, a[0]);
-    }
+    const int steps = cta.steps(), row0 = consumer * 64;
+    const Kept kept(cta.format);
+    const uint64_t first_x = hopper::describe<true>(cta.x_at(0), 0);
+    const uint32_t x_lower = keep(static_cast<uint32_t>(first_x)),
+                   x_upper = static_cast<uint32_t>(first_x >> 32);
+    uint32_t a[kFragments][2][4] = {};
+    [[maybe_unused]] Sums p = {};
+    [[maybe_unused]] float2 scales = {0, 0};  // of the sums in p
+    Codes codes;
+    int before = 0;
+    if constexpr (kGroups) clear(d);
+    wait_stage(b, ring);
+    codes.load(cta, ring.stage, row0, 0);
+    codes.decode(cta, kept, 0, a[0]);
 #pragma unroll 1
-    for (int step = 0; step < steps; step += C::kTogether) {
-      int now[C::kTogether];
+    for (int first = 0; first < steps; first += 2) {
 #pragma unroll
-      for (int i = 0; i < C::kTogether; ++i) now[i] = stage[i];
+      for (int i = 0; i < 2; ++i) {
+        const int step = first + i, stage = ring.stage;
+        const uint64_t x = uint64_t{x_upper} << 32 | (x_lower + stage * (C::kStageBytes / 16));
+        // The last step decodes its codes again.
+        hopper::Ring<kStages> next = ring;
+        ring.advance();
+        if (i == 0 || step + 1 < steps) next = ring;
 #pragma unroll
-      for (int part = 0; part < kAll; ++part) {
-        const int group = part / kParts, block = group / kGroups, at = part % kParts;
-        const int unit = kGroups == 2 ? group % 2 : 0;
-        if (at == 0) {
-          add_group(scales, p, d[(group + kBlocks * kGroups - 1) / kGroups % kBlocks]);
-          if (part == 0 && step > 0) {
-#pragma unroll
-            for (int i = 0; i < C::kTogether; ++i) release(b, before[i]);
+        for (int unit = 0; unit < 2; ++unit) {
+          const int at = 2 * i + unit;
+          const bool begins = at % kGroupUnits == 0, ends = (at + 1) % kGroupUnits == 0;  // a group
+          uint32_t(&then)[2][4] = a[(at + 1) % kFragments];
+          if constexpr (kGroups) {
+            if (begins) scales = group_scales(cta.scales_at(stage), row0, unit);
+            multiply(x + unit * 4, a[at % kFragments], !begins, p);
+          } else {
+            multiply(x + unit * 4, a[at % kFragments], step > 0 || unit > 0, d);
           }
-          scales = group_scales(cta.scales_at(now[0]), (consumer * kBlocks + block) * 64, unit);
+          if (unit == 1) wait_stage(b, next);
+          codes.load(cta, unit == 1 ? next.stage : stage, row0, 1 - unit);
+          hopper::wait_wgmma<kUnderWay>();
+          hopper::hold(then);
+          codes.decode(cta, kept, 1 - unit, then);
+          if (unit == kUnderWay - 1 && step > 0) release(b, before);
+          if constexpr (kGroups)
+            if (ends) add_group(scales, p, d);
         }
-        const uint64_t x = hopper::describe<true>(cta.x_at(now[at]), 0) + unit * 4;
-        multiply<kUnits>(
-            cta, x, at > 0, p, a[part % 2],
-            [&](Codes<kUnits>& codes) {
-              // The last step decodes its first part again.
-              if (part + 1 == kAll && step + C::kTogether < steps) take_stages();
-              load((part + 1) % kAll, part + 1 == kAll ? stage : now, codes);
-            },
-            odd, a[(part + 1) % 2]);
+        before = stage;
       }
-#pragma unroll
-      for (int i = 0; i < C::kTogether; ++i) before[i] = now[i];
     }
-    add_group(scales, p, d[kBlocks - 1]);
-#pragma unroll
-    for (int i = 0; i < C::kTogether; ++i) release(b, before[i]);
+    hopper::wait_wgmma<0>();
+    release(b, before);
+    hopper::hold(d);
   }
 
   __device__ static bool is_finite(const Sums& d) {
     bool all = true;
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block)
-#pragma unroll
-      for (int i = 0; i < kSums; ++i) all = all && fabsf(d[block][i]) <= 0x1.fffffep127f;
+    for (int i = 0; i < kSums; ++i) all = all && fabsf(d[i]) <= 0x1.fffffep127f;
     return all;
   }
 
-  // A block's sums of kStagedRows rows of x, those from `first` on, each row of x in a line.
-  __device__ static void stage(float* staging, int first, const float (&d)[kSums]) {
+  // Sums of kStagedRows rows of x, those from `first` on, each row of x in a line.
+  __device__ static void stage(float* staging, int first, const Sums& d) {
     const int lane = threadIdx.x % 32;
     float* to = staging + lane % 4 * 2 * C::kStagingRow + threadIdx.x % 128 / 32 * 16 + lane / 4;
 #pragma unroll
@@ -544,9 +480,9 @@ struct HopperGemm {
     }
     return v;
   }
-  // A block's results as 16 bits of kStoredRows from `first` on, each row of x in a line of 128 bytes.
+  // Results as 16 bits of kStoredRows from `first` on, each row of x in a line of 128 bytes.
   __device__ static void stage_results(const EpilogueArguments& e, const RowValues& v, float factor,
-                                       int first, char* staging, const float (&d)[kSums]) {
+                                       int first, char* staging, const Sums& d) {
     const float alpha = e.alpha ? __ldg(e.alpha) : 1.0f;
     const int lane = threadIdx.x % 32;
     const int piece = threadIdx.x % 128 / 32 * 2 + lane / 8 % 2, line = lane / 16 * 8 + lane % 8;
@@ -581,18 +517,14 @@ struct HopperGemm {
     const EpilogueArguments& e = cta.job().epilogue;
     char* staging = reinterpret_cast<char*>(staging_of(cta, consumer));
     const float factor = cta.format.factor();
+    const int column0 = tile.n * C::kTileN + consumer * 64;
+    const RowValues v = row_values(e, column0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      const int column0 = tile.n * C::kTileN + (consumer * kBlocks + block) * 64;
-      const RowValues v =
-          row_values(e, column0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
-#pragma unroll
-      for (int first = 0; first < C::kTileM; first += C::kStoredRows) {
-        hopper::sync_threads(1 + consumer, 128);
-        stage_results(e, v, factor, first, staging, d[block]);
-        hopper::sync_threads(1 + consumer, 128);
-        store_staged(cta.job(), staging, tile.m * C::kTileM + first, column0);
-      }
+    for (int first = 0; first < C::kTileM; first += C::kStoredRows) {
+      hopper::sync_threads(1 + consumer, 128);
+      stage_results(e, v, factor, first, staging, d);
+      hopper::sync_threads(1 + consumer, 128);
+      store_staged(cta.job(), staging, tile.m * C::kTileM + first, column0);
     }
   }
 
@@ -603,17 +535,15 @@ struct HopperGemm {
     float* staging = staging_of(cta, consumer);
     const float factor = cta.format.factor();
 #pragma unroll 1
-    for (int piece = 0; piece < kBlocks * C::kTileM / C::kStagedRows; ++piece) {
-      const int row = piece / kBlocks * C::kStagedRows, block = piece % kBlocks;
+    for (int row = 0; row < C::kTileM; row += C::kStagedRows) {
       hopper::sync_threads(1 + consumer, 128);
       // One copy of the code below for all pieces: registers have no computed numbers.
 #pragma unroll
-      for (int from = 0; from < kBlocks * C::kTileM / C::kStagedRows; ++from)
-        if (from == piece) stage(staging, from / kBlocks * C::kStagedRows, d[from % kBlocks]);
+      for (int from = 0; from < C::kTileM; from += C::kStagedRows)
+        if (from == row) stage(staging, from, d);
       hopper::sync_threads(1 + consumer, 128);
       finish_staged<Format::kColumnFactors>(cta.job(), staging, tile.m * C::kTileM + row,
-                                            tile.n * C::kTileN + (consumer * kBlocks + block) * 64,
-                                            factor);
+                                            tile.n * C::kTileN + consumer * 64, factor);
     }
   }
   // The same of a tile that is odd.
@@ -621,9 +551,9 @@ struct HopperGemm {
     const Job& job = cta.job();
     float* staging = staging_of(cta, consumer);
 #pragma unroll 1
-    for (int piece = 0; piece < kBlocks * C::kTileM / C::kStagedRows; ++piece) {
-      const int row0 = tile.m * C::kTileM + piece / kBlocks * C::kStagedRows;
-      const int column0 = tile.n * C::kTileN + (consumer * kBlocks + piece % kBlocks) * 64;
+    for (int row = 0; row < C::kTileM; row += C::kStagedRows) {
+      const int row0 = tile.m * C::kTileM + row;
+      const int column0 = tile.n * C::kTileN + consumer * 64;
       hopper::sync_threads(1 + consumer, 128);
 #pragma unroll 1
       for (int i = threadIdx.x % 128; i < C::kStagedRows * 64; i += 128)
@@ -645,19 +575,14 @@ struct HopperGemm {
     for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
       ++count;
       const Tile tile = tile_of<C::kTilesM>(cta.job(), i);
-      bool odd = false;
       Sums d;
-      if constexpr (Format::kGroupSums)
-        accumulate_groups(cta, consumer, ring, odd, d);
-      else
-        accumulate(cta, consumer, ring, odd, d);
-      // x of bf16 may overflow sums that their factors, or terms of the other sign, would have
-      // brought back.
-      if constexpr ((Format::kGroupSums || Format::kColumnFactors) && C::kBf16)
-        odd |= !is_finite(d);
-      if (odd) b.odd_codes[consumer][count % kSlots] = count;
+      accumulate(cta, consumer, ring, d);
+      // Codes were no numbers; or x of bf16 overflowed sums that their factors, or terms of the
+      // other sign, would have brought back.
+      if constexpr ((Format::kGroupSums || Format::kColumnFactors || Format::kNans) && C::kBf16)
+        if (!is_finite(d)) b.odd_sums[consumer][count % kSlots] = count;
       hopper::sync_threads(1 + consumer, 128);
-      if (b.odd_scales[count % kSlots] == count || b.odd_codes[consumer][count % kSlots] == count)
+      if (b.odd_scales[count % kSlots] == count || b.odd_sums[consumer][count % kSlots] == count)
         finish_odd(cta, consumer, tile);
       else if (makes_in_registers(cta.job().epilogue))
         finish_in_registers(cta, consumer, tile, d);
@@ -683,7 +608,7 @@ struct HopperGemm {
         hopper::init_barrier(&b.full[i], kProducerThreads / 32);
         hopper::init_barrier(&b.empty[i], 2);
       }
-      for (int i = 0; i < kSlots; ++i) b.odd_scales[i] = b.odd_codes[0][i] = b.odd_codes[1][i] = 0;
+      for (int i = 0; i < kSlots; ++i) b.odd_scales[i] = b.odd_sums[0][i] = b.odd_sums[1][i] = 0;
       hopper::publish_barriers();
     }
     cuda::wait_previous_kernel();

@@ -180,33 +180,42 @@ Status start_hopper_tile(const Call& call, const char* name, const many_rows::Jo
   return cuda::launch_early(call, name, grid, many_rows::many_rows_hopper_kernel<C, Format>, of,
                             format);
 }
+// Of a product by tiles of so many rows of x, in units of what one tile takes.
+inline double hopper_time(const Call& call, const many_rows::Job& job, int64_t rows,
+                          double of_tile) {
+  const int64_t tiles = cuda::ceil_div(job.m, rows) * cuda::ceil_div(job.n, int64_t{128});
+  const int64_t multiprocessors = cuda::multiprocessors(cuda::device_index(call));
+  return static_cast<double>(cuda::ceil_div(tiles, multiprocessors)) * of_tile;
+}
 template <bool kBf16, class Format>
 Status start_hopper(const Call& call, const char* name, const many_rows::Job& job,
                     const Format& format) {
   using many_rows::HopperConfig;
-  const int64_t multiprocessors = cuda::multiprocessors(cuda::device_index(call));
-  const auto time = [&](int64_t rows, double of_tile) {
-    const int64_t tiles = cuda::ceil_div(job.m, rows) * cuda::ceil_div(job.n, int64_t{128});
-    return static_cast<double>(cuda::ceil_div(tiles, multiprocessors)) * of_tile;
-  };
   // What a tile takes of the largest's time (measured): codes are decoded for fewer rows.
-  const double large = time(256, 1), middle = time(192, 0.83), small = time(64, 0.72);
+  const double large = hopper_time(call, job, 256, 1), middle = hopper_time(call, job, 192, 0.83),
+               small = hopper_time(call, job, 64, 0.72);
   if (small < std::min(large, middle))
-    return start_hopper_tile<HopperConfig<kBf16, 64, 1, Format>>(call, name, job, format);
+    return start_hopper_tile<HopperConfig<kBf16, 64, Format>>(call, name, job, format);
   return middle < large
-             ? start_hopper_tile<HopperConfig<kBf16, 192, 1, Format>>(call, name, job, format)
-             : start_hopper_tile<HopperConfig<kBf16, 256, 1, Format>>(call, name, job, format);
+             ? start_hopper_tile<HopperConfig<kBf16, 192, Format>>(call, name, job, format)
+             : start_hopper_tile<HopperConfig<kBf16, 256, Format>>(call, name, job, format);
+}
+template <bool kBf16, int kGroup, class Format>
+Status start_hopper_sums(const Call& call, const char* name, const many_rows::Job& job,
+                         const Format& format) {
+  using many_rows::HopperConfig;
+  // Two sets of sums lie in registers: 192 rows of x take all of them. Times are reckoned.
+  return hopper_time(call, job, 128, 0.72) < hopper_time(call, job, 192, 1)
+             ? start_hopper_tile<HopperConfig<kBf16, 128, Format, kGroup>>(call, name, job, format)
+             : start_hopper_tile<HopperConfig<kBf16, 192, Format, kGroup>>(call, name, job, format);
 }
 // Of a format whose scales multiply sums of `group` columns: a multiple of 32.
 template <bool kBf16, class Format>
 Status start_hopper_groups(const Call& call, const char* name, const many_rows::Job& job,
                            const Format& format, int group) {
-  using many_rows::HopperConfig;
-  if (group % 128 == 0)
-    return start_hopper_tile<HopperConfig<kBf16, 96, 2, Format, 128>>(call, name, job, format);
-  return group % 64 == 0
-             ? start_hopper_tile<HopperConfig<kBf16, 96, 2, Format, 64>>(call, name, job, format)
-             : start_hopper_tile<HopperConfig<kBf16, 96, 2, Format, 32>>(call, name, job, format);
+  if (group % 128 == 0) return start_hopper_sums<kBf16, 128>(call, name, job, format);
+  return group % 64 == 0 ? start_hopper_sums<kBf16, 64>(call, name, job, format)
+                         : start_hopper_sums<kBf16, 32>(call, name, job, format);
 }
 template <class Format>
 Status run_hopper_groups(const Call& call, const char* name, const WeightOnlyArgs& args,
@@ -215,6 +224,15 @@ Status run_hopper_groups(const Call& call, const char* name, const WeightOnlyArg
   const many_rows::Job job = many_rows_job(call, args, x, Format::kBits);
   return x.dtype == DType::kBF16 ? start_hopper_groups<true>(call, name, job, format, group)
                                  : start_hopper_groups<false>(call, name, job, format, group);
+}
+// Of groups that are always a multiple of 128 columns.
+template <class Format>
+Status run_hopper_groups_of_128(const Call& call, const char* name, const WeightOnlyArgs& args,
+                                const Format& format) {
+  const TensorView& x = call.tensor(args.x);
+  const many_rows::Job job = many_rows_job(call, args, x, Format::kBits);
+  return x.dtype == DType::kBF16 ? start_hopper_sums<true, 128>(call, name, job, format)
+                                 : start_hopper_sums<false, 128>(call, name, job, format);
 }
 template <class Format>
 Status run_many_rows_hopper(const Call& call, const char* name, const WeightOnlyArgs& args,
@@ -254,8 +272,7 @@ Status run_mx_hopper(const Call& call, const char* name, const WeightOnlyArgs& a
   const many_rows::Job job = many_rows_job(call, args, x, kBits);
   if (x.dtype == DType::kBF16)
     return start_hopper<true>(call, name, job, many_rows::Mx<kBits, false>{weight});
-  using Tile = many_rows::HopperConfig<false, 96, 2, many_rows::Mx<kBits, true>, 32>;
-  return start_hopper_tile<Tile>(call, name, job, many_rows::Mx<kBits, true>{weight});
+  return start_hopper_sums<false, 32>(call, name, job, many_rows::Mx<kBits, true>{weight});
 }
 
 // `columns`: what the epilogue multiplies sums by, where the format has them.
@@ -323,8 +340,11 @@ Status run_row_bytes_hopper(const Call& call, const char* name, const WeightOnly
 template <many_rows::ByteCode kCode>
 Status run_group_bytes_hopper(const Call& call, const char* name, const WeightOnlyArgs& args,
                               const TensorView& scale, int rows, int columns) {
-  return run_hopper_groups(call, name, args, group_bytes<kCode>(call, args, scale, rows, columns),
-                           columns);
+  const auto format = group_bytes<kCode>(call, args, scale, rows, columns);
+  if constexpr (kCode != many_rows::ByteCode::kInt8)  // FP8's blocks
+    return run_hopper_groups_of_128(call, name, args, format);
+  else
+    return run_hopper_groups(call, name, args, format, columns);
 }
 
 // The same by GEMV.
