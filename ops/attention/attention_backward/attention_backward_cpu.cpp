@@ -111,7 +111,7 @@ class QueryTile {
       float* gradient = gradients_ + row + n;
       const VF p = weights_of(hn::Load(DF(), logits_ + row + n), hn::Load(DF(), lse_ + n));
       VF d = logit_gradients(p, hn::Load(DF(), gradient), hn::Load(DF(), delta_ + n));
-      if (in_.softcap != 0) d = hn::Mul(d, hn::Load(DF(), slopes_ + row + n));
+      if (in_.softcap != 0) d = times_slope(p, d, hn::Load(DF(), slopes_ + row + n));
       hn::Store(d, DF(), gradient);
     }
   }

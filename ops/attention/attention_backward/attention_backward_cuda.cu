@@ -1,7 +1,8 @@
 // attention_backward on CUDA.
 // Map      First lse in units of ln 2 and d_out . out of each query, a warp a query, into the
 //          workspace. Then the first that takes the call: cuda/attention_backward_hopper, bf16 and
-//          f16, up to 128 columns, no mask, soft cap or packing (attention_backward_hopper.cuh);
+//          f16, up to 128 columns, masks of their dtype or boolean, no packing
+//          (attention_backward_hopper.cuh);
 //          cuda/attention_backward_tiles_f32, f32 up to 128 columns, and
 //          cuda/attention_backward_tiles, bf16 and f16 up to 256, all in steps of 8 columns, by
 //          mma.sync (attention_backward_tiles.cuh); cuda/attention_backward_any, any dtype, depth,
@@ -245,13 +246,16 @@ std::string refuses_hopper(const Call& args, const Machine& machine) {
   if (cuda::portable()) return "needs code for sm_90a, this build has portable code only";
   const BackwardCall call(args);
   const AttentionInputs& in = call.in;
-  if (in.has_mask()) return "has no mask";
-  if (in.softcap != 0) return "has no softcap";
   if (in.q_offsets.dtype != DType::kNone) return "has no packed sequences";
   if (std::max(in.depth(), in.value_depth()) > 128)
     return "has heads of 128 columns at most, not of " +
            std::to_string(std::max(in.depth(), in.value_depth()));
   if (std::string why = refuses_tiles(args, machine); !why.empty()) return why;
+  if (in.has_mask()) {
+    if (in.mask.dtype != DType::kBool && in.mask.dtype != in.q.dtype)
+      return "has boolean masks and those of q's dtype";
+    if (!lies_at_elements(in.mask)) return "mask does not lie at whole elements";
+  }
   if (in.batches() * in.heads() * ((std::max(in.keys(), in.queries()) + 63) / 64) > INT_MAX / 4)
     return "more than 2^29 tiles of queries or keys";
   const struct {

@@ -1,5 +1,5 @@
 // Gradients of attention of bf16 and f16 on Hopper: wgmma and the tensor copy engine, for heads of up
-// to 128 columns without a mask, a soft cap or packing.
+// to 128 columns, without packing.
 //
 // Map      A block holds 128 keys of one head of k, two consumer warpgroups 64 of them each, and goes
 //          over the tiles of 64 queries (128 where heads have up to 64 columns) that see one of them,
@@ -10,7 +10,8 @@
 //          register operand of the next. ds also goes to shared memory, from where both consumers
 //          make half each of d_q[queries, columns] = ds . k over all 128 keys. Two more warps: the
 //          loader (copies by the tensor copy engine, a ring of two stages) and the writer (adds d_q to
-//          f32 sums in the workspace, 16 KiB a bulk copy). Another kernel rounds these to d_q.
+//          f32 sums in the workspace, 16 KiB a bulk copy). Another kernel rounds these to d_q. Where
+//          there is a mask, two more warps load it (attention_backward_hopper_mask.cuh).
 // Order    Blocks take tickets; keys ascend with them. deterministic: the writer adds to a tile of
 //          queries when all tiles of keys below its own have added to it, which a count a tile tells.
 //          They have lower tickets, so they run or are done: no block waits for one that can't start.
@@ -18,7 +19,8 @@
 // Traffic  q and d_out once for each 128 keys, d_q's sums read and written as often, in the L2, which
 //          holds those of the heads that are worked on at once.
 // Numerics f32 sums; p and ds rounded to q's dtype. Of f16 p is taken 2^4 times, ds by a power of two
-//          that the largest d_out of a head of k gives.
+//          that the largest d_out of a head of k gives. With a soft cap s becomes its tanh, which the
+//          slope needs: exponentials follow when dp is there and has been taken times the slope.
 // Numbers  As in attention_backward_tiles.cuh: what is not finite marks its 64 keys (queries) for the
 //          slow kernel. Keys behind the last that counts are made 0: memory there may hold anything.
 #pragma once
@@ -28,6 +30,7 @@
 
 #include "backends/cuda/device/ptx/bulk_reduce.cuh"
 #include "backends/cuda/device/ptx/wgmma_registers.cuh"
+#include "ops/attention/attention_backward/attention_backward_hopper_mask.cuh"
 #include "ops/attention/attention_backward/attention_backward_job.cuh"
 #include "ops/attention/sm90/attention_hopper.h"
 
@@ -43,9 +46,13 @@ constexpr int kThreads = 128 * (1 + kConsumers);
 constexpr int kSumsOfConsumer = 64 * 64;  // floats of d_q that a consumer makes of a tile
 constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 
-template <WgmmaType kOf, int kColumnsOf>
+template <WgmmaType kOf, int kColumnsOf, MaskKind kMaskOf = MaskKind::kNone, bool kCappedOf = false>
 struct Config {
   static constexpr WgmmaType kWgmma = kOf;
+  static constexpr MaskKind kMask = kMaskOf;  // not kElements
+  static constexpr bool kHides = kMask == MaskKind::kBool;
+  static constexpr bool kAdds = kMask == MaskKind::kBf16 || kMask == MaskKind::kF16;
+  static constexpr bool kMasked = kHides || kAdds, kCapped = kCappedOf;
   static constexpr bool kF16 = kOf == WgmmaType::kF16;
   static constexpr int kColumns = kColumnsOf;  // of q, k, v at most
   static constexpr int kPieces = kColumns / 64;
@@ -68,6 +75,7 @@ struct Memory {
   uint64_t q_full[kStages], q_empty[kStages], d_out_full[kStages], d_out_empty[kStages];
   uint64_t d_q_full[kConsumers], d_q_empty[kConsumers];
   int ticket;
+  MaskSlots<C::kMasked> mask;
 };
 
 struct Job {
@@ -80,6 +88,8 @@ struct Job {
   int key_tiles = 0, query_tiles = 0;
   int section = 1;  // heads of k that go through their tiles together
   bool deterministic = true;
+  LogitRule rule;  // with a mask or a soft cap
+  bool mask_in_eights = false;
 };
 
 #if PESTLE_HOPPER
@@ -186,6 +196,21 @@ struct Loader {
     });
   }
 };
+
+// ---- the mask's loaders: two warps -----------------------------------------------------------
+
+template <class C>
+__device__ inline void load_mask(Memory<C>& m, const Job& job, const Work& w) {
+  const AttentionCall& c = job.base.call;
+  MaskLoader<C::kMask == MaskKind::kBool> loader{m.mask, c.mask, job.mask_in_eights, c.queries,
+                                                 c.keys};
+  for_steps(w, c.group, [&](int head, int tile) {
+#pragma unroll 1
+    for (int chunk = 0; chunk < C::kChunks; ++chunk)
+      loader.load(w.batch, head, tile * C::kQueries + chunk * kMaskQueries, w.key0);
+  });
+  cuda::wait_for_all_copies();  // before the warp ends
+}
 
 // ---- the writer: a thread --------------------------------------------------------------------
 
@@ -324,8 +349,9 @@ struct Consumer {
     return last < w.length && last - c.right - w.place0 <= query0 &&
            first + c.left - w.place0 >= query0 + C::kQueries - 1;
   }
-  // 0 where the query does not see the key.
-  __device__ void hide(const Work& w, int query0, float (&values)[C::kQueries / 2]) const {
+  // `by` where the query does not see the key.
+  __device__ void hide(const Work& w, int query0, float (&values)[C::kQueries / 2],
+                       float by = 0) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int key = first_key(w) + warp * 16 + lane / 4 + 8 * h;
@@ -338,9 +364,47 @@ struct Consumer {
         for (int e = 0; e < 2; ++e) {
           const int at = i * 8 + e;
           float& value = values[4 * i + 2 * h + e];
-          value = at >= begin && at < end ? value : 0;
+          value = at >= begin && at < end ? value : by;
         }
     }
+  }
+  __device__ static float (&unit_of(float (&of)[C::kQueries / 2], int i))[8] {
+    return reinterpret_cast<float(&)[8]>(of[8 * i]);
+  }
+  // f(element of a unit's eight, its query's fact).
+  template <class F>
+  __device__ void for_facts(const float (&facts)[C::kQueries], int unit, F f) const {
+#pragma unroll
+    for (int eight = 0; eight < 2; ++eight) {
+      const float2 of =
+          *reinterpret_cast<const float2*>(facts + unit * 16 + eight * 8 + lane % 4 * 2);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) f(4 * eight + e, e % 2 == 0 ? of.x : of.y);
+    }
+  }
+  // The mask of 16 queries, once for each unit in turn.
+  __device__ MaskTile<16> load_mask(int unit) const {
+    const int use = n * C::kChunks + unit / 4, slot = slot_of<kMaskSlots>(use);
+    if (unit % 4 == 0) wait(&m.mask.full[slot], parity_of<kMaskSlots>(use));
+    const int row = lane / 16 * 8 + lane % 8;  // of 16, for ldmatrix
+    const int keys = consumer * (kConsumerKeys / 8) + warp * 2 + lane / 8 % 2;
+    MaskTile<16> tile;
+    auto& pairs = tile.pairs;
+    cuda::warp::load_fragments<true>(shared_address(m.mask.elements[slot]) +
+                                         MaskSlots<true>::place_of(row, keys) +
+                                         unit % 4 * 16 * kMaskRowBytes,
+                                     pairs[0][0], pairs[0][1], pairs[1][0], pairs[1][1]);
+    if (unit % 4 == 3) {
+      __syncwarp();  // all lanes have read
+      release(&m.mask.empty[slot]);
+    }
+    return tile;
+  }
+  // A unit's products, with a soft cap its tanh, to logits as the forward makes them.
+  __device__ void add_mask(float (&t)[8], int unit) const {
+    const auto add = [outer = job.rule.outer](float of, float by) { return fmaf(of, outer, by); };
+    if constexpr (C::kMask == MaskKind::kBf16) load_mask(unit).for_bf16(t, add);
+    if constexpr (C::kMask == MaskKind::kF16) load_mask(unit).for_f16(t, add);
   }
   // s to p.
   __device__ void make_weights(int stage) {
@@ -352,6 +416,17 @@ struct Consumer {
       for (int e = 0; e < 4; ++e)
         s[4 * i + e] =
             bounded_exp2(__fmaf_rn(s[4 * i + e], job.base.factor, e % 2 == 0 ? -of.x : -of.y));
+    }
+  }
+  // The same under a mask of floats.
+  __device__ void make_masked_weights(int stage) {
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      float(&t)[8] = unit_of(s, i);
+      add_mask(t, i);
+      for_facts(m.lse[stage], i, [&](int e, float lse) {
+        t[e] = bounded_exp2(__fmaf_rn(t[e], job.rule.unit, -lse));
+      });
     }
   }
   // p and dp to ds.
@@ -368,13 +443,45 @@ struct Consumer {
       }
     }
   }
-  __device__ static void pack_all(const float (&from)[C::kQueries / 2], float by,
-                                  uint32_t (&to)[kUnits][4]) {
+  // With a soft cap: its tanh and dp to p and ds, packed. Where p is 0 the slope may be anything.
+  __device__ void make_capped(int stage) {
 #pragma unroll
-    for (int i = 0; i < kUnits; ++i)
+    for (int i = 0; i < kUnits; ++i) {
+      float(&t)[8] = unit_of(s, i);
+      float(&d)[8] = unit_of(dp, i);
+      float slope[8];
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        to[i][j] = pack<C>(from[8 * i + 2 * j] * by, from[8 * i + 2 * j + 1] * by);
+      for (int e = 0; e < 8; ++e) slope[e] = __fmaf_rn(-t[e], t[e], 1.0f);
+      if constexpr (C::kAdds) add_mask(t, i);
+      for_facts(m.delta[stage], i, [&](int e, float delta) { d[e] = (d[e] - delta) * slope[e]; });
+      for_facts(m.lse[stage], i, [&](int e, float lse) {
+        t[e] = bounded_exp2(__fmaf_rn(t[e], job.rule.unit, -lse));
+        d[e] = t[e] == 0 ? 0 : t[e] * d[e];
+        if constexpr (C::kF16) d[e] *= power;
+      });
+      pack_unit(i);
+    }
+  }
+  // p and ds as operands.
+  __device__ void pack_unit(int i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int at = 8 * i + 2 * j;
+      weights[i][j] = pack<C>(s[at] * kWeightScale, s[at + 1] * kWeightScale);
+      gradients[i][j] = pack<C>(dp[at], dp[at + 1]);
+    }
+  }
+  // What a boolean mask hides becomes 0 in both, whatever it is.
+  __device__ void hide_masked() {
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const MaskTile<16> mask = load_mask(i);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        weights[i][j] &= mask.pairs[j / 2][j % 2];
+        gradients[i][j] &= mask.pairs[j / 2][j % 2];
+      }
+    }
   }
 
   // ---- shared memory ----
@@ -440,14 +547,27 @@ struct Consumer {
 
     wait_wgmma<1>();  // s is there
     hold(s);
-    make_weights(stage);
-    if (cut) hide(w, query0, s);
+    if constexpr (C::kCapped) {
+      cuda::attention_hopper::bend(s, job.rule.inner);
+      if (cut) hide(w, query0, s, -kInfinity);
+    } else {
+      if constexpr (C::kAdds)
+        make_masked_weights(stage);
+      else
+        make_weights(stage);
+      if (cut) hide(w, query0, s);
+    }
     wait_wgmma<0>();  // dp is there
     hold(dp);
-    make_gradients(stage);
-    if (cut) hide(w, query0, dp);
-    pack_all(s, kWeightScale, weights);
-    pack_all(dp, 1, gradients);
+    if constexpr (C::kCapped) {
+      make_capped(stage);
+    } else {
+      make_gradients(stage);
+      if (cut) hide(w, query0, dp);
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i) pack_unit(i);
+    }
+    if constexpr (C::kHides) hide_masked();
     hold(weights);
     hold(gradients);
     hold(d_v);
@@ -541,6 +661,12 @@ __device__ inline void init(Memory<C>& m) {
     init_barrier(&m.d_q_full[i], 4);   // a consumer's warps
     init_barrier(&m.d_q_empty[i], 1);  // the writer
   }
+  if constexpr (C::kMasked) {
+    for (int i = 0; i < kMaskSlots; ++i) {
+      init_barrier(&m.mask.full[i], kMaskThreads);
+      init_barrier(&m.mask.empty[i], kWarps);
+    }
+  }
   publish_barriers();
 }
 
@@ -564,6 +690,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     give_registers<kProducerRegisters>();
     if (threadIdx.x / 32 == 0) Loader<C>(m, job).run(w);
     if (threadIdx.x == 32) Writer<C>{m, job}.run(w);
+    if constexpr (C::kMasked)
+      if (threadIdx.x >= 128 - kMaskThreads) load_mask(m, job, w);
   } else {
     take_registers<kConsumerRegisters>();
     Consumer<C>(m, job, warpgroup - 1).run(w);

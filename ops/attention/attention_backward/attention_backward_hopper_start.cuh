@@ -47,6 +47,8 @@ Status start(const Call& args, const BackwardCall& call, const BackwardJob& base
   job.query_tiles = static_cast<int>(cuda::ceil_div(c.queries, C::kQueries));
   job.section = heads_at_once(c);
   job.deterministic = call.in.deterministic;
+  if (C::kMasked || C::kCapped) job.rule = cuda::attention_hopper::logit_rule(c);
+  if (C::kMasked) job.mask_in_eights = lies_in_eights(c.mask, c.keys);
   place(args, &job);
   const int64_t heads = int64_t{c.batches} * c.heads;
   auto* const begin = reinterpret_cast<uint4*>(job.ticket);
@@ -61,15 +63,34 @@ Status start(const Call& args, const BackwardCall& call, const BackwardJob& base
                    {int64_t{c.batches} * c.key_heads * job.key_tiles, kThreads, sizeof(Memory<C>)},
                    backward_hopper_kernel<C>, job));
   return cuda::launch(args, "attention_backward_d_q", {heads * base.query_tiles(), 256},
-                      backward_d_q_kernel<C>, job);
+                      backward_d_q_kernel<Config<C::kWgmma, C::kColumns>>, job);
 }
 
-template <WgmmaType kWgmma>
+template <WgmmaType kWgmma, MaskKind kMask, bool kCapped>
 Status start_columns(const Call& args, const BackwardCall& call, const BackwardJob& job,
                      const StartFacts& start_facts) {
   return std::max(job.call.depth, job.call.value_depth) <= 64
-             ? start<Config<kWgmma, 64>>(args, call, job, start_facts)
-             : start<Config<kWgmma, 128>>(args, call, job, start_facts);
+             ? start<Config<kWgmma, 64, kMask, kCapped>>(args, call, job, start_facts)
+             : start<Config<kWgmma, 128, kMask, kCapped>>(args, call, job, start_facts);
+}
+
+template <WgmmaType kWgmma, MaskKind kMask>
+Status start_mask(const Call& args, const BackwardCall& call, const BackwardJob& job,
+                  const StartFacts& start_facts) {
+  return job.softcap_log2 != 0 ? start_columns<kWgmma, kMask, true>(args, call, job, start_facts)
+                               : start_columns<kWgmma, kMask, false>(args, call, job, start_facts);
+}
+
+// A mask of floats has q's dtype, another one is refused.
+template <WgmmaType kWgmma>
+Status start_kind(const Call& args, const BackwardCall& call, const BackwardJob& job,
+                  const StartFacts& start_facts) {
+  constexpr MaskKind kFloats = kWgmma == WgmmaType::kBf16 ? MaskKind::kBf16 : MaskKind::kF16;
+  switch (job.call.mask.dtype) {
+    case DType::kNone: return start_mask<kWgmma, MaskKind::kNone>(args, call, job, start_facts);
+    case DType::kBool: return start_mask<kWgmma, MaskKind::kBool>(args, call, job, start_facts);
+    default: return start_mask<kWgmma, kFloats>(args, call, job, start_facts);
+  }
 }
 
 }  // namespace pestle::ops::attention_backward::backward_hopper

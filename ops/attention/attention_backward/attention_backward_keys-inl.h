@@ -37,6 +37,10 @@ HWY_INLINE VF weights_of(VF s, VF lse) {
 HWY_INLINE VF logit_gradients(VF p, VF d_p, VF delta) {
   return hn::IfThenZeroElse(hn::Eq(p, set(0)), hn::Mul(p, hn::Sub(d_p, delta)));
 }
+// Times the soft cap's slope, which may be NaN where p is 0.
+HWY_INLINE VF times_slope(VF p, VF gradient, VF slope) {
+  return hn::IfThenZeroElse(hn::Eq(p, set(0)), hn::Mul(gradient, slope));
+}
 
 // Up to kRowQueries queries of one batch, as rows of floats padded with zeros.
 struct RowQueries {
@@ -176,7 +180,7 @@ class LaneKeys {
       s = hn::IfThenElse(hn::RebindMask(DF(), seen), s, set(-kInf));
       const VF p = weights_of(s, lse);
       VF d = logit_gradients(p, hn::Load(DF(), gradient), delta);
-      if (has_cap && of_products) d = hn::Mul(d, slope);
+      if (has_cap && of_products) d = times_slope(p, d, slope);
       hn::Store(p, DF(), at);
       hn::Store(d, DF(), gradient);
     }

@@ -82,6 +82,13 @@ inline constexpr Case cases[] = {
     {"B=2 Hq=1 Sq=70 D=128 Hk=1 Sk=150 Dv=128 q=f16 out=f16 d_out=f16 key_lengths=i32"},
     {"B=1 Hq=1 Sq=200 D=64 Hk=1 Sk=150 Dv=64 q=f16 out=f16 d_out=f16 causal=true"},
     {"B=1 Hq=1 Sq=200 D=128 Hk=1 Sk=200 Dv=128 window_left=70 window_right=40"},
+    {"B=1 Hq=2 Sq=150 D=64 Hk=1 Sk=200 Dv=64 mask=bf16 Bm=1 Hm=1 Mq=150 Mk=200"},
+    {"B=2 Hq=2 Sq=70 D=128 Hk=2 Sk=136 Dv=128 mask=bool Bm=2 Hm=1 Mq=1 Mk=136 causal=true"},
+    {"B=1 Hq=2 Sq=70 D=128 Hk=1 Sk=133 Dv=128 q=f16 out=f16 d_out=f16 mask=f16 Bm=1 Hm=2 Mq=70 "
+     "Mk=133 softcap=3"},
+    {"B=1 Hq=2 Sq=140 D=128 Hk=1 Sk=150 Dv=128 softcap=2 causal=true"},
+    {"B=1 Hq=1 Sq=130 D=64 Hk=1 Sk=140 Dv=64 q=f16 out=f16 d_out=f16 softcap=1 "
+     "deterministic=false"},
     {"B=1 Hq=1 Sq=3 D=256 Hk=1 Sk=65 Dv=256", kEdge},
     {"B=1 Hq=1 Sq=3 D=300 Hk=1 Sk=5 Dv=264 q=f32", kEdge},
     {"B=1 Hq=2 Sq=7 D=13 Hk=1 Sk=11 Dv=3", kEdge},
@@ -122,10 +129,34 @@ inline constexpr Case cases[] = {
      kEdge},
     {"B=1 Hq=2 Sq=70 D=64 Hk=2 Sk=100 Dv=64 mask=bf16 Bm=1 Hm=2 Mq=70 Mk=100 mask_gradient=true",
      kEdge, Dist::kOutliers},
+    {"B=1 Hq=2 Sq=140 D=64 Hk=1 Sk=129 Dv=64 mask=bool Bm=1 Hm=1 Mq=140 Mk=129 softcap=4 "
+     "sinks=f32",
+     kEdge},
+    {"B=2 Hq=1 Sq=130 D=64 Hk=1 Sk=200 Dv=48 q=f16 out=f16 d_out=f16 mask=f16 Bm=2 Hm=1 Mq=130 "
+     "Mk=200 key_lengths=i32",
+     kEdge},
+    {"B=1 Hq=2 Sq=129 D=40 Hk=1 Sk=136 Dv=64 mask=bf16 Bm=1 Hm=2 Mq=1 Mk=136 softcap=2 "
+     "window_left=60",
+     kEdge},
+    {"B=1 Hq=1 Sq=66 D=128 Hk=1 Sk=264 Dv=96 q=f16 out=f16 d_out=f16 mask=bool Bm=1 Hm=1 Mq=66 "
+     "Mk=264 softcap=2 causal=true align=bottom_right",
+     kEdge},
+    {"B=2 Hq=1 Sq=65 D=128 Hk=1 Sk=70 Dv=128 mask=bf16 Bm=2 Hm=1 Mq=65 Mk=1", kEdge},
+    {"B=1 Hq=1 Sq=130 D=128 Hk=1 Sk=200 Dv=128 mask=bf16 Bm=1 Hm=1 Mq=130 Mk=200", kEdge,
+     Dist::kOutliers},
+    {"B=1 Hq=1 Sq=70 D=64 Hk=1 Sk=144 Dv=64 mask=bool Bm=1 Hm=1 Mq=70 Mk=144", kEdge,
+     Dist::kSpecial},
+    {"B=1 Hq=1 Sq=70 D=64 Hk=1 Sk=140 Dv=64 q=f16 out=f16 d_out=f16 mask=f16 Bm=1 Hm=1 Mq=70 "
+     "Mk=140 softcap=5",
+     kEdge, Dist::kSpecial},
     {"B=1 Hq=12 Sq=2048 D=64 Hk=12 Sk=2048 Dv=64 q=f32 out=f32 d_out=f32", kBar},
     {"B=1 Hq=12 Sq=2048 D=64 Hk=12 Sk=2048 Dv=64", kBar},
     {"B=1 Hq=16 Sq=4096 D=128 Hk=16 Sk=4096 Dv=128", kBar},
     {"B=1 Hq=16 Sq=4096 D=128 Hk=16 Sk=4096 Dv=128 causal=true", kBar},
+    {"B=1 Hq=24 Sq=4608 D=128 Hk=24 Sk=4608 Dv=128 mask=bf16 Bm=1 Hm=1 Mq=4608 Mk=4608", kBar},
+    {"B=1 Hq=24 Sq=4608 D=64 Hk=24 Sk=4608 Dv=64 mask=bf16 Bm=1 Hm=1 Mq=4608 Mk=4608", kBar},
+    {"B=1 Hq=24 Sq=4608 D=128 Hk=24 Sk=4608 Dv=128 softcap=50", kBar},
+    {"B=1 Hq=24 Sq=4608 D=64 Hk=24 Sk=4608 Dv=64 softcap=50", kBar},
     {"B=65 Hq=1 Sq=2 D=256 Hk=1 Sk=131072 Dv=256", kHuge},
 };
 

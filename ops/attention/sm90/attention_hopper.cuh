@@ -349,21 +349,6 @@ struct Consumer {
     for (int h = 0; h < 2; ++h)
       mask.load_row(kind, h, mask_row(w, h) + key * c.mask.column, c.keys - key);
   }
-  __device__ void bend() {
-    float most = 0;
-#pragma unroll
-    for (float& t : logits) {
-      t *= job.rule.inner;
-      most = fmaxf(most, fabsf(t));
-    }
-    if (__any_sync(kAllLanes, most >= kSmallTanh)) {
-#pragma unroll
-      for (float& t : logits) t = tanh_of(t);
-    } else {
-#pragma unroll
-      for (float& t : logits) t = small_tanh(t);
-    }
-  }
   // A mask of any strides: f(logit, where the key's element is).
   template <class F>
   __device__ void for_elements(const Work& w, int key0, F f) {
@@ -411,7 +396,7 @@ struct Consumer {
   }
   __device__ void make_logits(const Work& w, int key0) {
     if constexpr (C::kGeneral) {
-      if (job.rule.inner != 0) bend();
+      if (job.rule.inner != 0) bend(logits, job.rule.inner);
       add_mask(w, key0);
     }
     hide_keys(w, key0);

@@ -1,5 +1,5 @@
-// How Hopper's kernel makes logits of products where there is a soft cap or a mask, and a tile of a
-// mask in registers.
+// How Hopper's kernels, attention's and its gradients', make logits of products where there is a soft
+// cap or a mask, and a tile of a mask in registers.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -48,6 +48,30 @@ inline LogitRule logit_rule(const AttentionCall& c) {
 }
 
 #ifdef __CUDACC__
+
+// Products to the soft cap's tanh, by a whole warp. It chooses for 16 of a thread's at once: more would
+// be in work together than there are registers.
+template <int kCount>
+__device__ inline void bend(float (&products)[kCount], float inner) {
+  constexpr int kAtOnce = 16;
+  static_assert(kCount % kAtOnce == 0);
+#pragma unroll
+  for (int begin = 0; begin < kCount; begin += kAtOnce) {
+    float most = 0;
+#pragma unroll
+    for (int i = begin; i < begin + kAtOnce; ++i) {
+      products[i] *= inner;
+      most = fmaxf(most, fabsf(products[i]));
+    }
+    if (__any_sync(~0u, most >= kSmallTanh)) {
+#pragma unroll
+      for (int i = begin; i < begin + kAtOnce; ++i) products[i] = tanh_by_both(products[i]);
+    } else {
+#pragma unroll
+      for (int i = begin; i < begin + kAtOnce; ++i) products[i] = small_tanh(products[i]);
+    }
+  }
+}
 
 // Loads that stay where they are written: before the wait for a product.
 template <int kBytes>

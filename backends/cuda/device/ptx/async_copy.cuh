@@ -34,6 +34,12 @@ __device__ inline void wait_for_copies(int pending) {
     default: return wait_for_copies<3>();
   }
 }
+// Until all are there, of a group or not.
+__device__ inline void wait_for_all_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// Counts as one arrival at an mbarrier in shared memory, once this thread's copies so far are there.
+__device__ inline void arrive_behind_copies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
 #endif
 
 }  // namespace pestle::cuda
