@@ -21,10 +21,11 @@
 // Needs    x along k, its rows and the codes' at multiples of 16 bytes; code of sm_90a.
 // Issue    Instructions of the main loop for one of wgmma (nvfp4 and mxfp4 30, fp8 and int8 by row 27,
 //          mxfp8 34, int4 as_x 43) cost time, so formats.cuh spares them.
-// Measured H200, 4608 x 12288 x 3072, us, when these were 41, 40, 56, 55 and ptxas had gathered the
-//          decoding of several of wgmma in one place: mxfp4 600, nvfp4 624, int8 and fp8 by row 640,
-//          int4 as_x 729, mxfp8 740; group sums, with 96 rows of x, 1003 (fp8 by 128) to 1396 (int4
-//          by 32). Bf16 by sm90/ 518. Not measured since.
+// Measured H200, 4608 x 12288 x 3072, us, beside bf16 by sm90/ of 527: fp8 by row or tensor 589,
+//          mxfp4 590, int8 by row 603, nvfp4 608, mxfp8 699, int4 as_x 709; group sums: fp8 by 128
+//          739, int4 by 128 779, by 32 1271. With 40 to 56 instructions, gathered in one place, in the
+//          same turns: 678, 614, 660, 644, 753, 743. Fp8 and x of f16, with 15 of them, takes 600, so
+//          what is left is not the decoding. Group sums of 96 rows of x: 1073, 1309, 1389.
 // Tried    256 rows of the weight times 128 of x: as many products for twice the codes, 697 for
 //          nvfp4; there, a block decoded before its instructions, not between them, 755; one
 //          producer 761; codes through its registers 885: a trip to memory a stage.
