@@ -60,9 +60,11 @@ def cute_kernel(data: input_t) -> output_t:
         outer(scale_b).float(),
         _tables[a.device],
     ]
-    arguments = [from_dlpack(tensor) for tensor in tensors]
+    # Extents are the kernel's arguments: with constants in their place a compiled kernel fits one
+    # shape alone, and what is compiled grows with it.
+    arguments = [from_dlpack(t).mark_layout_dynamic(leading_dim=t.dim() - 1) for t in tensors]
     arguments.append(driver.CUstream(torch.cuda.current_stream(a.device).cuda_stream))
-    key = tuple((t.shape, t.stride()) for t in tensors)
+    key = tuple((t.dtype, t.dim()) for t in tensors)
     if key not in _compiled:
         _compiled[key] = cute.compile(launch, *arguments)
     _compiled[key](*arguments)
