@@ -1,5 +1,6 @@
 // gemv_nvfp4 on CUDA.
-// Map      a CTA of 8 warps takes 32 rows of a batch, a warp 4 of them: a lane reads 16 bytes (32 codes) of each
+// Map      _hopper: gemv_nvfp4_hopper.cuh. gemv_nvfp4, for which the lines below are:
+//          a CTA of 8 warps takes 32 rows of a batch, a warp 4 of them: a lane reads 16 bytes (32 codes) of each
 //          row and multiplies them with the same 32 values of b, which the CTA decoded into shared memory
 //          (16,384 columns at a time). The next step's codes are loaded before this one's are used.
 //          _any: a warp a row, a block of 16 a lane, byte by byte: any strides, offsets and K.
@@ -15,8 +16,10 @@
 #include "backends/cuda/device/numeric/fp8.cuh"
 #include "backends/cuda/device/tensor/any_tensor.cuh"
 #include "backends/cuda/host/launch.h"
+#include "backends/cuda/host/runtime.h"
 #include "formats/nvfp4.h"
 #include "formats/swizzle.h"
+#include "ops/gemm/gemv_nvfp4/gemv_nvfp4_hopper.cuh"
 #include "ops/gemm/gemv_nvfp4/gemv_nvfp4_spec.h"
 
 namespace pestle::ops::gemv_nvfp4 {
@@ -35,42 +38,6 @@ constexpr int kWarpRows = 4;
 constexpr int kRows = kWarps * kWarpRows;  // of a CTA
 constexpr int kChunk = 16384;              // columns of b in shared memory
 constexpr int kUnit = 32;                  // codes of a lane and step
-constexpr int kBlock = formats::kNvfp4Block;
-
-// Scales of all batches; a byte a block.
-struct Scales {
-  const uint8_t* data;
-  int64_t batch_bytes;
-  int64_t row_bytes;  // plain
-  int64_t columns;
-  bool swizzled;
-
-  Scales(const TensorView& t, int64_t scale_columns, bool is_swizzled)
-      : data(t.as<uint8_t>()),
-        batch_bytes(t.strides[0]),
-        row_bytes(t.strides[1]),
-        columns(scale_columns),
-        swizzled(is_swizzled) {}
-
-  // Where the scales of a row's blocks begin; block + 1 lies behind an even block.
-  __device__ const uint8_t* at(int64_t batch, int64_t row, int64_t block) const {
-    const int64_t offset =
-        swizzled ? formats::swizzle_offset(row, block, columns) : row * row_bytes + block;
-    return data + batch * batch_bytes + offset;
-  }
-};
-
-struct Job {
-  const char* a;
-  int64_t a_batch, a_row;  // bytes
-  const char* b;
-  int64_t b_batch;
-  Scales scale_a, scale_b;
-  const char* alpha;  // of any alignment; null: 1
-  cuda::AnyTensor out;
-  int64_t rows, k;
-  int64_t row_groups;  // CTAs of a batch
-};
 
 __device__ __forceinline__ __half2 as_half2(uint32_t bits) {
   return *reinterpret_cast<const __half2*>(&bits);
@@ -159,9 +126,7 @@ __device__ void store_sum(const cuda::AnyTensor& out, const char* alpha, int64_t
                           bool inside, float sum) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
-  if (threadIdx.x % 32 != 0 || !inside) return;
-  const float by = alpha == nullptr ? 1 : __uint_as_float(cuda::AnyTensor::bits(alpha, 4));
-  out.store(out.data + batch * out.strides[0] + row * out.strides[1], sum * by);
+  if (threadIdx.x % 32 == 0 && inside) store_result(out, alpha, batch, row, sum);
 }
 
 __global__ void __launch_bounds__(kWarps * 32) gemv_rows(Job job) {
@@ -277,27 +242,52 @@ std::string refuses(const Call& call, const Machine&) {
   return "";
 }
 
-Status run(const Call& call) {
+// `rows`: of a CTA.
+Job job_of(const Call& call, int64_t rows) {
   const TensorView& a = call.tensor(kA);
   const TensorView& b = call.tensor(kB);
   const TensorView& out = call.tensor(kOut);
   const int64_t k = a.shape[2] * 2;
   const bool swizzled = call.integer(kScaleLayout) == 0;
-  const int64_t groups = cuda::ceil_div(out.shape[1], kRows);
-  const Job job{a.as<char>(),
-                a.strides[0],
-                a.strides[1],
-                b.as<char>(),
-                b.strides[0],
-                Scales(call.tensor(kScaleA), k / kBlock, swizzled),
-                Scales(call.tensor(kScaleB), k / kBlock, swizzled),
-                alpha_of(call),
-                cuda::AnyTensor(out),
-                out.shape[1],
-                k,
-                groups};
-  const cuda::Grid grid{.blocks = groups * out.shape[0], .threads = kWarps * 32};
+  return {a.as<char>(),
+          a.strides[0],
+          a.strides[1],
+          b.as<char>(),
+          b.strides[0],
+          Scales(call.tensor(kScaleA), k / kBlock, swizzled),
+          Scales(call.tensor(kScaleB), k / kBlock, swizzled),
+          alpha_of(call),
+          cuda::AnyTensor(out),
+          out.shape[1],
+          k,
+          cuda::ceil_div(out.shape[1], rows)};
+}
+
+Status run(const Call& call) {
+  const Job job = job_of(call, kRows);
+  const cuda::Grid grid{.blocks = job.row_groups * call.tensor(kOut).shape[0],
+                        .threads = kWarps * 32};
   return cuda::launch(call, "gemv_nvfp4", grid, gemv_rows, job);
+}
+
+std::string refuses_hopper(const Call& call, const Machine& machine) {
+  if (machine.compute_capability != 90) return "needs compute capability 9.0 (Hopper)";
+  if (cuda::portable()) return "needs code for sm_90a, this build has portable code only";
+  if (!apart_by(call.tensor(kScaleA), 4))
+    return "scale_a needs batches and plain rows that are 4 bytes apart and begin at a multiple of 4";
+  return refuses(call, machine);
+}
+
+Status run_hopper(const Call& call) {
+  const TensorView& out = call.tensor(kOut);
+  Job job = job_of(call, kTileRows);
+  const int ranks = ranks_of(job.row_groups * out.shape[0], job.k);
+  job.slice = cuda::ceil_div(job.k, int64_t{kLine} * kGroups * ranks) * kLine;
+  const cuda::Grid grid{.blocks = job.row_groups * out.shape[0] * ranks,
+                        .threads = kHopperThreads,
+                        .cluster = ranks};
+  const auto kernel = job.scale_a.swizzled ? gemv_hopper<true> : gemv_hopper<false>;
+  return cuda::launch(call, "gemv_nvfp4_hopper", grid, kernel, job, ranks);
 }
 
 Status run_fallback(const Call& call) {
@@ -318,6 +308,11 @@ Status run_fallback(const Call& call) {
 }
 
 constexpr Impl kImpls[] = {
+    {.id = "cuda/gemv_nvfp4_hopper",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_hopper,
+     .run = run_hopper},
     {.id = "cuda/gemv_nvfp4",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

@@ -19,6 +19,11 @@ __device__ inline void copy_async(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
+// The same of 4 aligned bytes, through the L1.
+__device__ inline void copy_word_async(uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
 // Copies since the last commit are one group.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most `pending` of the groups are under way: a constant once inlined.
