@@ -1,8 +1,8 @@
 // gemv_nvfp4 on CUDA.
-// Map      _hopper: gemv_nvfp4_hopper.cuh. gemv_nvfp4, for which the lines below are:
-//          a CTA of 8 warps takes 32 rows of a batch, a warp 4 of them: a lane reads 16 bytes (32 codes) of each
-//          row and multiplies them with the same 32 values of b, which the CTA decoded into shared memory
-//          (16,384 columns at a time). The next step's codes are loaded before this one's are used.
+// Map      _hopper: gemv_nvfp4_hopper.cuh. From sm_80 on a CTA of 8 warps takes 32 rows of a batch, a
+//          warp 4 of them: a lane reads 16 bytes (32 codes) of each row and multiplies them with the
+//          same 32 values of b, which the CTA decoded into shared memory (16,384 columns at a time).
+//          The next step's codes are loaded before this one's are used.
 //          _any: a warp a row, a block of 16 a lane, byte by byte: any strides, offsets and K.
 // Traffic  a and its scales once; b and its scales once a CTA, from L2.
 // Numerics E2M1 times 2^-14 is an f16 number of the same bits; eight products of such with values of b
@@ -274,7 +274,7 @@ std::string refuses_hopper(const Call& call, const Machine& machine) {
   if (machine.compute_capability != 90) return "needs compute capability 9.0 (Hopper)";
   if (cuda::portable()) return "needs code for sm_90a, this build has portable code only";
   if (!apart_by(call.tensor(kScaleA), 4))
-    return "scale_a needs batches and plain rows that are 4 bytes apart and begin at a multiple of 4";
+    return "scale_a needs batches and rows that are 4 bytes apart and begin at a multiple of 4";
   return refuses(call, machine);
 }
 
@@ -283,9 +283,8 @@ Status run_hopper(const Call& call) {
   Job job = job_of(call, kTileRows);
   const int ranks = ranks_of(job.row_groups * out.shape[0], job.k);
   job.slice = cuda::ceil_div(job.k, int64_t{kLine} * kGroups * ranks) * kLine;
-  const cuda::Grid grid{.blocks = job.row_groups * out.shape[0] * ranks,
-                        .threads = kHopperThreads,
-                        .cluster = ranks};
+  const cuda::Grid grid{
+      .blocks = job.row_groups * out.shape[0] * ranks, .threads = kHopperThreads, .cluster = ranks};
   const auto kernel = job.scale_a.swizzled ? gemv_hopper<true> : gemv_hopper<false>;
   return cuda::launch(call, "gemv_nvfp4_hopper", grid, kernel, job, ranks);
 }
