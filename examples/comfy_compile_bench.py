@@ -13,7 +13,8 @@ pestle fp8-row  the same with quantised weights, multiplied in 8 bits; pestle in
 Weights are random and the sizes the published ones, but of the blocks there are fewer, since a
 whole model compiles longer with each; what all take is reckoned beside it, the whole model's
 first step by a straight line through two numbers of blocks. --blocks all makes them all. Each way
-compiles with empty caches, after the compiler itself has started. Steps are timed in turns. What no
+compiles with empty caches, after the compiler itself has started. Steps are timed in turns, several
+in a row where they are short, as a sampler takes them. What no
 time is left for is named and left out. A line of JSON with every figure and bar, and the commit
 ($PESTLE_COMMIT where there is no git), goes to the end of bench/results/comfy_compile.jsonl; of
 $OUT/comfy_compile.jsonl where $OUT is set; on a CPU, of --json's file.
@@ -213,23 +214,32 @@ def cold(run: Callable, args: tuple, device: str) -> tuple[float, int, torch.Ten
     return time.perf_counter() - start, graphs() - before, out
 
 
+def turn_ms(run: Callable, steps: int, device: str) -> float:
+    """ms of one of so many steps in a row."""
+    if device == "cuda":
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(steps):
+            run()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / steps
+    start = time.perf_counter()
+    for _ in range(steps):
+        run()
+    return 1e3 * (time.perf_counter() - start) / steps
+
+
 def times_in_turns(runs: dict[str, Callable], device: str, rounds: int) -> dict[str, float]:
-    """way -> median ms of a step; each round runs every way, the next one backwards."""
+    """way -> median ms of a step; each round runs every way, the next one backwards. A turn is
+    several short steps, as a sampler takes them: what the host has to do for one is hidden behind
+    the one before."""
     made: dict[str, list[float]] = {way: [] for way in runs}
+    steps = {way: max(1, min(4, int(100 / turn_ms(run, 1, device)))) for way, run in runs.items()}
     for number in range(rounds + 1):
         order = list(runs) if number % 2 else list(reversed(runs))
         for way in order:
-            if device == "cuda":
-                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                begin.record()
-                runs[way]()
-                end.record()
-                end.synchronize()
-                ms = begin.elapsed_time(end)
-            else:
-                start = time.perf_counter()
-                runs[way]()
-                ms = 1e3 * (time.perf_counter() - start)
+            ms = turn_ms(runs[way], steps[way], device)
             if number:  # the first round warms up
                 made[way].append(ms)
     return {way: statistics.median(found) for way, found in made.items()}
