@@ -35,6 +35,9 @@ inline constexpr Case cases[] = {
     {"L=3 M=130 P=128 K=272 nibbles=low_first out=f32"},
     {"L=1 M=37 P=5 K=1040 alpha=f32 out=bf16 scale_layout=plain"},
     {"L=4 M=256 P=128 K=512 nibbles=low_first scale_layout=plain"},
+    // Rows off a tile, columns off a step, and several CTAs for the columns.
+    {"L=2 M=70 P=1 K=4192 out=f32", kEdge},
+    {"L=1 M=70 P=1 K=4160 scale_layout=plain", kEdge},
     {"L=1 M=1 P=1 K=16", kEdge},
     {"L=2 M=3 P=130 K=16 out=f32", kEdge},
     {"L=0 M=8 P=1 K=32", kEdge},
