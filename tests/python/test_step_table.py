@@ -82,4 +82,4 @@ def test_a_run_of_some_rows_leaves_the_others(elsewhere, tmp_path):
     text = elsewhere.README.read_text()
     assert "| **pestle int8** | 1,000 | 2.00 | 0.50 | 2.00 | 0.020 |" in text
     assert "| torchao int8, compiled | 900 | 2.00 | 0.50 | 2.00 | 0.030 |" in text
-    assert "| bf16, torch.compile | 1,800 | 1.00 |" in text and "| 5,000 |" in text
+    assert "| bf16, torch.compile | 2,000 | 1.00 |" in text and "| 5,000 |" in text
