@@ -105,34 +105,21 @@ __device__ inline float byte_value(char byte, float scale) {
 
 #endif  // __CUDACC__
 
-// A scale of all, or one a row.
+// Codes that become operands as they are; their scales multiply sums.
 template <ByteCode kCode>
-struct RowBytes : FormatDefaults {
+struct PlainBytes : FormatDefaults {
   static constexpr int kBits = 8;
-  static constexpr int kScaleBytes = 0;
-  static constexpr bool kGroupSums = false;
-  static constexpr bool kColumnFactors = true;
   static constexpr bool kNans = kCode != ByteCode::kInt8;
-  struct Fetched {};
-  struct Row {};
-
-  ScaleGrid scale;
 
 #ifdef __CUDACC__
+  using Kept = KeptBytes<kCode>;
   __device__ bool start() { return false; }
   __device__ float factor() const { return 1.0f; }
-  __device__ Row row_at(int64_t) const { return {}; }
-  __device__ Fetched fetch(const Row&, int) const { return {}; }
-  template <bool kBf16, int kTileN>
-  __device__ bool put(Fetched, int row, int step, int, char*) const {
-    return step == 0 && ScaleGrid::is_odd(scale.at(row, 0));
-  }
   template <bool kBf16, int kTileN>
   __device__ void decode(const uint32_t (&words)[2], const char*, int, int, int, bool& odd,
                          uint32_t (&b)[4]) const {
     widen_codes<kCode, kBf16>(words, odd, b);
   }
-  using Kept = KeptBytes<kCode>;
   template <int kTileN>
   __device__ Scales scales_of(const char*, int) const {
     return {};
@@ -142,6 +129,27 @@ struct RowBytes : FormatDefaults {
                             uint32_t (&b)[4]) const {
     fragments_of<kCode, kBf16>(kept, words, b);
   }
+#endif
+};
+
+// A scale of all, or one a row.
+template <ByteCode kCode>
+struct RowBytes : PlainBytes<kCode> {
+  static constexpr int kScaleBytes = 0;
+  static constexpr bool kGroupSums = false;
+  static constexpr bool kColumnFactors = true;
+  struct Fetched {};
+  struct Row {};
+
+  ScaleGrid scale;
+
+#ifdef __CUDACC__
+  __device__ Row row_at(int64_t) const { return {}; }
+  __device__ Fetched fetch(const Row&, int) const { return {}; }
+  template <bool kBf16, int kTileN>
+  __device__ bool put(Fetched, int row, int step, int, char*) const {
+    return step == 0 && ScaleGrid::is_odd(scale.at(row, 0));
+  }
   __device__ float value(const char* codes, int64_t row, int k) const {
     return byte_value<kCode>(codes[k], scale.at(row, k));
   }
@@ -150,11 +158,9 @@ struct RowBytes : FormatDefaults {
 
 // Scales of a multiple of 32 columns.
 template <ByteCode kCode>
-struct GroupBytes : FormatDefaults {
-  static constexpr int kBits = 8;
+struct GroupBytes : PlainBytes<kCode> {
   static constexpr int kScaleBytes = 8;  // f32 of two halves of 64 columns
   static constexpr bool kGroupSums = true;
-  static constexpr bool kNans = kCode != ByteCode::kInt8;
   using Fetched = float2;
   struct Row {
     const char* from;
@@ -165,8 +171,6 @@ struct GroupBytes : FormatDefaults {
   FastDivisor groups;  // of scale.columns
 
 #ifdef __CUDACC__
-  __device__ bool start() { return false; }
-  __device__ float factor() const { return 1.0f; }
   __device__ Row row_at(int64_t row) const {
     return {reinterpret_cast<const char*>(scale.place(row, 0))};
   }
@@ -183,21 +187,6 @@ struct GroupBytes : FormatDefaults {
     reinterpret_cast<float*>(scales)[at] = f.x;
     reinterpret_cast<float*>(scales)[kTileN + at] = f.y;
     return ScaleGrid::is_odd(f.x) || ScaleGrid::is_odd(f.y);
-  }
-  template <bool kBf16, int kTileN>
-  __device__ void decode(const uint32_t (&words)[2], const char*, int, int, int, bool& odd,
-                         uint32_t (&b)[4]) const {
-    widen_codes<kCode, kBf16>(words, odd, b);
-  }
-  using Kept = KeptBytes<kCode>;
-  template <int kTileN>
-  __device__ Scales scales_of(const char*, int) const {
-    return {};
-  }
-  template <bool kBf16>
-  __device__ void fragments(const Kept& kept, const uint32_t (&words)[2], const Scales&, int,
-                            uint32_t (&b)[4]) const {
-    fragments_of<kCode, kBf16>(kept, words, b);
   }
   __device__ float value(const char* codes, int64_t row, int column) const {
     return byte_value<kCode>(codes[column], scale.at(row, column));
