@@ -28,6 +28,8 @@ __global__ void of_a_warp(float* sums, int* counts, uint32_t* words) {
   commit_copies();
   wait_for_copies(static_cast<int>(words[0]));
   wait_for_copies<0>();
+  wait_for_all_copies();
+  arrive_behind_copies(at);
   warp::load_fragments<false>(at, w[0], w[1], w[2], w[3]);
   warp::load_fragments<true>(at, w[2], w[3], w[4], w[5]);
   w[0] ^= warp::load_word(at);
