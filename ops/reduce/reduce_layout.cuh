@@ -236,10 +236,7 @@ __device__ inline float max_nan(float a, float b) {
 }
 
 // A quotient of numbers that are not negative: 64-bit divisions are long, and loads wait for them.
-__device__ inline int64_t quotient(int64_t a, int64_t b) {
-  if (((a | b) >> 32) == 0) return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
-  return a / b;
-}
+__device__ inline int64_t quotient(int64_t a, int64_t b) { return cuda::AnyTensor::quotient(a, b); }
 
 // Where a thread of a kernel for any strides works (cut_any).
 struct AnyPlace {
@@ -324,6 +321,20 @@ struct AnyElements {
     return count;
   }
 };
+
+// f(batch, how many of it there are) for a thread's elements of its result, if it has one.
+template <class F>
+__device__ __forceinline__ void for_batches(const Reduction& r, const cuda::AnyTensor& x,
+                                            const AnyPlace& place, F&& f) {
+  if (place.result < r.outs) {
+    AnyElements elements(r, x, place);
+    while (elements.has_more()) {
+      float v[kAnyBatch];
+      const int count = elements.load(v);
+      f(v, count);
+    }
+  }
+}
 
 // All lanes' values as one, in a fixed order: in those of lane 0. By all threads of a block.
 template <class Value, class Join>

@@ -507,16 +507,11 @@ __global__ void __launch_bounds__(kReduceThreads, kAnyBlocks)
   __shared__ Value shared[kReduceThreads];
   const AnyPlace place = any_place(r);
   Value value = Acc::none();
-  if (place.result < r.outs) {
-    AnyElements elements(r, x, place);
-    while (elements.has_more()) {
-      float v[kAnyBatch];
-      const int count = elements.load(v);
+  for_batches(r, x, place, [&](float(&v)[kAnyBatch], int count) {
 #pragma unroll
-      for (int i = 0; i < kAnyBatch; ++i) v[i] = i < count ? v[i] : Acc::missing();
-      add_batch<Acc>(value, v);
-    }
-  }
+    for (int i = 0; i < kAnyBatch; ++i) v[i] = i < count ? v[i] : Acc::missing();
+    add_batch<Acc>(value, v);
+  });
   start_next_kernel();
   value = join_any(r, place, value, shared,
                    [](const Value& a, const Value& b) { return Acc::combine(a, b); });

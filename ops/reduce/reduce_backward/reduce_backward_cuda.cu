@@ -35,17 +35,12 @@ __global__ void __launch_bounds__(kReduceThreads)
   __shared__ Facts shared[kReduceThreads];
   const AnyPlace place = any_place(r);
   Facts all = no_facts(r.mode);
-  if (place.result < r.outs) {
-    AnyElements elements(r, x, place);
-    while (elements.has_more()) {
-      float v[kAnyBatch];
-      const int count = elements.load(v);
+  for_batches(r, x, place, [&](const float(&v)[kAnyBatch], int count) {
 #pragma unroll
-      for (int i = 0; i < kAnyBatch; ++i) {
-        if (i < count) all = join(r.mode, all, facts_of(r.mode, v[i]));
-      }
+    for (int i = 0; i < kAnyBatch; ++i) {
+      if (i < count) all = join(r.mode, all, facts_of(r.mode, v[i]));
     }
-  }
+  });
   all = join_any(r, place, all, shared,
                  [&](const Facts& a, const Facts& b) { return join(r.mode, a, b); });
   if (place.lane == 0 && place.result < r.outs) facts[place.result] = all;
