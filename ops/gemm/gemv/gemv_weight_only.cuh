@@ -336,7 +336,7 @@ inline WeightOnlyJob weight_only_job(const Call& call, const WeightOnlyArgs& arg
   if (call.has(args.alpha)) job.alpha = call.tensor(args.alpha).as<char>();
   if (call.has(args.alpha + 1)) job.bias = cuda::AnyTensor(call.tensor(args.alpha + 1));
   if (call.has(args.alpha + 2)) job.residual = cuda::AnyTensor(call.tensor(args.alpha + 2));
-  job.x_aligned = reinterpret_cast<uintptr_t>(x.data) % static_cast<uintptr_t>(job.x.bytes) == 0;
+  job.x_aligned = job.x.is_aligned;
   job.activation = static_cast<int>(call.integer(args.alpha + 3));
   job.rows_of_x = row_count(x);
   job.n = weight.shape[0];

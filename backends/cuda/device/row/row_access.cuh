@@ -25,7 +25,7 @@ struct RowTensor {
       : any(t), distance(row_bytes), is_present(true) {
     count = t.rank == 0 ? 1 : t.shape[t.rank - 1];
     step = t.rank == 0 ? 0 : any.strides[t.rank - 1];
-    is_aligned = reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(any.bytes) == 0;
+    is_aligned = any.is_aligned;
   }
 #ifdef __CUDACC__
   // As any.row_at, in short code: kernels ask for the rows of several tensors.
