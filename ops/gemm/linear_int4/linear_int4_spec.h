@@ -57,6 +57,12 @@ inline constexpr Case cases[] = {
     {"M=140 N=270 K=416 group_size=128 gate=bf16 G=2 out=f32"},
     {"M=130 N=140 K=704 x=f16 group_size=64 mode=asymmetric out=f32", kEdge, Dist::kSpecial},
     {"M=131 N=140 K=288 group_size=32 mode=asymmetric"},
+    // Decoded to x's dtype first.
+    {"M=2048 N=40 K=64 group_size=32 decoded=as_x bias=f32 residual=bf16 activation=silu"},
+    {"M=2050 N=36 K=64 group_size=32 mode=asymmetric decoded=as_x out=f32", kEdge},
+    {"M=2048 N=12 K=32 decoded=as_x out=f32", kEdge, Dist::kSpecial},
+    {"M=2048 N=12 K=32 mode=asymmetric decoded=as_x out=f32", kEdge, Dist::kSpecial},
+    {"M=2048 N=12 K=32 decoded=as_x out=f32", kEdge, Dist::kSubnormal},
     {"M=0 N=8 K=16", kEdge},
     {"M=3 N=0 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},
