@@ -1,8 +1,6 @@
 // swizzle_scales and unswizzle_scales on CUDA: formats/swizzle.h, either way.
 // Map      tiles  a thread block turns 128 rows x 128 columns, 32 tiles, through shared memory:
 //                 both sides move 16 bytes a thread
-//          shifted  the same of rows of any width and address, which are read by the aligned 16
-//                 bytes that hold a piece, and written byte by byte
 //          any    a thread four bytes of the output, a block's threads apart; any strides
 // Traffic  scales once, out once; the tiled side is padded to 128 rows and 4 columns with zeros.
 #pragma once
@@ -32,30 +30,9 @@ struct SwizzleJob {
 
 #ifdef __CUDACC__
 
-// `count` of 16 bytes, up to all, and 0 after them. The aligned 16 bytes that are read hold some.
-__device__ inline uint4 load_shifted(const char* p, int count) {
-  if (count <= 0) return make_uint4(0, 0, 0, 0);
-  const auto shift = static_cast<unsigned>(reinterpret_cast<uintptr_t>(p) % 16);
-  const uint4 low = cuda::load16(p - shift);
-  const uint4 high = shift + count > 16 ? cuda::load16(p - shift + 16) : make_uint4(0, 0, 0, 0);
-  uint32_t w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-  for (int i = 0; i < 6; ++i) w[i] = (shift & 8) != 0 ? w[i + 2] : w[i];
-#pragma unroll
-  for (int i = 0; i < 5; ++i) w[i] = (shift & 4) != 0 ? w[i + 1] : w[i];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    w[i] = __funnelshift_r(w[i], w[i + 1], shift % 4 * 8);
-    const int left = count - 4 * i;
-    w[i] &= left >= 4 ? ~0u : left <= 0 ? 0u : (1u << 8 * left) - 1;
-  }
-  return make_uint4(w[0], w[1], w[2], w[3]);
-}
-
-// To tiles, or from them. kShifted: `plain` lies anywhere.
-template <bool kToTiles, bool kShifted>
-__device__ inline void move_tiles(const SwizzleJob& job) {
-  constexpr int64_t kPiece = 16;
+// To tiles, or from them.
+template <bool kToTiles>
+__global__ void __launch_bounds__(kSwizzleThreads) swizzle_tiles(SwizzleJob job) {
   __shared__ __align__(16) char shared[kSwizzleTiles * kSwizzleTileBytes];
   const int64_t row0 = blockIdx.x / job.blocks_across * 128;
   const int64_t tile0 = blockIdx.x % job.blocks_across * kSwizzleTiles;
@@ -72,7 +49,7 @@ __device__ inline void move_tiles(const SwizzleJob& job) {
       const int64_t column = (tile0 + tile) * 4;
       char* words = shared + tile * kSwizzleTileBytes + row % 32 * 16 + row / 32 * 4;
       move(job.plain + (row0 + row) * job.plain_row_bytes + column,
-           row0 + row < job.rows && column < job.columns, column, words);
+           row0 + row < job.rows && column < job.columns, words);
     }
   };
   const auto tiled_pieces = [&](auto&& move) {
@@ -85,12 +62,8 @@ __device__ inline void move_tiles(const SwizzleJob& job) {
     }
   };
   if constexpr (kToTiles) {
-    plain_pieces([&](const char* from, bool inside, int64_t column, char* words) {
-      uint4 v;
-      if constexpr (kShifted)
-        v = load_shifted(from, inside ? static_cast<int>(min(job.columns - column, kPiece)) : 0);
-      else
-        v = inside ? cuda::load16(from) : make_uint4(0, 0, 0, 0);
+    plain_pieces([](const char* from, bool inside, char* words) {
+      const uint4 v = inside ? cuda::load16(from) : make_uint4(0, 0, 0, 0);
       const uint32_t w[4] = {v.x, v.y, v.z, v.w};
       for (int t = 0; t < 4; ++t) {
         *reinterpret_cast<uint32_t*>(words + t * kSwizzleTileBytes) = w[t];
@@ -105,30 +78,14 @@ __device__ inline void move_tiles(const SwizzleJob& job) {
       *reinterpret_cast<uint4*>(piece) = cuda::load16(from);
     });
     __syncthreads();
-    plain_pieces([&](char* to, bool inside, int64_t column, const char* words) {
+    plain_pieces([](char* to, bool inside, const char* words) {
       uint32_t w[4];
       for (int t = 0; t < 4; ++t) {
         w[t] = *reinterpret_cast<const uint32_t*>(words + t * kSwizzleTileBytes);
       }
-      if constexpr (kShifted) {
-#pragma unroll
-        for (int i = 0; i < kPiece; ++i) {
-          if (inside && column + i < job.columns)
-            to[i] = static_cast<char>(w[i / 4] >> 8 * (i % 4));
-        }
-      } else if (inside) {
-        cuda::store16(to, make_uint4(w[0], w[1], w[2], w[3]));
-      }
+      if (inside) cuda::store16(to, make_uint4(w[0], w[1], w[2], w[3]));
     });
   }
-}
-template <bool kToTiles>
-__global__ void __launch_bounds__(kSwizzleThreads) swizzle_tiles(SwizzleJob job) {
-  move_tiles<kToTiles, false>(job);
-}
-template <bool kToTiles>
-__global__ void __launch_bounds__(kSwizzleThreads) swizzle_shifted(SwizzleJob job) {
-  move_tiles<kToTiles, true>(job);
 }
 
 // Byte `index` of the output.
@@ -167,7 +124,7 @@ __global__ void __launch_bounds__(kSwizzleThreads)
 
 template <bool kToTiles>
 Status run_swizzle(const Call& call, const char* name, const TensorView& plain,
-                   const TensorView& tiled, bool is_shifted = false) {
+                   const TensorView& tiled) {
   const int64_t row_tiles = tiled.shape[1] / 4;
   const int64_t across = cuda::ceil_div(row_tiles, kSwizzleTiles);
   const SwizzleJob job{plain.as<char>(),
@@ -178,15 +135,12 @@ Status run_swizzle(const Call& call, const char* name, const TensorView& plain,
                        row_tiles,
                        across};
   return cuda::launch(call, name, {tiled.shape[0] / 128 * across, kSwizzleThreads},
-                      is_shifted ? swizzle_shifted<kToTiles> : swizzle_tiles<kToTiles>, job);
+                      swizzle_tiles<kToTiles>, job);
 }
 
 template <bool kToTiles>
 Status run_swizzle_any(const Call& call, const char* name, const TensorView& plain,
                        const TensorView& tiled) {
-  const bool are_neighbours = plain.strides[1] == 1 && is_contiguous(tiled);
-  if (numel(plain) > 0 && are_neighbours && cuda::refuse_unaligned("tiled", tiled).empty())
-    return run_swizzle<kToTiles>(call, name, plain, tiled, true);
   const int64_t count = numel(kToTiles ? tiled : plain);
   return cuda::launch(call, name,
                       {cuda::ceil_div(count, kSwizzleThreads * kSwizzleEach), kSwizzleThreads},
