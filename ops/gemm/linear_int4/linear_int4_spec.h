@@ -13,14 +13,14 @@ inline constexpr Arg own_args[] = {
     input("weight", "u8", "N, K/2", "codes, two a byte: the even column in the low nibble"),
     input("scale", "f32", kInt4GroupShape, "decode scale of each group"),
     input("zero", "u8", kInt4GroupShape, "zero point of each group").only_if("mode == asymmetric"),
-    kLinearOut.within(4, "K + if(decoded == as_x && bytes(x) == 2, 67108864, 0)"),
+    kLinearOut.within(4, "K + if(decoded == as_x && bytes(x) == 2, 268435456, 0)"),
     int_attr("group_size", 0, "columns that share a scale; 0: the whole row"),
     choice("mode", kInt4Modes,
            "symmetric: two's complement codes; asymmetric: codes 0..15 and zero"),
     int_attr("hadamard", 0, kLinearHadamardDoc),
     choice("decoded", "exact|as_x",
            "exact: the weight's values as f32 has them; as_x: they may be rounded to x's dtype, as "
-           "dequantize_int4 rounds, an error of 2^-9 of each term"),
+           "dequantize_int4 rounds, an error of 2^-8 of each term at most"),
 };
 inline constexpr auto args = joined(with_epilogue(own_args), kInputArgs);
 

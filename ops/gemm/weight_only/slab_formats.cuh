@@ -105,7 +105,7 @@ struct Decoder<kBf16, RowBytes<kCode>> {
   }
 };
 
-// Rounded to bf16, as dequantize_int4 rounds; odd where that is more than 2^-9 of a weight.
+// Rounded to bf16, as dequantize_int4 rounds; odd where that is more than 2^-8 of a weight.
 template <>
 struct Decoder<true, Int4AsX> {
   static constexpr bool kFactors = false, kOdd = true;

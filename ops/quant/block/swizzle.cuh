@@ -1,9 +1,9 @@
 // swizzle_scales and unswizzle_scales on CUDA: formats/swizzle.h, either way.
 // Map      tiles  a thread block turns 128 rows x 128 columns, 32 tiles, through shared memory:
 //                 both sides move 16 bytes a thread
-//          shifted  rows of any width and address: a thread 16 columns of a row, read by the aligned
-//                 16 bytes that hold them or written byte by byte; a warp's words lie side by side
-//                 in a tile
+//          shifted  rows of any width and address: to tiles, a thread 16 columns of a row, read by the
+//                 aligned 16 bytes that hold them, a warp's words side by side in a tile; from tiles
+//                 through shared memory, a warp a row, byte by byte
 //          any    a thread four bytes of the output, a block's threads apart; any strides
 // Traffic  scales once, out once; the tiled side is padded to 128 rows and 4 columns with zeros.
 #pragma once
@@ -115,9 +115,7 @@ __device__ inline void load_shifted(const char* p, int64_t left, uint32_t (&w)[8
   }
 }
 
-// As swizzle_tiles.
-template <bool kToTiles>
-__global__ void __launch_bounds__(kSwizzleThreads) swizzle_shifted(SwizzleJob job) {
+__device__ inline void shift_to_tiles(const SwizzleJob& job) {
   const int64_t row_tile = blockIdx.x / job.blocks_across;
   const int word = threadIdx.x % 128;  // of a tile
   const int64_t row = row_tile * 128 + word % 4 * 32 + word / 4;
@@ -125,23 +123,51 @@ __global__ void __launch_bounds__(kSwizzleThreads) swizzle_shifted(SwizzleJob jo
   for (int piece = threadIdx.x / 128; piece < kSwizzleTiles / 4; piece += kSwizzleThreads / 128) {
     const int64_t tile = blockIdx.x % job.blocks_across * kSwizzleTiles + piece * 4;
     const int64_t left = row < job.rows ? job.columns - tile * 4 : 0;
-    char* plain = job.plain + row * job.plain_row_bytes + tile * 4;
-    char* tiled = job.tiled + (row_tile * job.row_tiles + tile) * 512 + word * 4;
     uint32_t w[8];
-    if constexpr (kToTiles) load_shifted(plain, left, w);
+    load_shifted(job.plain + row * job.plain_row_bytes + tile * 4, left, w);
+    char* tiled = job.tiled + (row_tile * job.row_tiles + tile) * 512 + word * 4;
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
-      auto* one = reinterpret_cast<uint32_t*>(tiled + t * 512);
-      if (tile + t >= job.row_tiles) continue;
-      if constexpr (kToTiles) {
-        *one = w[t];
-      } else {
-        w[t] = *one;
-        for (int i = 0; i < 4; ++i) {
-          if (4 * t + i < left) plain[4 * t + i] = static_cast<char>(w[t] >> 8 * i);
-        }
-      }
+      if (tile + t < job.row_tiles) *reinterpret_cast<uint32_t*>(tiled + t * 512) = w[t];
     }
+  }
+}
+
+// A warp a row at a time: neighbouring lanes have neighbouring bytes of it.
+__device__ inline void shift_from_tiles(const SwizzleJob& job) {
+  __shared__ __align__(16) char shared[kSwizzleTiles * kSwizzleTileBytes];
+  const int64_t row0 = blockIdx.x / job.blocks_across * 128;
+  const int64_t tile0 = blockIdx.x % job.blocks_across * kSwizzleTiles;
+  const char* tiled = job.tiled + (row0 / 128 * job.row_tiles + tile0) * 512;
+  const auto words =
+      static_cast<int>(min(job.row_tiles - tile0, static_cast<int64_t>(kSwizzleTiles))) * 128;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < words; i += kSwizzleThreads) {
+    *reinterpret_cast<uint32_t*>(shared + i / 128 * kSwizzleTileBytes + i % 128 * 4) =
+        __ldg(reinterpret_cast<const uint32_t*>(tiled) + i);
+  }
+  __syncthreads();
+  const int lane = threadIdx.x % 32;
+  const auto left = static_cast<int>(min(job.columns - tile0 * 4, int64_t{kSwizzleTiles * 4}));
+  const auto rows = static_cast<int>(min(job.rows - row0, int64_t{128}));
+#pragma unroll 1
+  for (int row = threadIdx.x / 32; row < rows; row += kSwizzleThreads / 32) {
+    const char* from = shared + row % 32 * 16 + row / 32 * 4;
+    char* to = job.plain + (row0 + row) * job.plain_row_bytes + tile0 * 4;
+#pragma unroll
+    for (int i = lane; i < kSwizzleTiles * 4; i += 32) {
+      if (i < left) to[i] = from[i / 4 * kSwizzleTileBytes + i % 4];
+    }
+  }
+}
+
+// As swizzle_tiles.
+template <bool kToTiles>
+__global__ void __launch_bounds__(kSwizzleThreads) swizzle_shifted(SwizzleJob job) {
+  if constexpr (kToTiles) {
+    shift_to_tiles(job);
+  } else {
+    shift_from_tiles(job);
   }
 }
 

@@ -246,6 +246,11 @@ struct AnyMatrix {
 // one addition to memory.
 __device__ inline void add_magnitudes(const AnyMatrix& m, int64_t row, int64_t first, int count,
                                       const float* v) {
+  if (m.map.columns == 1) {
+    for (int i = threadIdx.x; i < count; i += kAnyThreads)
+      atomicMax(m.amax + m.map.index(row, first + i), formats::abs_bits(v[i]));
+    return;
+  }
   const int lane = threadIdx.x % 32;
   for (int i = threadIdx.x; i - lane < count; i += kAnyThreads) {
     const int64_t low = m.map.index(row, first + i - lane);
