@@ -33,8 +33,6 @@
 
 #include <algorithm>
 
-#include "backends/cuda/device/ptx/cluster.cuh"
-#include "backends/cuda/device/ptx/cluster_messages.cuh"
 #include "backends/cuda/device/ptx/wgmma_registers.cuh"
 #include "backends/cuda/host/early_launch.h"
 #include "ops/gemm/weight_only/finish_rows.cuh"
@@ -45,7 +43,6 @@ struct HopperJob {
   CUtensorMap x;      // boxes of 64 k and kTileM rows
   CUtensorMap codes;  // the same of kTileN rows
   Job job;
-  int splits = 1;  // parts of k, each by a block of a cluster
 };
 
 // kGroup_Of: columns whose sums begin anew and are scaled in registers, where the format's scales
@@ -133,7 +130,6 @@ struct HopperGemm {
     uint64_t x_full[kStages], x_empty[kStages];
     uint64_t raw[kSlots], full[kSlots], empty[kSlots];  // codes as TMA left them; ready; free
     uint64_t led;                                       // the first consumer has its lead
-    uint64_t ready[2], taken[2];  // a piece of sums: in all blocks of the cluster, by all of them
     // The tile, counted by its CTA from 1 on, in which a producer or a consumer last met what is odd.
     int odd_scales[kMarks], odd_sums[2][kMarks];
   };
@@ -143,24 +139,13 @@ struct HopperGemm {
     const HopperJob& of;
     const Format& format;
     char* memory;
-    int rank, first_step, own_steps;  // in its cluster, whose blocks have equal shares of k
 
-    // Consumers take two stages together. Past the end of k all is zeros.
-    __device__ Cta(const HopperJob& job, const Format& its_format, char* its_memory)
-        : of(job), format(its_format), memory(its_memory), rank(blockIdx.x % job.splits) {
-      const int pairs = (job.job.k + 2 * kStepK - 1) / (2 * kStepK);
-      const int share = pairs / job.splits, rest = pairs % job.splits;
-      first_step = 2 * (rank * share + min(rank, rest));
-      own_steps = 2 * (share + (rank < rest ? 1 : 0));
-    }
     __device__ const Job& job() const { return of.job; }
     __device__ Barriers& barriers() const {
       return *reinterpret_cast<Barriers*>(memory + C::kBarrierPlace);
     }
-    __device__ int steps() const { return own_steps; }
-    // The cluster's tiles are every of.splits-th of its blocks.
-    __device__ int first_tile() const { return blockIdx.x / of.splits; }
-    __device__ int next_tile() const { return gridDim.x / of.splits; }
+    // Consumers take two stages together. Past the end of k all is zeros.
+    __device__ int steps() const { return (job().k + 2 * kStepK - 1) / (2 * kStepK) * 2; }
     __device__ int tiles() const { return job().m_tiles * job().n_tiles; }
     __device__ char* x_at(int stage) const { return memory + stage * C::kXBytes; }
     __device__ char* codes_at(int slot) const {
@@ -179,14 +164,14 @@ struct HopperGemm {
     hopper::Ring<kRing> ring;
 
     __device__ explicit Cursor(const Cta& cta)
-        : index(cta.first_tile()), tile(tile_of<C::kTilesM>(cta.job(), cta.first_tile())) {}
+        : index(blockIdx.x), tile(tile_of<C::kTilesM>(cta.job(), blockIdx.x)) {}
     __device__ bool past(int tiles) const { return index >= tiles; }
     // By so many stages. True: in another tile.
     __device__ bool advance(const Cta& cta, int steps, int stages) {
       for (int i = 0; i < stages; ++i) ring.advance();
       step += stages;
       if (step < steps) return false;
-      for (; step >= steps; step -= steps, ++count) index += cta.next_tile();
+      for (; step >= steps; step -= steps, ++count) index += gridDim.x;
       if (!past(cta.tiles())) tile = tile_of<C::kTilesM>(cta.job(), index);
       return true;
     }
@@ -196,15 +181,15 @@ struct HopperGemm {
   __device__ static void load_x(const Cta& cta, const Cursor<kStages>& at) {
     uint64_t* full = &cta.barriers().x_full[at.ring.stage];
     hopper::arrive_expecting(full, C::kXBytes);
-    hopper::load_box(cta.x_at(at.ring.stage), &cta.of.x, full, (cta.first_step + at.step) * kStepK,
+    hopper::load_box(cta.x_at(at.ring.stage), &cta.of.x, full, at.step * kStepK,
                      at.tile.m * C::kTileM, 0);
   }
   __device__ static void load_codes(const Cta& cta, const Cursor<kSlots>& at) {
     uint64_t* raw = &cta.barriers().raw[at.ring.stage];
     hopper::fence_async_proxy();  // codes were put into order there
     hopper::arrive_expecting(raw, C::kCodeBytes);
-    hopper::load_box(cta.codes_at(at.ring.stage), &cta.of.codes, raw,
-                     (cta.first_step + at.step) * C::kCodeRow, at.tile.n * C::kTileN, 0);
+    hopper::load_box(cta.codes_at(at.ring.stage), &cta.of.codes, raw, at.step * C::kCodeRow,
+                     at.tile.n * C::kTileN, 0);
   }
   __device__ static void turn_codes(const Cta& cta, int slot) {
     constexpr int kChunks = C::kCodeRow / 16, kLines = kProducerThreads / kChunks;
@@ -249,7 +234,7 @@ struct HopperGemm {
 #pragma unroll
       for (int i = 0; i < kScaleRows; ++i)
         odd |= cta.format.template put<C::kBf16, C::kTileN>(values[i], scale_row(cta, at.tile, i),
-                                                            cta.first_step + at.step, scale_line(i),
+                                                            at.step, scale_line(i),
                                                             cta.scales_at(at.ring.stage));
       return odd;
     }
@@ -293,7 +278,7 @@ struct HopperGemm {
     Scales scales[C::kAhead];
     int wanted = 0;
     const auto fetch = [&](Scales& some) {
-      some.fetch(cta, rows, cta.first_step + fetching.step);
+      some.fetch(cta, rows, fetching.step);
       if (fetching.advance(cta, steps, kProducers)) rows.begin(cta, fetching.tile);
     };
     rows.begin(cta, fetching.tile);
@@ -609,104 +594,30 @@ struct HopperGemm {
     }
   }
 
-  // ---- a tile whose k a cluster's blocks have shared -------------------------------------------
-  __device__ static bool any_block_is_odd(const Cta& cta, const float* mark) {
-    bool odd = false;
-    for (int r = 0; r < cta.of.splits; ++r)
-      odd |= load_of_block(reinterpret_cast<const float4*>(mark), r).x != 0;
-    return odd;
-  }
-  // The sums of all blocks, in their order, and the epilogue.
-  __device__ static void finish_shared_row(const Cta& cta, const Columns& columns, int row, bool odd,
-                                           const float* staged) {
-    const Job& job = cta.job();
-    float4 y[2] = {};
-    for (int r = 0; r < cta.of.splits; ++r)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float4 v = load_of_block(reinterpret_cast<const float4*>(staged) + i, r);
-        y[i].x += v.x, y[i].y += v.y, y[i].z += v.z, y[i].w += v.w;
-      }
-    float* sums = &y[0].x;
-    const float factor = cta.format.factor();
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      if constexpr (kChecksSums) odd |= !(fabsf(sums[j]) <= 0x1.fffffep127f);
-      if constexpr (Format::kColumnFactors)
-        if (j < columns.count) sums[j] *= job.epilogue.columns.at(columns.first + j);
-      sums[j] *= factor;
-    }
-    if (odd)
-      for (int j = 0; j < columns.count; ++j)
-        sums[j] = slow_sum<C::kBf16>(job, cta.format, PlainRows{}, row, columns.first + j);
-    finish_row<false>(job.epilogue, columns, row, 1.0f, sums);
-  }
-  // Pieces of kStagedRows rows, of which each block finishes its share.
-  __device__ static void finish_shared(const Cta& cta, int consumer, const Tile& tile, bool odd,
-                                       uint32_t& phase, const Sums& d) {
-    Barriers& b = cta.barriers();
-    float* staging = staging_of(cta, consumer);
-    float* mark = staging + C::kStagedRows;  // where a line has no sums
-    const int thread = threadIdx.x % 128, share = C::kStagedRows / cta.of.splits;
-    const int first = tile.n * C::kTileN + consumer * 64 + thread % 8 * 8;
-    const Columns columns{first, min(8, cta.job().n - first)};
-#pragma unroll 1
-    for (int piece = 0; piece < C::kTileM; piece += C::kStagedRows, phase ^= 1) {
-      wait_bytes(&b.taken[consumer], phase ^ 1);
-#pragma unroll
-      for (int from = 0; from < C::kTileM; from += C::kStagedRows)
-        if (from == piece) stage(staging, from, d);
-      if (thread == 0) *mark = odd ? 1.0f : 0.0f;
-      hopper::sync_threads(1 + consumer, 128);
-      if (thread < cta.of.splits) arrive_at_block(&b.ready[consumer], thread);
-      wait_bytes(&b.ready[consumer], phase);
-      const bool is_odd = any_block_is_odd(cta, mark);
-      const int row0 = tile.m * C::kTileM + piece;
-      if (columns.count > 0)
-        for (int i = thread / 8; i < share; i += 16) {
-          const int line = cta.rank * share + i;
-          if (row0 + line < cta.job().m)
-            finish_shared_row(cta, columns, row0 + line, is_odd,
-                              staging + line * C::kStagingRow + thread % 8 * 8);
-        }
-      hopper::sync_threads(1 + consumer, 128);
-      if (thread < cta.of.splits) arrive_at_block(&b.taken[consumer], thread);
-    }
-  }
-
-  // Codes were no numbers; or x of bf16 overflowed sums that their factors, or terms of the other
-  // sign, would have brought back.
-  static constexpr bool kChecksSums =
-      (Format::kGroupSums || Format::kColumnFactors || Format::kNans) && C::kBf16;
   __device__ static void consume(const Cta& cta, int consumer) {
     Barriers& b = cta.barriers();
     const int tiles = cta.tiles();
     Rings rings;
     int count = 0;
-    uint32_t phase = 0;  // of the barriers between blocks
     if (consumer == 1 && cta.steps() > kLead) hopper::wait(&b.led, 0);
 #pragma unroll 1
-    for (int i = cta.first_tile(); i < tiles; i += cta.next_tile()) {
+    for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
       ++count;
       const Tile tile = tile_of<C::kTilesM>(cta.job(), i);
       Sums d;
       accumulate(cta, consumer, consumer == 0 && count == 1, rings, d);
-      if constexpr (kChecksSums)
+      // Codes were no numbers; or x of bf16 overflowed sums that their factors, or terms of the
+      // other sign, would have brought back.
+      if constexpr ((Format::kGroupSums || Format::kColumnFactors || Format::kNans) && C::kBf16)
         if (!is_finite(d)) b.odd_sums[consumer][count % kMarks] = count;
       hopper::sync_threads(1 + consumer, 128);
-      const bool odd = b.odd_scales[count % kMarks] == count ||
-                       b.odd_sums[consumer][count % kMarks] == count;
-      if (cta.of.splits > 1)
-        finish_shared(cta, consumer, tile, odd, phase, d);
-      else if (odd)
+      if (b.odd_scales[count % kMarks] == count || b.odd_sums[consumer][count % kMarks] == count)
         finish_odd(cta, consumer, tile);
       else if (makes_in_registers(cta.job().epilogue))
         finish_in_registers(cta, consumer, tile, d);
       else
         finish(cta, consumer, tile, d);
     }
-    // Others read this block's memory.
-    if (cta.of.splits > 1) wait_bytes(&b.taken[consumer], phase ^ 1);
   }
   // Of a weight that is odd as a whole.
   __device__ static void consume_odd(const Cta& cta, int consumer) {
@@ -731,22 +642,13 @@ struct HopperGemm {
         hopper::init_barrier(&b.empty[i], 2);
       }
       hopper::init_barrier(&b.led, 1);
-      for (int i = 0; i < 2; ++i) {
-        hopper::init_barrier(&b.ready[i], of.splits);
-        hopper::init_barrier(&b.taken[i], of.splits);
-      }
       for (int i = 0; i < kMarks; ++i) b.odd_scales[i] = b.odd_sums[0][i] = b.odd_sums[1][i] = 0;
       hopper::publish_barriers();
     }
     cuda::wait_previous_kernel();
     const bool all_odd = format.start();
-    if (of.splits > 1) {
-      cluster_arrive();
-      cluster_wait();
-    } else {
-      __syncthreads();
-    }
-    const Cta cta(of, format, raw);
+    __syncthreads();
+    const Cta cta{of, format, raw};
     constexpr int kOfProducers = kProducers * kProducerThreads;
     const int thread = threadIdx.x;
     if (thread < kOfProducers) {
