@@ -250,12 +250,11 @@ struct HopperGemm {
         : x(first_x), codes(first_codes) {}
     __device__ void load_free(const Cta& cta, int steps, int tiles) {
       Barriers& b = cta.barriers();
-      while (!x.past(tiles) && hopper::has_ended(&b.x_empty[x.ring.stage], x.ring.parity ^ 1)) {
+      if (!x.past(tiles) && hopper::has_ended(&b.x_empty[x.ring.stage], x.ring.parity ^ 1)) {
         load_x(cta, x);
         x.advance(cta, steps, kProducers);
       }
-      while (!codes.past(tiles) &&
-             hopper::has_ended(&b.empty[codes.ring.stage], codes.ring.parity ^ 1)) {
+      if (!codes.past(tiles) && hopper::has_ended(&b.empty[codes.ring.stage], codes.ring.parity ^ 1)) {
         load_codes(cta, codes);
         ++loaded;
         codes.advance(cta, steps, kProducers);
