@@ -1,7 +1,7 @@
 // attention_backward on CUDA.
 // Map      First lse in units of ln 2 and d_out . out of each query, a warp a query, into the
 //          workspace. Then the first that takes the call: cuda/attention_backward_hopper, bf16 and
-//          f16, up to 128 columns, masks of their dtype or boolean, no packing
+//          f16, up to 128 columns, masks of their dtype or boolean, packed sequences without one
 //          (attention_backward_hopper.cuh);
 //          cuda/attention_backward_tiles_f32, f32 up to 128 columns, and
 //          cuda/attention_backward_tiles, bf16 and f16 up to 256, all in steps of 8 columns, by
@@ -246,7 +246,8 @@ std::string refuses_hopper(const Call& args, const Machine& machine) {
   if (cuda::portable()) return "needs code for sm_90a, this build has portable code only";
   const BackwardCall call(args);
   const AttentionInputs& in = call.in;
-  if (in.q_offsets.dtype != DType::kNone) return "has no packed sequences";
+  if (in.q_offsets.dtype != DType::kNone && in.has_mask())
+    return "has packed sequences without a mask only";
   if (std::max(in.depth(), in.value_depth()) > 128)
     return "has heads of 128 columns at most, not of " +
            std::to_string(std::max(in.depth(), in.value_depth()));

@@ -1,5 +1,5 @@
 // Gradients of attention of bf16 and f16 on Hopper: wgmma and the tensor copy engine, for heads of up
-// to 128 columns, without packing.
+// to 128 columns. Packed sequences: attention_backward_hopper_packed.cuh.
 //
 // Map      A block holds 128 keys of one head of k, two consumer warpgroups 64 of them each, and goes
 //          over the tiles of 64 queries (128 where heads have up to 64 columns) that see one of them,
@@ -31,6 +31,7 @@
 #include "backends/cuda/device/ptx/bulk_reduce.cuh"
 #include "backends/cuda/device/ptx/wgmma_registers.cuh"
 #include "ops/attention/attention_backward/attention_backward_hopper_mask.cuh"
+#include "ops/attention/attention_backward/attention_backward_hopper_packed.cuh"
 #include "ops/attention/attention_backward/attention_backward_job.cuh"
 #include "ops/attention/sm90/attention_hopper.h"
 
@@ -53,11 +54,18 @@ struct Config {
   static constexpr bool kHides = kMask == MaskKind::kBool;
   static constexpr bool kAdds = kMask == MaskKind::kBf16 || kMask == MaskKind::kF16;
   static constexpr bool kMasked = kHides || kAdds, kCapped = kCappedOf;
+  static constexpr bool kPacked = false;
   static constexpr bool kF16 = kOf == WgmmaType::kF16;
   static constexpr int kColumns = kColumnsOf;  // of q, k, v at most
   static constexpr int kPieces = kColumns / 64;
   static constexpr int kQueries = 128 / kPieces;  // of a tile
   static constexpr int kChunks = kQueries / 64;
+};
+
+// The same for packed sequences.
+template <class C>
+struct Packed : C {
+  static constexpr bool kPacked = true;
 };
 
 // Tiles as wgmma wants them: 64 columns, all rows, in rows of 128 bytes (swizzled) are a piece.
@@ -76,6 +84,7 @@ struct Memory {
   uint64_t d_q_full[kConsumers], d_q_empty[kConsumers];
   int ticket;
   MaskSlots<C::kMasked> mask;
+  KeyRuns<C::kPacked, kKeys> runs;
 };
 
 struct Job {
@@ -98,12 +107,13 @@ using namespace cuda::hopper;
 // A tile of keys, and the tiles of queries that see one of them.
 struct Work {
   int batch, key_head, key0, tile;
-  int length, place0;  // keys that count; the place of query 0 among them
+  int length, place0;  // keys that count; the place of query 0 among them, unless packed
   int first, end;      // tiles of queries
+  bool ordered;        // packed sequences are, so d_q can be added up by turns
 };
 
 template <class C>
-__device__ inline Work work_at(const Job& job, int index) {
+__device__ inline Work work_at(Memory<C>& m, const Job& job, int index) {
   const AttentionCall& c = job.base.call;
   // Sections of heads; in each, all heads' first tiles, then all heads' second ones.
   const int heads = c.batches * c.key_heads, a_section = job.section * job.key_tiles;
@@ -114,6 +124,14 @@ __device__ inline Work work_at(const Job& job, int index) {
   w.batch = head / c.key_heads;
   w.key_head = head % c.key_heads;
   w.key0 = w.tile * kKeys;
+  if constexpr (C::kPacked) {
+    const PackedTile t = find_queries(m.runs, c, w.key0);
+    w.length = t.end_key;
+    w.first = t.queries.begin / C::kQueries;
+    w.end = (t.queries.end + C::kQueries - 1) / C::kQueries;
+    w.ordered = t.ordered;
+    return w;
+  }
   w.length = c.key_lengths.present() ? c.key_lengths.integer(w.batch, c.keys) : c.keys;
   w.place0 = c.bottom_right ? w.length - c.queries : 0;
   const SeenKeys run = c.query_range(w.batch, w.key0, min(c.keys, w.key0 + kKeys));
@@ -218,18 +236,22 @@ template <class C>
 struct Writer {
   Memory<C>& m;
   const Job& job;
-  int n = 0;  // steps
+  FirstKeyOfQuery first_key;  // of packed sequences
+  int n = 0;                  // steps
 
   // Tiles of keys below `w.tile` that add to a tile of queries. Those are from the one that holds the
   // first key that the tile's first query sees: both ends of what a query sees ascend with it.
-  __device__ uint32_t earlier(const Work& w, int tile) const {
-    const int first_key = max(0, w.place0 + tile * C::kQueries - job.base.call.left);
-    return static_cast<uint32_t>(w.tile - first_key / kKeys);
+  __device__ uint32_t earlier(const Work& w, int tile) {
+    const AttentionCall& c = job.base.call;
+    const int first = C::kPacked ? first_key(c, tile * C::kQueries)
+                                 : max(0, w.place0 + tile * C::kQueries - c.left);
+    return static_cast<uint32_t>(w.tile - first / kKeys);
   }
   __device__ void step(const Work& w, int head, int tile) {
     const uint32_t parity = parity_of<1>(n++);
     const int64_t place = (int64_t{w.batch} * job.base.call.heads + head) * job.query_tiles + tile;
-    if (job.deterministic) {
+    const bool in_turns = job.deterministic && (!C::kPacked || w.ordered);
+    if (in_turns) {
       wait_count(&job.counts[place], earlier(w, tile));
       fence_async_proxy_of_all();  // others' sums, before the copy engine reads them
     }
@@ -243,7 +265,7 @@ struct Writer {
     arrive(&m.d_q_empty[0]);
     wait_stores_read<0>();
     arrive(&m.d_q_empty[1]);
-    if (!job.deterministic) return;
+    if (!in_turns) return;
     wait_stores<0>();
     fence_async_proxy_of_all();  // the sums, before the count that tells of them
     count_up(&job.counts[place]);
@@ -345,6 +367,10 @@ struct Consumer {
   // ---- weights ----
 
   __device__ bool sees_all(const Work& w, int query0) const {
+    if constexpr (C::kPacked) {
+      const SeenKeys* const own = m.runs.of + consumer * kConsumerKeys;
+      return own[kConsumerKeys - 1].begin <= query0 && own[0].end >= query0 + C::kQueries;
+    }
     const int first = first_key(w), last = first + kConsumerKeys - 1;
     return last < w.length && last - c.right - w.place0 <= query0 &&
            first + c.left - w.place0 >= query0 + C::kQueries - 1;
@@ -355,9 +381,17 @@ struct Consumer {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int key = first_key(w) + warp * 16 + lane / 4 + 8 * h;
-      const int before = w.place0 + query0 + lane % 4 * 2;
-      const int begin = key - c.right - before;  // the first of this thread's queries that sees it
-      const int end = key < w.length ? key + c.left - before + 1 : INT_MIN;
+      int begin, end;  // of this thread's queries that see it
+      if constexpr (C::kPacked) {
+        const SeenKeys run = m.runs.of[key - w.key0];
+        const int before = query0 + lane % 4 * 2;
+        begin = run.begin - before;
+        end = run.end - before;
+      } else {
+        const int before = w.place0 + query0 + lane % 4 * 2;
+        begin = key - c.right - before;
+        end = key < w.length ? key + c.left - before + 1 : INT_MIN;
+      }
 #pragma unroll
       for (int i = 0; i < kEights; ++i)
 #pragma unroll
@@ -683,7 +717,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     m.ticket = static_cast<int>(atomicAdd(job.ticket, 1));
   }
   __syncthreads();
-  const Work w = work_at<C>(job, m.ticket);
+  const Work w = work_at(m, job, m.ticket);
   // By a shuffle: the compiler knows it for the same in a warp.
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128), 0);
   if (warpgroup == 0) {

@@ -7,9 +7,14 @@
 
 namespace pestle::ops::attention_backward::backward_hopper {
 
-// Heads of k whose q, d_out and sums of d_q lie in half of the L2 together.
+inline bool is_packed(const AttentionCall& c) { return c.q_offsets.dtype != DType::kNone; }
+
+// Heads of k whose q, d_out and sums of d_q, those of a sequence where they are packed, lie in half
+// of the L2 together.
 inline int heads_at_once(const AttentionCall& c) {
-  const int64_t bytes = int64_t{c.group} * c.queries * (6 * c.depth + 2 * c.value_depth);
+  const int64_t sequences = is_packed(c) ? std::max(c.q_offsets.count - 1, 1) : 1;
+  const int64_t bytes =
+      int64_t{c.group} * c.queries / sequences * (6 * c.depth + 2 * c.value_depth);
   const int64_t heads = int64_t{c.batches} * c.key_heads;
   return static_cast<int>(std::clamp<int64_t>((25 << 20) / std::max<int64_t>(bytes, 1), 1,
                                               std::max<int64_t>(heads, 1)));
@@ -74,6 +79,16 @@ Status start_columns(const Call& args, const BackwardCall& call, const BackwardJ
              : start<Config<kWgmma, 128, kMask, kCapped>>(args, call, job, start_facts);
 }
 
+// Without a mask.
+template <WgmmaType kWgmma, bool kCapped>
+Status start_packed(const Call& args, const BackwardCall& call, const BackwardJob& job,
+                    const StartFacts& start_facts) {
+  constexpr MaskKind kNone = MaskKind::kNone;
+  return std::max(job.call.depth, job.call.value_depth) <= 64
+             ? start<Packed<Config<kWgmma, 64, kNone, kCapped>>>(args, call, job, start_facts)
+             : start<Packed<Config<kWgmma, 128, kNone, kCapped>>>(args, call, job, start_facts);
+}
+
 template <WgmmaType kWgmma, MaskKind kMask>
 Status start_mask(const Call& args, const BackwardCall& call, const BackwardJob& job,
                   const StartFacts& start_facts) {
@@ -81,11 +96,14 @@ Status start_mask(const Call& args, const BackwardCall& call, const BackwardJob&
                                : start_columns<kWgmma, kMask, false>(args, call, job, start_facts);
 }
 
-// A mask of floats has q's dtype, another one is refused.
+// A mask of floats has q's dtype, another one is refused, and any of packed sequences.
 template <WgmmaType kWgmma>
 Status start_kind(const Call& args, const BackwardCall& call, const BackwardJob& job,
                   const StartFacts& start_facts) {
   constexpr MaskKind kFloats = kWgmma == WgmmaType::kBf16 ? MaskKind::kBf16 : MaskKind::kF16;
+  if (is_packed(job.call))
+    return job.softcap_log2 != 0 ? start_packed<kWgmma, true>(args, call, job, start_facts)
+                                 : start_packed<kWgmma, false>(args, call, job, start_facts);
   switch (job.call.mask.dtype) {
     case DType::kNone: return start_mask<kWgmma, MaskKind::kNone>(args, call, job, start_facts);
     case DType::kBool: return start_mask<kWgmma, MaskKind::kBool>(args, call, job, start_facts);

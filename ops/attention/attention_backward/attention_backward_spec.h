@@ -89,6 +89,9 @@ inline constexpr Case cases[] = {
     {"B=1 Hq=2 Sq=140 D=128 Hk=1 Sk=150 Dv=128 softcap=2 causal=true"},
     {"B=1 Hq=1 Sq=130 D=64 Hk=1 Sk=140 Dv=64 q=f16 out=f16 d_out=f16 softcap=1 "
      "deterministic=false"},
+    {"B=1 Hq=2 Sq=150 D=64 Hk=1 Sk=140 Dv=64 q_offsets=i32 k_offsets=i32 N=9 causal=true"},
+    {"B=1 Hq=2 Sq=130 D=128 Hk=1 Sk=150 Dv=128 q=f16 out=f16 d_out=f16 q_offsets=i64 k_offsets=i32 "
+     "N=10 deterministic=false"},
     {"B=1 Hq=1 Sq=3 D=256 Hk=1 Sk=65 Dv=256", kEdge},
     {"B=1 Hq=1 Sq=3 D=300 Hk=1 Sk=5 Dv=264 q=f32", kEdge},
     {"B=1 Hq=2 Sq=7 D=13 Hk=1 Sk=11 Dv=3", kEdge},
@@ -124,6 +127,21 @@ inline constexpr Case cases[] = {
     {"B=1 Hq=2 Sq=129 D=64 Hk=1 Sk=130 Dv=64 q=f16 d_out=f16 q_offsets=i32 k_offsets=i32 N=9 "
      "causal=true sinks=f32",
      kEdge},
+    {"B=1 Hq=2 Sq=560 D=64 Hk=1 Sk=590 Dv=64 q_offsets=i32 k_offsets=i64 N=4 causal=true", kEdge,
+     Dist::kOutliers},
+    {"B=1 Hq=2 Sq=450 D=128 Hk=1 Sk=520 Dv=128 q_offsets=i32 k_offsets=i32 N=4 causal=true "
+     "align=bottom_right",
+     kEdge, Dist::kOutliers},
+    {"B=1 Hq=1 Sq=520 D=128 Hk=1 Sk=450 Dv=96 q=f16 out=f16 d_out=f16 q_offsets=i32 k_offsets=i32 "
+     "N=4 window_left=90 window_right=40",
+     kEdge, Dist::kOutliers},
+    {"B=1 Hq=4 Sq=400 D=64 Hk=2 Sk=400 Dv=64 q_offsets=i32 k_offsets=i32 N=3 softcap=3 sinks=f32",
+     kEdge, Dist::kOutliers},
+    {"B=1 Hq=1 Sq=300 D=128 Hk=1 Sk=290 Dv=128 q_offsets=i32 k_offsets=i32 N=12 softcap=2", kEdge},
+    {"B=1 Hq=1 Sq=150 D=64 Hk=1 Sk=160 Dv=64 q_offsets=i32 k_offsets=i32 N=12", kEdge,
+     Dist::kSpecial},
+    {"B=1 Hq=1 Sq=140 D=64 Hk=1 Sk=150 Dv=64 q_offsets=i32 k_offsets=i32 N=5", kEdge, Dist::kZeros},
+    {"B=1 Hq=1 Sq=140 D=64 Hk=1 Sk=150 Dv=64 q_offsets=i32 k_offsets=i32 N=1", kEdge},
     {"B=2 Hq=4 Sq=70 D=128 Hk=2 Sk=100 Dv=128 mask=bf16 Bm=2 Hm=1 Mq=70 Mk=100 "
      "mask_gradient=true",
      kEdge},

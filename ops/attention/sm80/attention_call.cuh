@@ -121,6 +121,19 @@ struct AttentionCall {
     return {max(0, begin - right - place0), min(queries, end + left - place0)};
   }
 
+  // Of ascending offsets, how many are below `limit`.
+  __device__ static int count_below(const AttentionList& offsets, int limit, int most) {
+    int low = 0, high = offsets.count;
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (offsets.integer(middle, most) < limit)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return low;
+  }
+
   // ---- logits ----
 
   __device__ const char* mask_row(int batch, int head, int query) const {
@@ -146,18 +159,6 @@ struct AttentionCall {
   }
 
  private:
-  // Of ascending offsets, how many are below `limit`.
-  __device__ static int count_below(const AttentionList& offsets, int limit, int most) {
-    int low = 0, high = offsets.count;
-    while (low < high) {
-      const int middle = (low + high) / 2;
-      if (offsets.integer(middle, most) < limit)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    return low;
-  }
   // The last sequence that begins at the query or before it, or -1.
   __device__ int sequence_of(int query) const {
     const int begun = count_below(q_offsets, query + 1, queries);
