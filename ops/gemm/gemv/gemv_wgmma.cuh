@@ -19,6 +19,7 @@
 #pragma once
 
 #include "backends/cuda/host/early_launch.h"
+#include "ops/gemm/select/gemv_parts.h"
 #include "ops/gemm/sm90/gemm_launch.cuh"
 
 namespace pestle::ops {
@@ -32,6 +33,13 @@ inline constexpr int kMostShared = 227 * 1024;
 
 enum class GemvKind { kBf16, kF16, kE4m3, kE5m2, kE4m3E5m2, kE5m2E4m3, kInt8 };  // a, then b
 
+// A tile, counted within its weight.
+struct GemvWgmmaTile {
+  const hopper::EpilogueArguments& epilogue;
+  const CUtensorMap& b;
+  int tile;
+};
+
 struct GemvWgmmaJob {
   hopper::EpilogueArguments epilogue;
   CUtensorMap a, b;
@@ -43,6 +51,21 @@ struct GemvWgmmaJob {
   int early = 0;        // stages of b that go to the L2 before the kernel in front has ended
   int start_after = 0;  // the next kernel may begin when so many stages were asked for; 0: at once
   int a_rows = kGemvRows;  // of a that a box brings; the rest of its 16 rows is what lay there
+
+  PESTLE_HD GemvWgmmaTile at(int t) const { return {epilogue, b, t}; }
+};
+
+// Several weights, none of them empty. What is the same for all of them, which includes factors of rows
+// and alpha, is the first one's.
+struct GemvWgmmaPartsJob : GemvWgmmaJob {
+  hopper::EpilogueArguments epilogues[kGemvParts];
+  CUtensorMap weights[kGemvParts];
+  GemvParts parts;
+
+  PESTLE_HD GemvWgmmaTile at(int t) const {
+    const int p = parts.part_of(t);
+    return {epilogues[p], weights[p], t - parts.first[p]};
+  }
 };
 
 // In shared memory; the ring comes first.
@@ -79,7 +102,7 @@ constexpr hopper::WgmmaType gemv_wgmma_type() {  // b comes first
   }
 }
 
-template <GemvKind kKind, int kBlocks>
+template <GemvKind kKind, int kBlocks, class Job>
 struct GemvWgmma {
   static constexpr hopper::WgmmaType kWgmma = gemv_wgmma_type<kKind>();
   static constexpr bool kInt = kKind == GemvKind::kInt8;
@@ -102,31 +125,33 @@ struct GemvWgmma {
       }
     }
   };
-  __device__ static int box_bytes(const GemvWgmmaJob& job) { return job.tile.columns * kRowBytes; }
-  __device__ static int stage_bytes(const GemvWgmmaJob& job) {
+  __device__ static int box_bytes(const Job& job) { return job.tile.columns * kRowBytes; }
+  __device__ static int stage_bytes(const Job& job) {
     return kGemvBoxes * (box_bytes(job) + kBytesA);
   }
 
   // One stage of b and of a. Boxes beyond the end of k, and rows beyond a's, are zeros.
-  __device__ static void load_stage(const GemvWgmmaJob& job, char* to, uint64_t* full, int tile,
+  __device__ static void load_stage(const Job& job, char* to, uint64_t* full, int tile,
                                     int step) {
-    const int b_bytes = box_bytes(job), row = tile * job.tile.columns;
+    const GemvWgmmaTile at = job.at(tile);
+    const int b_bytes = box_bytes(job), row = at.tile * job.tile.columns;
     char* to_a = to + kGemvBoxes * b_bytes;
 #pragma unroll 1
     for (int i = 0; i < kGemvBoxes; ++i) {
       const int k = (step * kGemvBoxes + i) * job.k_elements;
-      hopper::load_box(to + i * b_bytes, &job.b, full, k, row, 0);
+      hopper::load_box(to + i * b_bytes, &at.b, full, k, row, 0);
       hopper::load_box(to_a + i * kBytesA, &job.a, full, k, 0, 0);
     }
   }
-  __device__ static void prefetch_stage(const GemvWgmmaJob& job, int tile, int step) {
-    const int row = tile * job.tile.columns;
+  __device__ static void prefetch_stage(const Job& job, int tile, int step) {
+    const GemvWgmmaTile at = job.at(tile);
+    const int row = at.tile * job.tile.columns;
 #pragma unroll 1
     for (int i = 0; i < kGemvBoxes; ++i)
-      hopper::prefetch_box(&job.b, (step * kGemvBoxes + i) * job.k_elements, row, 0);
+      hopper::prefetch_box(&at.b, (step * kGemvBoxes + i) * job.k_elements, row, 0);
   }
   // By one thread.
-  __device__ static void produce(const Memory& s, const GemvWgmmaJob& job) {
+  __device__ static void produce(const Memory& s, const Job& job) {
     const int bytes = stage_bytes(job);
     Place at;
     const int expected = kGemvBoxes * (box_bytes(job) + job.a_rows * kRowBytes);
@@ -190,7 +215,7 @@ struct GemvWgmma {
   }
 
   // All sums along k of one tile.
-  __device__ static void accumulate(const Memory& s, const GemvWgmmaJob& job, Place& at,
+  __device__ static void accumulate(const Memory& s, const Job& job, Place& at,
                                     Sum (&d)[kBlocks][8]) {
     const int b_bytes = box_bytes(job), bytes = stage_bytes(job);
     [[maybe_unused]] Sum chains[4][kBlocks][8];
@@ -253,18 +278,18 @@ struct GemvWgmma {
   }
 
   // This thread's columns of out (of a block: two, 8 apart) and rows (4).
-  __device__ static int column_of(const GemvWgmmaJob& job, int tile, int block, int half) {
+  __device__ static int column_of(const Job& job, const GemvWgmmaTile& at, int block, int half) {
     const int c = block * 64 + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + half * 8;
-    const int n = tile * job.tile.columns + c;
-    return c < job.tile.columns && n < job.epilogue.n ? n : -1;
+    const int n = at.tile * job.tile.columns + c;
+    return c < job.tile.columns && n < at.epilogue.n ? n : -1;
   }
   __device__ static int row_of(int i) { return threadIdx.x % 4 * 2 + i / 2 * 8 + i % 2; }
-  __device__ static Values values_of(const GemvWgmmaJob& job, int tile, int block) {
-    const hopper::EpilogueArguments& e = job.epilogue;
+  __device__ static Values values_of(const Job& job, const GemvWgmmaTile& at, int block) {
+    const hopper::EpilogueArguments& e = at.epilogue;
     Values v;
     int n[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) n[half] = max(0, column_of(job, tile, block, half));
+    for (int half = 0; half < 2; ++half) n[half] = max(0, column_of(job, at, block, half));
     if (e.columns.data) {
 #pragma unroll
       for (int half = 0; half < 2; ++half)
@@ -315,13 +340,13 @@ struct GemvWgmma {
     char* column[2];
     int64_t row[4];
   };
-  __device__ static Places places_of(const GemvWgmmaJob& job, int tile, int block) {
-    const hopper::FloatMatrix& out = job.epilogue.out;
+  __device__ static Places places_of(const Job& job, const GemvWgmmaTile& at, int block) {
+    const hopper::FloatMatrix& out = at.epilogue.out;
     const int bytes = out.element_bytes();
     Places p;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int n = column_of(job, tile, block, half);
+      const int n = column_of(job, at, block, half);
       p.column[half] = const_cast<char*>(out.data) + n * out.column_stride * bytes;
       asm volatile("" : "+l"(p.column[half]));  // here, not where it is used
     }
@@ -332,10 +357,11 @@ struct GemvWgmma {
     }
     return p;
   }
-  __device__ static void finish(const GemvWgmmaJob& job, int tile, int block, const Values& values,
-                                const RowValues& rows, const Places& places, const Sum (&d)[8]) {
-    const hopper::EpilogueArguments& e = job.epilogue;
-    const int n[2] = {column_of(job, tile, block, 0), column_of(job, tile, block, 1)};
+  __device__ static void finish(const Job& job, const GemvWgmmaTile& at, int block,
+                                const Values& values, const RowValues& rows, const Places& places,
+                                const Sum (&d)[8]) {
+    const hopper::EpilogueArguments& e = at.epilogue;
+    const int n[2] = {column_of(job, at, block, 0), column_of(job, at, block, 1)};
     float v[8];
     scale(e, values, rows, d, v);
     hopper::activate_all(e.activation, v);
@@ -373,31 +399,32 @@ struct GemvWgmma {
     }
   }
 
-  __device__ static void consume(const Memory& s, const GemvWgmmaJob& job) {
+  __device__ static void consume(const Memory& s, const Job& job) {
     const RowValues rows = row_values(job.epilogue);
-    Place at;
+    Place place;
     for (int tile = blockIdx.x; tile < job.tile.tiles; tile += gridDim.x) {
+      const GemvWgmmaTile at = job.at(tile);
       Values values[kBlocks];
       Places places[kBlocks];
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
-        values[block] = values_of(job, tile, block);
-        places[block] = places_of(job, tile, block);
+        values[block] = values_of(job, at, block);
+        places[block] = places_of(job, at, block);
       }
       Sum d[kBlocks][8] = {};
-      accumulate(s, job, at, d);
+      accumulate(s, job, place, d);
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block)
-        finish(job, tile, block, values[block], rows, places[block], d[block]);
+        finish(job, at, block, values[block], rows, places[block], d[block]);
     }
   }
 
-  __device__ static void run(const GemvWgmmaJob& job) {
+  __device__ static void run(const Job& job) {
     extern __shared__ __align__(1024) char raw[];
     const Memory s{raw, *reinterpret_cast<GemvWgmmaBarriers*>(raw + job.ring_bytes +
                                                               GemvWgmmaBarriers::kBehind)};
     if (threadIdx.x == 128) {
-      hopper::prefetch_map(&job.b);
+      hopper::prefetch_map(&job.at(blockIdx.x).b);
       hopper::prefetch_map(&job.a);
       for (int i = 0; i < job.stages; ++i) {
         hopper::init_barrier(&s.barriers.full[i], 1);
@@ -422,16 +449,24 @@ template <GemvKind kKind, int kBlocks>
 __global__ void __launch_bounds__(160, 1)
     gemv_wgmma_kernel(const __grid_constant__ GemvWgmmaJob job) {
 #if PESTLE_HOPPER
-  GemvWgmma<kKind, kBlocks>::run(job);
+  GemvWgmma<kKind, kBlocks, GemvWgmmaJob>::run(job);
+#endif
+}
+
+// Of several weights; results have the bits that each alone has.
+template <GemvKind kKind, int kBlocks>
+__global__ void __launch_bounds__(160, 1)
+    gemv_wgmma_parts_kernel(const __grid_constant__ GemvWgmmaPartsJob job) {
+#if PESTLE_HOPPER
+  GemvWgmma<kKind, kBlocks, GemvWgmmaPartsJob>::run(job);
 #endif
 }
 
 #endif  // __CUDACC__
 
-template <GemvKind kKind, int kBlocks>
-Status start_gemv_blocks(const Call& call, const char* name, const GemvWgmmaJob& job) {
+template <class Job>
+Status start_gemv_blocks(const Call& call, const char* name, void (*kernel)(Job), const Job& job) {
   const int device = cuda::device_index(call);
-  const auto kernel = gemv_wgmma_kernel<kKind, kBlocks>;
   return cuda::launch_early(call, name,
                             {std::min<int64_t>(job.tile.tiles, cuda::multiprocessors(device)), 160,
                              static_cast<size_t>(shared_bytes_of(job))},
@@ -451,6 +486,23 @@ inline void plan_ring(GemvWgmmaJob* job) {
   job->stages = std::min(kGemvStages, job->ring_bytes / stage);
 }
 
+// All but the weight, for the tile chosen.
+inline Status plan_gemv(const Operands& o, GemvWgmmaJob* job) {
+  BoxedTensor a = boxes_of(o.a, true, true);
+  job->a_rows = static_cast<int>(std::clamp<int64_t>(o.out.rows, 1, kGemvRows));
+  a.box[1] = job->a_rows;
+  job->k_elements = a.box[0];
+  job->k_stages =
+      static_cast<int>(cuda::ceil_div(o.a.columns, int64_t{job->k_elements} * kGemvBoxes));
+  plan_ring(job);
+  return cuda::make_tensor_map(a, &job->a);
+}
+inline Status map_gemv_weight(const Operands& o, const GemvTile& tile, CUtensorMap* map) {
+  BoxedTensor b = boxes_of(o.b, false, true);
+  b.box[1] = tile.columns;
+  return cuda::make_tensor_map(b, map);
+}
+
 // `e` comes filled.
 template <GemvKind kKind>
 Status start_gemv_wgmma(const Call& call, const char* name, const Operands& o,
@@ -458,19 +510,32 @@ Status start_gemv_wgmma(const Call& call, const char* name, const Operands& o,
   GemvWgmmaJob job;
   job.epilogue = e;
   job.tile = choose_gemv_tile(o.out.columns, cuda::multiprocessors(cuda::device_index(call)));
-  BoxedTensor a = boxes_of(o.a, true, true);
-  BoxedTensor b = boxes_of(o.b, false, true);
-  job.a_rows = static_cast<int>(std::clamp<int64_t>(o.out.rows, 1, kGemvRows));
-  a.box[1] = job.a_rows;
-  b.box[1] = job.tile.columns;
-  job.k_elements = a.box[0];
-  job.k_stages =
-      static_cast<int>(cuda::ceil_div(o.a.columns, int64_t{job.k_elements} * kGemvBoxes));
-  plan_ring(&job);
-  PESTLE_TRY(cuda::make_tensor_map(a, &job.a));
-  PESTLE_TRY(cuda::make_tensor_map(b, &job.b));
-  return job.tile.columns <= 64 ? start_gemv_blocks<kKind, 1>(call, name, job)
-                                : start_gemv_blocks<kKind, 2>(call, name, job);
+  PESTLE_TRY(plan_gemv(o, &job));
+  PESTLE_TRY(map_gemv_weight(o, job.tile, &job.b));
+  return job.tile.columns <= 64
+             ? start_gemv_blocks(call, name, gemv_wgmma_kernel<kKind, 1>, job)
+             : start_gemv_blocks(call, name, gemv_wgmma_kernel<kKind, 2>, job);
+}
+
+// Several weights of one a, in one launch. No alpha, no factors of rows.
+template <GemvKind kKind>
+Status start_gemv_parts(const Call& call, const char* name, std::span<const Operands> o,
+                        std::span<const hopper::EpilogueArguments> e) {
+  int64_t widths[kGemvParts];
+  for (size_t p = 0; p < o.size(); ++p) widths[p] = o[p].out.columns;
+  const std::span<const int64_t> all(widths, o.size());
+  GemvWgmmaPartsJob job;
+  job.epilogue = e[0];
+  job.tile = choose_gemv_tile(all, cuda::multiprocessors(cuda::device_index(call)));
+  job.parts = lay_out_parts(all, job.tile.columns);
+  PESTLE_TRY(plan_gemv(o[0], &job));
+  for (size_t p = 0; p < o.size(); ++p) {
+    job.epilogues[p] = e[p];
+    PESTLE_TRY(map_gemv_weight(o[p], job.tile, &job.weights[p]));
+  }
+  return job.tile.columns <= 64
+             ? start_gemv_blocks(call, name, gemv_wgmma_parts_kernel<kKind, 1>, job)
+             : start_gemv_blocks(call, name, gemv_wgmma_parts_kernel<kKind, 2>, job);
 }
 
 }  // namespace pestle::ops
