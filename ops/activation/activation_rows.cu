@@ -2,6 +2,7 @@
 // Map      plain: activation_rows.cuh. codes alone, without a gate: activation_quantized.cu. Other
 //          codes: a row, and its gate's, in the shared memory of a warp, a block or a cluster
 //          (quantize_staged.cuh), whose blocks know one another only where its scale is computed.
+//          units: rows that begin anywhere, with one scale a row or one of all (row_units.cuh).
 //          any: a block a row, pieces of 1024 elements in shared memory.
 // Traffic  x, gate and out (or codes) once.
 // Numerics f32, one rounding to x's dtype; codes: ops/quant/output/quantized_output.h.
@@ -14,6 +15,7 @@
 #include "ops/quant/output/quantized_any.cuh"
 #include "ops/quant/output/quantized_output.cuh"
 #include "ops/quant/rowwise/quantize_staged.cuh"
+#include "ops/quant/rowwise/quantize_units.cuh"
 
 namespace pestle::ops {
 namespace {
@@ -126,6 +128,48 @@ __global__ void __launch_bounds__(kStagedBlock, 4)
   }
 }
 
+// ---- units ----
+
+struct ActivationUnits {
+  RowGroups groups;
+  RowTensor x, gate, out;
+  UnitCodes codes;
+  Activation act;
+};
+
+template <class T, class Code>
+__global__ void __launch_bounds__(kRowThreads)
+    units_kernel(const __grid_constant__ ActivationUnits p) {
+  wait_previous_kernel();
+  __shared__ RowParts parts;
+  const RowPlace place = row_place(p.groups);
+  const RowUnits at(place, p.codes.q);
+  const int64_t row = min(place.row, p.groups.rows - 1);
+  typename T::Raw raw[kRowChunks], gate[kRowChunks];
+  load_units<T>(p.x, row, at, raw);
+  if (p.gate.is_present) load_units<T>(p.gate, row, at, gate);
+#pragma unroll
+  for (int c = 0; c < kRowChunks; ++c) {
+    float v[kUnit], g[kUnit];
+    T::to_f32(raw[c], v);
+    if constexpr (T::kBytes == 2)
+      activate_roughly(p.act, v);
+    else
+      activate(p.act, v);
+    if (p.gate.is_present) {
+      T::to_f32(gate[c], g);
+      for (int i = 0; i < kUnit; ++i) v[i] *= g[i];
+    }
+    raw[c] = T::pack(v);
+  }
+  if (p.out.is_present) {
+    const UnitTarget out(p.out, row, at);
+#pragma unroll
+    for (int c = 0; c < kRowChunks; ++c) out.put<T>(at, c, raw[c]);
+  }
+  put_unit_codes<T, Code>(p.codes, place, at, parts, raw, row);
+}
+
 // ---- any ----
 
 struct AnyActivation {
@@ -200,6 +244,32 @@ Status start_kind(const Call& call, const char* name, QuantizedJob& job, const A
       a.quant, [&](auto kind) { return start_quantized<T, decltype(kind)>(call, name, job, a); });
 }
 
+// No blocks: not taken. Codes of rows without rotation, whose elements are neighbours.
+ActivationUnits activation_units(const Call& call, const ActivationRows& a) {
+  ActivationUnits p{};
+  if (a.quant.block_scales() || a.quant.hadamard > 0 || a.columns() == 0) return p;
+  p.x = RowTensor(a.x);
+  if (a.gate.data != nullptr) p.gate = RowTensor(a.gate);
+  if (a.out.data != nullptr) p.out = RowTensor(a.out);
+  p.codes = unit_codes(a.quant, a.rows(), a.columns());
+  p.act = a.act;
+  for (const RowTensor* t : {&p.x, &p.gate, &p.out, &p.codes.q}) {
+    if (!has_neighbours(*t)) return p;
+  }
+  p.groups = unit_groups(call, a.rows(), a.columns(), a.quant.computes_row_scale());
+  return p;
+}
+
+template <class T>
+Status start_units(const Call& call, const char* name, const ActivationRows& a,
+                   const ActivationUnits& p) {
+  Grid grid{p.groups.blocks(), p.groups.threads()};
+  if (a.quant.computes_row_scale()) grid.cluster = p.groups.cluster;
+  if (a.quant.format == OutFormat::kInt8Row)
+    return launch_early(call, name, grid, units_kernel<T, Int8Code>, p);
+  return launch_early(call, name, grid, units_kernel<T, Fp8Code<formats::E4m3>>, p);
+}
+
 }  // namespace
 
 Status activation_cuda(const Call& call, const char* name, const ActivationRows& a) {
@@ -226,6 +296,13 @@ Status activation_cuda(const Call& call, const char* name, const ActivationRows&
 Status activation_cuda_any(const Call& call, const char* name, const ActivationRows& a) {
   if (a.quant.format == OutFormat::kNone) {
     return run_activation(call, name, activation_job(tensors_of(a), a.act, true), true);
+  }
+  if (const ActivationUnits p = activation_units(call, a); p.groups.blocks() > 0) {
+    switch (a.x.dtype) {
+      case DType::kBF16: return start_units<Bf16>(call, name, a, p);
+      case DType::kF16: return start_units<F16>(call, name, a, p);
+      default: return start_units<F32>(call, name, a, p);
+    }
   }
   const AnyActivation job{AnyTensor(a.x), AnyTensor(a.gate), AnyTensor(a.out),
                           AnyQuantized(a.quant, a.rows(), a.columns()), a.act};

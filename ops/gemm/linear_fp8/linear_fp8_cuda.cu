@@ -16,7 +16,7 @@
 #include "ops/gemm/linear_fp8/linear_fp8_float.h"
 #include "ops/gemm/linear_fp8/linear_fp8_spec.h"
 #include "ops/gemm/select/gemm_advice.cuh"
-#include "ops/gemm/weight_only/many_rows_launch.cuh"
+#include "ops/gemm/weight_only/slab_launch.cuh"
 #include "ops/quant/rowwise/fp8_scale_grid.h"
 
 namespace pestle::ops::linear_fp8 {
@@ -159,6 +159,7 @@ struct FloatOp {
                                         linear_fp8::kArgs.out, linear_fp8::kArgs.alpha};
   static constexpr int kBits = 8;
   static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
+  static constexpr bool kSlabFactors = true;
   static constexpr const char* kFallback = "linear_fp8_float_any";
 
   static std::string refuse_call(const Call& call) {
@@ -181,6 +182,7 @@ struct FloatOp {
   static Status run_mma(const Call& call) { return run_float_gemv(call); }
   static bool sums_groups(const Call& call) { return scales_are_of_blocks(call); }
   static Status run_hopper(const Call& call) { return run_float_hopper(call); }
+  static Status run_slabs(const Call& call) { return run_float_slabs(call); }
   static AnyByteRows fallback_weight(const Call& call) {
     const std::string_view granularity = label_of(call, "granularity");
     AnyByteRows rows{AnyTensor(call.tensor(kArgs.weight)),
@@ -236,6 +238,7 @@ constexpr Impl kImpls[] = {
      .refuses = Refusals::quantized_output,
      .run = run_with_quantized_output,
      .workspace = kLinearQuantizedOutputWorkspace},
+    slabs_impl<FloatOp>("cuda/linear_fp8_decoded"),
     hopper_impl<FloatOp>("cuda/linear_fp8_float_hopper"),
     kFloatX[0],
     kFloatX[1],

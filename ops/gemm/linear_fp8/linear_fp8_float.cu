@@ -1,11 +1,11 @@
 // linear_fp8 on CUDA, activations=float, with FP8 codes whose scales are the epilogue's, or of blocks of
 // 128 columns: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_mma.cuh, more rows by
-// ops/gemm/weight_only/many_rows_hopper.cuh or many_rows.cuh.
+// ops/gemm/weight_only/many_rows_hopper.cuh or many_rows.cuh, very many by slab_launch.cuh.
 // Measured H200, 14336 x 4096, 1, 4 and 16 rows: 27, 29 and 44 us. H100, 4608 x 12288 x 3072: 1,486.
 #include "ops/gemm/linear_fp8/linear_fp8_float.h"
 #include "ops/gemm/linear_fp8/linear_fp8_spec.h"
 #include "ops/gemm/weight_only/byte_formats.cuh"
-#include "ops/gemm/weight_only/many_rows_launch.cuh"
+#include "ops/gemm/weight_only/slab_launch.cuh"
 
 namespace pestle::ops::linear_fp8 {
 namespace {
@@ -52,6 +52,14 @@ Status run_float_hopper(const Call& call) {
   return call.tensor(kArgs.weight).dtype == DType::kE5M2
              ? run_hopper<many_rows::ByteCode::kE5m2>(call)
              : run_hopper<many_rows::ByteCode::kE4m3>(call);
+}
+
+Status run_float_slabs(const Call& call) {
+  const char* name = "linear_fp8_decoded";
+  const TensorView& scale = call.tensor(arg_index(spec, "scale"));
+  return call.tensor(kArgs.weight).dtype == DType::kE5M2
+             ? run_row_bytes_slabs<many_rows::ByteCode::kE5m2>(call, name, kArgs, scale)
+             : run_row_bytes_slabs<many_rows::ByteCode::kE4m3>(call, name, kArgs, scale);
 }
 
 Status run_float_gemv(const Call& call) {

@@ -11,6 +11,8 @@ bool scales_are_of_blocks(const Call& call);
 Status run_float_x(const Call& call, const TensorView& x);
 // Bf16 or f16 x on sm_90a.
 Status run_float_hopper(const Call& call);
+// The same of very many rows, scales of all or of rows.
+Status run_float_slabs(const Call& call);
 // Up to 16 rows of bf16 or f16 x.
 Status run_float_gemv(const Call& call);
 

@@ -90,6 +90,14 @@ inline constexpr Case cases[] = {
     {"M=5 N=64 K=48 granularity=row activations=row input_act=silu gated=act_first "
      "activation=silu out_format=fp8_row bias=f32",
      kEdge},
+    // Decoded to x's dtype first.
+    {"M=2048 N=40 K=64 granularity=row bias=f32 residual=bf16 activation=silu"},
+    {"M=2050 N=36 K=32 x=f16 weight=e5m2 out=f32 granularity=row", kEdge},
+    {"M=2x1024 N=24 K=32 alpha=f32 gate=bf16 G=2 residual=bf16 beta=f32", kEdge},
+    {"M=2048 N=12 K=32 weight=e5m2 out=f32", kEdge, Dist::kSpecial},
+    {"M=2048 N=12 K=32 out=f32 granularity=row", kEdge, Dist::kSpecial},
+    {"M=2048 N=12 K=32 x=f16 out=f32 granularity=row", kEdge, Dist::kSpecial},
+    {"M=2048 N=12 K=32 out=f32 granularity=row", kEdge, Dist::kSubnormal},
     {"M=0 N=8 K=16", kEdge},
     {"M=3 N=0 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},

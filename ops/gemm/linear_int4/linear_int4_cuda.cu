@@ -1,10 +1,11 @@
 // linear_int4 on CUDA: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_mma.cuh, with f32 x or
 // rows of any place by gemv_weight_only.cuh, whose format is here; more rows by
-// ops/gemm/weight_only/many_rows.cuh.
+// ops/gemm/weight_only/many_rows_hopper.cuh or many_rows.cuh, very many with decoded=as_x by
+// slab_launch.cuh.
 #include "ops/gemm/gemv/gemv_weight_only.cuh"
 #include "ops/gemm/linear_int4/linear_int4_spec.h"
 #include "ops/gemm/weight_only/int4_weight.h"
-#include "ops/gemm/weight_only/many_rows_launch.cuh"
+#include "ops/gemm/weight_only/slab_launch.cuh"
 
 namespace pestle::ops::linear_int4 {
 namespace {
@@ -67,6 +68,7 @@ struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_int4::kArgs;
   static constexpr int kBits = 4;
   static constexpr WeightOnlyWorkspace kWorkspace = kRotatedX;
+  static constexpr bool kSlabFactors = false;
   static constexpr const char* kFallback = "linear_int4_any";
 
   static std::string refuse_call(const Call&) { return ""; }
@@ -115,6 +117,10 @@ struct Op {
     const auto format = int4_format<many_rows::Int4>(call);
     return run_hopper_groups(call, name, kArgs, format, format.group);
   }
+  static Status run_slabs(const Call& call) {
+    return start_slabs<true>(call, "linear_int4_decoded", kArgs,
+                             int4_format<many_rows::Int4AsX>(call));
+  }
   static AnyInt4Rows fallback_weight(const Call& call) {
     const TensorView& weight = call.tensor(kArgs.weight);
     AnyInt4Rows rows{AnyTensor(weight), {AnyTensor(call.tensor(kScale)), 1}, {}};
@@ -125,10 +131,10 @@ struct Op {
   }
 };
 
-constexpr auto kImpls = weight_only_impls<Op>(
-    "cuda/linear_int4_hopper", "cuda/linear_int4_gemv", "cuda/linear_int4_few_rows",
-    "cuda/linear_int4_many_rows", "cuda/linear_int4_input", "cuda/linear_int4_late",
-    "cuda/linear_int4_any");
+constexpr auto kImpls = weight_only_impls_and_slabs<Op>(
+    "cuda/linear_int4_decoded", "cuda/linear_int4_hopper", "cuda/linear_int4_gemv",
+    "cuda/linear_int4_few_rows", "cuda/linear_int4_many_rows", "cuda/linear_int4_input",
+    "cuda/linear_int4_late", "cuda/linear_int4_any");
 
 }  // namespace
 

@@ -13,14 +13,14 @@ inline constexpr Arg own_args[] = {
     input("weight", "u8", "N, K/2", "codes, two a byte: the even column in the low nibble"),
     input("scale", "f32", kInt4GroupShape, "decode scale of each group"),
     input("zero", "u8", kInt4GroupShape, "zero point of each group").only_if("mode == asymmetric"),
-    kLinearOut.within(4, "K + if(decoded == as_x && bytes(x) == 2, 67108864, 0)"),
+    kLinearOut.within(4, "K + if(decoded == as_x && bytes(x) == 2, 268435456, 0)"),
     int_attr("group_size", 0, "columns that share a scale; 0: the whole row"),
     choice("mode", kInt4Modes,
            "symmetric: two's complement codes; asymmetric: codes 0..15 and zero"),
     int_attr("hadamard", 0, kLinearHadamardDoc),
     choice("decoded", "exact|as_x",
            "exact: the weight's values as f32 has them; as_x: they may be rounded to x's dtype, as "
-           "dequantize_int4 rounds, an error of 2^-9 of each term"),
+           "dequantize_int4 rounds, an error of 2^-8 of each term at most"),
 };
 inline constexpr auto args = joined(with_epilogue(own_args), kInputArgs);
 
@@ -57,6 +57,12 @@ inline constexpr Case cases[] = {
     {"M=140 N=270 K=416 group_size=128 gate=bf16 G=2 out=f32"},
     {"M=130 N=140 K=704 x=f16 group_size=64 mode=asymmetric out=f32", kEdge, Dist::kSpecial},
     {"M=131 N=140 K=288 group_size=32 mode=asymmetric"},
+    // Decoded to x's dtype first.
+    {"M=2048 N=40 K=64 group_size=32 decoded=as_x bias=f32 residual=bf16 activation=silu"},
+    {"M=2050 N=36 K=64 group_size=32 mode=asymmetric decoded=as_x out=f32", kEdge},
+    {"M=2048 N=12 K=32 decoded=as_x out=f32", kEdge, Dist::kSpecial},
+    {"M=2048 N=12 K=32 mode=asymmetric decoded=as_x out=f32", kEdge, Dist::kSpecial},
+    {"M=2048 N=12 K=32 decoded=as_x out=f32", kEdge, Dist::kSubnormal},
     {"M=0 N=8 K=16", kEdge},
     {"M=3 N=0 K=16", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},

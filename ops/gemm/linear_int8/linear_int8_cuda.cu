@@ -12,7 +12,7 @@
 #include "ops/gemm/linear_int8/linear_int8_float.h"
 #include "ops/gemm/linear_int8/linear_int8_spec.h"
 #include "ops/gemm/select/gemm_advice.cuh"
-#include "ops/gemm/weight_only/many_rows_launch.cuh"
+#include "ops/gemm/weight_only/slab_launch.cuh"
 
 namespace pestle::ops::linear_int8 {
 namespace {
@@ -105,6 +105,7 @@ struct FloatOp {
                                         kHadamard};
   static constexpr int kBits = 8;
   static constexpr WeightOnlyWorkspace kWorkspace = kRotatedX;
+  static constexpr bool kSlabFactors = true;
   static constexpr const char* kFallback = "linear_int8_float_any";
 
   static std::string refuse_call(const Call& call) {
@@ -134,6 +135,7 @@ struct FloatOp {
   static Status run_mma(const Call& call) { return run_float_gemv(call); }
   static bool sums_groups(const Call& call) { return label_of(call, "granularity") == "group"; }
   static Status run_hopper(const Call& call) { return run_float_hopper(call); }
+  static Status run_slabs(const Call& call) { return run_float_slabs(call); }
   static AnyByteRows fallback_weight(const Call& call) {
     const std::string_view granularity = label_of(call, "granularity");
     AnyByteRows rows{AnyTensor(call.tensor(kArgs.weight)),
@@ -187,6 +189,7 @@ constexpr Impl kImpls[] = {
      .refuses = Refusals::quantized_output,
      .run = run_with_quantized_output,
      .workspace = kLinearQuantizedOutputWorkspace},
+    slabs_impl<FloatOp>("cuda/linear_int8_decoded"),
     hopper_impl<FloatOp>("cuda/linear_int8_float_hopper"),
     kFloatX[0],
     kFloatX[1],

@@ -1,11 +1,11 @@
 // linear_mxfp4 on CUDA: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_mma.cuh, with f32 x or
 // rows of any place by gemv_weight_only.cuh, whose format is here; more rows by
-// ops/gemm/weight_only/many_rows.cuh.
+// ops/gemm/weight_only/many_rows_hopper.cuh or many_rows.cuh, very many by slab_launch.cuh.
 #include "formats/mx.h"
 #include "formats/swizzle.h"
 #include "ops/gemm/gemv/gemv_weight_only.cuh"
 #include "ops/gemm/linear_mxfp4/linear_mxfp4_spec.h"
-#include "ops/gemm/weight_only/many_rows_launch.cuh"
+#include "ops/gemm/weight_only/slab_launch.cuh"
 
 namespace pestle::ops::linear_mxfp4 {
 namespace {
@@ -51,6 +51,7 @@ struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_mxfp4::kArgs;
   static constexpr int kBits = 4;
   static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
+  static constexpr bool kSlabFactors = false;
   static constexpr const char* kFallback = "linear_mxfp4_any";
 
   static std::string refuse_call(const Call&) { return ""; }
@@ -89,6 +90,10 @@ struct Op {
   static Status run_hopper(const Call& call) {
     return run_mx_hopper<kBits>(call, "linear_mxfp4_hopper", kArgs, weight_of(call, 2));
   }
+  static Status run_slabs(const Call& call) {
+    const many_rows::Mx<kBits, false> format{weight_of(call, 2)};
+    return start_slabs<true>(call, "linear_mxfp4_decoded", kArgs, format);
+  }
   static AnyMxfp4Rows fallback_weight(const Call& call) {
     return {
         any_blocks(call.tensor(kArgs.weight), call.tensor(kScale), blocks(call), is_swizzled(call)),
@@ -96,10 +101,10 @@ struct Op {
   }
 };
 
-constexpr auto kImpls = weight_only_impls<Op>(
-    "cuda/linear_mxfp4_hopper", "cuda/linear_mxfp4_gemv", "cuda/linear_mxfp4_few_rows",
-    "cuda/linear_mxfp4_many_rows", "cuda/linear_mxfp4_input", "cuda/linear_mxfp4_late",
-    "cuda/linear_mxfp4_any");
+constexpr auto kImpls = weight_only_impls_and_slabs<Op>(
+    "cuda/linear_mxfp4_decoded", "cuda/linear_mxfp4_hopper", "cuda/linear_mxfp4_gemv",
+    "cuda/linear_mxfp4_few_rows", "cuda/linear_mxfp4_many_rows", "cuda/linear_mxfp4_input",
+    "cuda/linear_mxfp4_late", "cuda/linear_mxfp4_any");
 
 }  // namespace
 

@@ -51,6 +51,10 @@ inline constexpr Case cases[] = {
     {"M=97 N=300 K=736 out=f32 scale_layout=plain", kEdge, Dist::kSpecial},
     {"M=66 N=140 K=96 out=f32", kEdge, Dist::kSpecial},
     {"M=140 N=270 K=224 x=f16 bias=f32 residual=f16"},
+    // Decoded to x's dtype first.
+    {"M=2048 N=40 K=64 bias=f32 residual=bf16 activation=silu"},
+    {"M=2050 N=36 K=32 out=f32 nibbles=high_first scale_layout=plain", kEdge},
+    {"M=2048 N=12 K=32 out=f32", kEdge, Dist::kSpecial},
     {"M=0 N=8 K=32", kEdge},
     {"M=3 N=0 K=32", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},

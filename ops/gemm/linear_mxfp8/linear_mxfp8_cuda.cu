@@ -1,7 +1,8 @@
 // linear_mxfp8 on CUDA: GEMV (up to 16 rows of bf16 x) by ops/gemm/gemv/gemv_weight_mma.cuh, else
-// ops/gemm/weight_only/many_rows.cuh, both with this format.
+// ops/gemm/weight_only/many_rows_hopper.cuh or many_rows.cuh, very many rows of bf16 x by
+// slab_launch.cuh.
 #include "ops/gemm/linear_mxfp8/linear_mxfp8_spec.h"
-#include "ops/gemm/weight_only/many_rows_launch.cuh"
+#include "ops/gemm/weight_only/slab_launch.cuh"
 
 namespace pestle::ops::linear_mxfp8 {
 namespace {
@@ -16,6 +17,7 @@ struct Op {
                                         arg_index(spec, "out"), arg_index(spec, "alpha")};
   static constexpr int kBits = 8;
   static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
+  static constexpr bool kSlabFactors = false;
   static constexpr const char* kFallback = "linear_mxfp8_any";
 
   static std::string refuse_call(const Call&) { return ""; }
@@ -52,6 +54,10 @@ struct Op {
   static Status run_hopper(const Call& call) {
     return run_mx_hopper<kBits>(call, "linear_mxfp8_hopper", kArgs, weight_of(call));
   }
+  static Status run_slabs(const Call& call) {
+    const many_rows::Mx<kBits, false> format{weight_of(call)};
+    return start_slabs<true>(call, "linear_mxfp8_decoded", kArgs, format);
+  }
   static AnyMxfp8Rows fallback_weight(const Call& call) {
     const TensorView& codes = call.tensor(kArgs.weight);
     return {any_blocks(codes, call.tensor(kScale), codes.shape[1] / formats::kMxBlock,
@@ -62,7 +68,8 @@ struct Op {
 constexpr auto kManyRows =
     many_rows_impls<Op>("cuda/linear_mxfp8_many_rows", "cuda/linear_mxfp8_input",
                         "cuda/linear_mxfp8_late", "cuda/linear_mxfp8_any");
-constexpr Impl kImpls[] = {hopper_impl<Op>("cuda/linear_mxfp8_hopper"),
+constexpr Impl kImpls[] = {slabs_impl<Op>("cuda/linear_mxfp8_decoded"),
+                           hopper_impl<Op>("cuda/linear_mxfp8_hopper"),
                            mma_impl<Op>("cuda/linear_mxfp8_gemv"),
                            kManyRows[0],
                            kManyRows[1],

@@ -50,6 +50,12 @@ inline constexpr Case cases[] = {
     {"M=97 N=300 K=736 out=f32 weight=e5m2 scale_layout=plain", kEdge, Dist::kSpecial},
     {"M=66 N=140 K=96 out=f32", kEdge, Dist::kSpecial},
     {"M=140 N=270 K=224 x=f16 bias=f32 residual=f16"},
+    // Decoded to x's dtype first.
+    {"M=2048 N=40 K=64 gate=bf16 G=1 activation=gelu_tanh"},
+    {"M=2050 N=36 K=32 weight=e5m2 out=f32 scale_layout=plain bias=bf16", kEdge},
+    {"M=2048 N=12 K=32 weight=e5m2 out=f32", kEdge, Dist::kSpecial},
+    {"M=2048 N=12 K=32 out=f32", kEdge, Dist::kSpecial},
+    {"M=2048 N=12 K=32 out=f32", kEdge, Dist::kSubnormal},
     {"M=0 N=8 K=32", kEdge},
     {"M=3 N=0 K=32", kEdge},
     {"M=2 N=3 K=0 out=f32 bias=f32", kEdge},

@@ -1,12 +1,12 @@
 // linear_nvfp4 on CUDA: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_mma.cuh, with f32 x or
 // rows of any place by gemv_weight_only.cuh, whose format is here; more rows by
-// ops/gemm/weight_only/many_rows.cuh.
+// ops/gemm/weight_only/many_rows_hopper.cuh or many_rows.cuh, very many by slab_launch.cuh.
 #include "backends/cuda/device/numeric/fp8.cuh"
 #include "formats/nvfp4.h"
 #include "formats/swizzle.h"
 #include "ops/gemm/gemv/gemv_weight_only.cuh"
 #include "ops/gemm/linear_nvfp4/linear_nvfp4_spec.h"
-#include "ops/gemm/weight_only/many_rows_launch.cuh"
+#include "ops/gemm/weight_only/slab_launch.cuh"
 
 namespace pestle::ops::linear_nvfp4 {
 namespace {
@@ -54,6 +54,7 @@ struct Op {
   static constexpr WeightOnlyArgs kArgs = linear_nvfp4::kArgs;
   static constexpr int kBits = 4;
   static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
+  static constexpr bool kSlabFactors = true;
   static constexpr const char* kFallback = "linear_nvfp4_any";
 
   static std::string refuse_call(const Call&) { return ""; }
@@ -107,6 +108,11 @@ struct Op {
     fill(call, call.tensor(kArgs.x).dtype == DType::kBF16, 4, &format);
     return run_many_rows_hopper(call, "linear_nvfp4_hopper", kArgs, format);
   }
+  static Status run_slabs(const Call& call) {
+    many_rows::Nvfp4 format;
+    fill(call, call.tensor(kArgs.x).dtype == DType::kBF16, 4, &format);
+    return ops::run_slabs(call, "linear_nvfp4_decoded", kArgs, format);
+  }
   static AnyNvfp4Rows fallback_weight(const Call& call) {
     const TensorView& weight = call.tensor(kArgs.weight);
     return {any_blocks(weight, call.tensor(kScale), weight.shape[1] * 2 / formats::kNvfp4Block,
@@ -115,10 +121,10 @@ struct Op {
   }
 };
 
-constexpr auto kImpls = weight_only_impls<Op>(
-    "cuda/linear_nvfp4_hopper", "cuda/linear_nvfp4_gemv", "cuda/linear_nvfp4_few_rows",
-    "cuda/linear_nvfp4_many_rows", "cuda/linear_nvfp4_input", "cuda/linear_nvfp4_late",
-    "cuda/linear_nvfp4_any");
+constexpr auto kImpls = weight_only_impls_and_slabs<Op>(
+    "cuda/linear_nvfp4_decoded", "cuda/linear_nvfp4_hopper", "cuda/linear_nvfp4_gemv",
+    "cuda/linear_nvfp4_few_rows", "cuda/linear_nvfp4_many_rows", "cuda/linear_nvfp4_input",
+    "cuda/linear_nvfp4_late", "cuda/linear_nvfp4_any");
 
 }  // namespace
 

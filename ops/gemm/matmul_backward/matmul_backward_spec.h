@@ -6,7 +6,7 @@
 namespace pestle::ops::matmul_backward {
 
 // 16-bit operands: what the products read of d_pre is rounded to their dtype where it is not d_out
-// itself, by 2^-9 of each term at most. d_pre also has the rounding of the product made again.
+// itself, by 2^-8 of each term at most. d_pre also has the rounding of the product made again.
 #define PESTLE_D_PRE_SUMS                                                           \
   "if(bytes(a) == 2 && (activation != none || bytes(d_out) == 4), 268435456, 0) + " \
   "if(activation != none, K, 0)"

@@ -54,6 +54,9 @@ struct ScaleBytes {
     const uint8_t* from;
   };
   __device__ Row row_at(int64_t row) const { return {data + place(row, 0)}; }
+  __device__ uint8_t at(const Row& row, int block) const {
+    return __ldg(row.from + (swizzled ? block / 4 * 512 + block % 4 : block));
+  }
   // kBlocks (2 or 4) neighbours from a multiple of kBlocks on. Nothing here waits for them: what is
   // past the row's end is anything until inside() has made it 0.
   template <int kBlocks>
@@ -374,12 +377,14 @@ struct Mx : MxWeight {
     for (int i = 0; i < 4 * kBits; ++i) any |= (from[i] & (kBits == 4 ? 0x77 : 0x7F)) != 0;
     return any;
   }
+  // The least scale whose products with codes of 8 bits bf16 holds.
+  __device__ uint32_t first_exact() const { return e5m2 ? 10 : 3; }
   // Scaled: the smallest products would be rounded, unless all are 0. Sums: a weight that is
   // infinite in f32 would not be.
   __device__ bool is_odd(uint32_t e, int64_t row, int block) const {
     if constexpr (kGroupSums) return e != 255 && e >= (kBits == 4 ? 253 : e5m2 ? 240 : 247);
     if constexpr (kBits == 4) return false;
-    return e < (e5m2 ? 10 : 3) && block < scale.columns && holds_codes(row, block);
+    return e < first_exact() && block < scale.columns && holds_codes(row, block);
   }
   template <bool kBf16, int kTileN>
   __device__ bool put(Fetched f, int row, int step, int at, char* scales) const {

@@ -28,7 +28,7 @@ constexpr Impl kImpls[] = {
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
      .run = run_any,
-     .workspace = "16*M"},
+     .workspace = kNormBackwardAnyWorkspace},
 };
 
 }  // namespace

@@ -2,8 +2,9 @@
 // Map      rows: norm_backward_rows.cuh; a second kernel adds up the runs' sums in a fixed order.
 //          rows that no cluster holds: norm_backward_cooperative.cuh; with a residual, a gate or
 //          several groups norm_backward_long.cuh.
-//          any: a block a row for d_x, then a block 32 columns of all rows (of a group) for the
-//          sums; small tensors: a cluster does both.
+//          any: d_x of rows that begin anywhere by norm_backward_units.cuh, else a block a row; then
+//          a block 32 columns of a run of rows (of a group) for the sums, and the sums of runs are
+//          added up in order; small tensors: a cluster does both.
 // Traffic  x and d_out (and residuals) once, d_x once; 4 bytes of sums a column, array and run.
 // Numerics f32; statistics from x again. docs: norm_backward.h
 // Measured H200, share of the copy: norm_backward.md
@@ -19,6 +20,7 @@
 #include "ops/norm/backward/norm_backward_long.cuh"
 #include "ops/norm/backward/norm_backward_rows.cuh"
 #include "ops/norm/backward/norm_backward_sums.cuh"
+#include "ops/norm/backward/norm_backward_units.cuh"
 
 namespace pestle::ops {
 namespace {
@@ -32,6 +34,7 @@ struct AnyGradients {
   AnyTensor x, residual, gate, weight, scale, d_out, d_residual_out, d_x, d_residual;
   AnyTensor d_weight, d_bias, d_gate, d_scale, d_shift;
   float4* statistics;  // of rows
+  float* run_sums;     // of runs of rows, three arrays of columns each
   int64_t rows, columns, rows_of_group;
   float eps;
   bool subtract_mean;
@@ -162,30 +165,48 @@ __device__ void any_row(const AnyGradients& p, int64_t row) {
   });
 }
 
-// 32 columns of a group's rows, which 8 lanes share. By all threads of a block.
-__device__ void any_sums(const AnyGradients& p, bool of_groups, int64_t block) {
+// Column j's sums, of all rows of a group.
+__device__ void put_sums(const AnyGradients& p, bool of_groups, int64_t group, int64_t j,
+                         const float (&sums)[3]) {
+  const auto put = [&](const AnyTensor& t, float v) {
+    if (t.data != nullptr) t.store(t.at(group, j), v);
+  };
+  put(of_groups ? p.d_scale : p.d_weight, sums[0]);
+  put(of_groups ? p.d_shift : p.d_bias, sums[1]);
+  if (of_groups) put(p.d_gate, sums[2]);
+}
+
+// 32 columns of one of the `runs` runs of a group's rows, which 8 lanes share. By all threads of a
+// block.
+__device__ void any_sums(const AnyGradients& p, bool of_groups, int64_t block, int runs) {
   constexpr int kLanes = 8;
   __shared__ float parts[kLanes][32][3];
   const int64_t tiles = (p.columns + 31) / 32;
-  const int64_t group = block / tiles;
+  const int64_t run = block / tiles;
+  const int64_t group = run / runs;
   const int column = threadIdx.x % 32;
   const int lane = threadIdx.x / 32;
   const int64_t j = block % tiles * 32 + column;
   const int64_t rows = of_groups ? p.rows_of_group : p.rows;
+  const int64_t rows_of_run = (rows + runs - 1) / runs;
+  const int64_t begin = run % runs * rows_of_run;
+  const int64_t end = min(begin + rows_of_run, rows);
   float sums[3] = {0, 0, 0};
   constexpr int kN = 2 * kAnyRowEach;
   const float w = j < p.columns ? p.w(j) : 1.0f;
-  for (int64_t i = lane; i < rows && j < p.columns; i += kN * kLanes) {
+  for (int64_t i = begin + lane; i < end && j < p.columns; i += kN * kLanes) {
     const int64_t first = group * rows + i;
-    const int have = static_cast<int>(min((rows - i + kLanes - 1) / kLanes, int64_t{kN}));
+    const int have = static_cast<int>(min((end - i + kLanes - 1) / kLanes, int64_t{kN}));
     const auto load = [&](const AnyTensor& t, float(&v)[kN]) {
       const bool of_group = &t == &p.gate || &t == &p.scale;
+      const char* at[kN];
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
         const int64_t row = first + n * kLanes;
         const int64_t place = of_group ? AnyTensor::quotient(row, p.rows_of_group) : row;
-        v[n] = n < have ? AnyGradients::at(t, place, j) : 0.0f;
+        at[n] = n < have ? t.at(place, j) : t.data;
       }
+      t.load_all(at, have, v);
     };
     float4 of[kN];
 #pragma unroll
@@ -227,12 +248,8 @@ __device__ void any_sums(const AnyGradients& p, bool of_groups, int64_t block) {
   for (int i = 1; i < kLanes; ++i) {
     for (int n = 0; n < 3; ++n) sums[n] += parts[i][column][n];
   }
-  const auto put = [&](const AnyTensor& t, float v) {
-    if (t.data != nullptr) t.store(t.at(group, j), v);
-  };
-  put(of_groups ? p.d_scale : p.d_weight, sums[0]);
-  put(of_groups ? p.d_shift : p.d_bias, sums[1]);
-  if (of_groups) put(p.d_gate, sums[2]);
+  if (runs == 1) return put_sums(p, of_groups, group, j, sums);
+  for (int n = 0; n < 3; ++n) p.run_sums[(run * 3 + n) * p.columns + j] = sums[n];
 }
 
 __global__ void __launch_bounds__(kAnyRowThreads)
@@ -240,11 +257,26 @@ __global__ void __launch_bounds__(kAnyRowThreads)
   wait_previous_kernel();
   any_row(p, blockIdx.x);
 }
-// Blocks of 32 columns, `groups` of them above one another.
+// Blocks of 32 columns, those of each run of each group above one another.
 __global__ void __launch_bounds__(kAnyRowThreads)
-    any_sums_kernel(const __grid_constant__ AnyGradients p, bool of_groups) {
+    any_sums_kernel(const __grid_constant__ AnyGradients p, bool of_groups, int runs) {
   wait_previous_kernel();
-  any_sums(p, of_groups, blockIdx.x);
+  any_sums(p, of_groups, blockIdx.x, runs);
+}
+// A thread a column of a group.
+__global__ void __launch_bounds__(kAnyRowThreads)
+    any_runs_kernel(const __grid_constant__ AnyGradients p, bool of_groups, int64_t groups,
+                    int runs) {
+  wait_previous_kernel();
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kAnyRowThreads + threadIdx.x;
+  if (index >= groups * p.columns) return;
+  const int64_t group = AnyTensor::quotient(index, p.columns);
+  const int64_t j = index - group * p.columns;
+  float sums[3] = {0, 0, 0};
+  for (int64_t run = group * runs; run < (group + 1) * runs; ++run) {
+    for (int n = 0; n < 3; ++n) sums[n] += p.run_sums[(run * 3 + n) * p.columns + j];
+  }
+  put_sums(p, of_groups, group, j, sums);
 }
 // All of it, by the one cluster that is the grid. sums, group_sums: blocks that these want.
 __global__ void __launch_bounds__(kAnyRowThreads)
@@ -255,7 +287,7 @@ __global__ void __launch_bounds__(kAnyRowThreads)
   cluster_arrive();
   cluster_wait();
   for (int i = blockIdx.x; i < sums + group_sums; i += gridDim.x) {
-    any_sums(p, i >= sums, i >= sums ? i - sums : i);
+    any_sums(p, i >= sums, i >= sums ? i - sums : i, 1);
   }
 }
 
@@ -510,6 +542,24 @@ int64_t runs_of_wave(int cluster) {
   }
 }
 
+// How many runs _any's sums of a group's rows are made of: what its workspace has place for.
+int any_runs(int64_t groups, int64_t rows, int64_t columns) {
+  constexpr int64_t kLeastRows = 256;
+  if (columns > kAnyLongest) return 1;
+  const int64_t most = kAnyRuns / std::max<int64_t>(groups, 1);
+  return static_cast<int>(std::max<int64_t>(1, std::min(most, rows / kLeastRows)));
+}
+Status add_up_any(const Call& call, const char* name, const AnyGradients& job, bool of_groups,
+                  int64_t groups) {
+  const int64_t tiles = ceil_div(job.columns, 32);
+  const int runs = any_runs(groups, of_groups ? job.rows_of_group : job.rows, job.columns);
+  PESTLE_TRY(launch_early(call, name, {tiles * groups * runs, kAnyRowThreads}, any_sums_kernel, job,
+                          of_groups, runs));
+  if (runs == 1) return {};
+  return launch_early(call, name, {ceil_div(groups * job.columns, kAnyRowThreads), kAnyRowThreads},
+                      any_runs_kernel, job, of_groups, groups, runs);
+}
+
 // Of x, for _any: launches would take longer than the work of a few blocks.
 constexpr int64_t kSmallElements = 16384;
 
@@ -573,6 +623,7 @@ Status norm_backward_cuda_any(const Call& call, const char* name, const NormBack
                          AnyTensor(b.d_scale),
                          AnyTensor(b.d_shift),
                          static_cast<float4*>(call.workspace),
+                         reinterpret_cast<float*>(static_cast<float4*>(call.workspace) + n.rows()),
                          n.rows(),
                          n.columns(),
                          std::max<int64_t>(1, groups == 0 ? 1 : n.rows() / groups),
@@ -589,15 +640,16 @@ Status norm_backward_cuda_any(const Call& call, const char* name, const NormBack
                         static_cast<int>(sums ? tiles : 0),
                         static_cast<int>(group_sums ? tiles * groups : 0));
   }
-  PESTLE_TRY(launch_early(call, name, {n.rows(), kAnyRowThreads}, any_rows_kernel, job));
-  if (sums)
-    PESTLE_TRY(launch_early(call, name, {tiles, kAnyRowThreads}, any_sums_kernel, job, false));
+  bool taken = false;
+  PESTLE_TRY(start_units(call, name, b, job.rows_of_group, job.statistics, taken));
+  if (!taken)
+    PESTLE_TRY(launch_early(call, name, {n.rows(), kAnyRowThreads}, any_rows_kernel, job));
+  if (sums) PESTLE_TRY(add_up_any(call, name, job, false, 1));
   if (!group_sums) return {};
   AnyGradients of_groups = job;
   of_groups.rows_of_group = groups == 0 ? 1 : n.rows() / groups;
   if (n.rows() == 0) of_groups.rows_of_group = 0;
-  return launch_early(call, name, {tiles * groups, kAnyRowThreads}, any_sums_kernel, of_groups,
-                      true);
+  return add_up_any(call, name, of_groups, true, groups);
 }
 
 std::string refuse_norm_backward_cuda(const NormBackward& b) {

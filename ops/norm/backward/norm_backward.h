@@ -42,6 +42,11 @@ inline constexpr const char* kNormDResidualSentence =
 inline constexpr const char* kNormBackwardCpuWorkspace = "4*4*16*K";
 inline constexpr const char* kNormBackwardCudaWorkspace =
     "4*4*K*max(8, min(2112, 2162688/max(K,1))) + 16*M*max(1, cdiv(K, 1024))";
+// _any: four numbers a row, and three sums a column of each run of rows (kAnyRuns at most, where rows
+// are no longer than kAnyLongest).
+inline constexpr const char* kNormBackwardAnyWorkspace = "16*M + if(K > 65536, 0, 4*3*32*K)";
+inline constexpr int64_t kAnyRuns = 32;
+inline constexpr int64_t kAnyLongest = 65536;
 
 // ---- for implementations ----
 

@@ -6,9 +6,9 @@
 //          (thread_group.cuh), 32 elements a thread. row: a row a thread group, straight to
 //          registers. walk: with codes a thread group takes several rows, the next ones on their
 //          way to shared memory (row_ring.cuh). One kernel for each dtype of x and kind of output,
-//          with and without a sum before the norm; other options are uniform branches. any: a block
-//          a row, in pieces of 1024 elements in shared memory, read again for each pass; any
-//          strides and offsets.
+//          with and without a sum before the norm; other options are uniform branches. Rows that
+//          begin anywhere: norm_units.cuh. any: a block a row, in pieces of 1024 elements in shared
+//          memory, read again for each pass; any strides and offsets.
 // Traffic  x (and residual) once, out (or codes) once; weight, bias, scale, shift out of the L1 or
 //          L2.
 // Numerics f32; mean first, then squared differences from it, both by fixed trees of additions.
@@ -26,6 +26,7 @@
 #include "ops/norm/forward/norm_rows.h"
 #include "ops/norm/forward/norm_short.h"
 #include "ops/norm/forward/norm_staged.h"
+#include "ops/norm/forward/norm_units.cuh"
 #include "ops/norm/forward/norm_warps.h"
 #include "ops/quant/output/quantized_any.cuh"
 #include "ops/quant/output/quantized_output.cuh"
@@ -567,6 +568,10 @@ Status norm_rows_cuda(const Call& call, const char* name, const NormRows& n) {
 
 Status norm_rows_cuda_any(const Call& call, const char* name, const NormRows& n) {
   if (n.rows() == 0) return {};
+  bool taken = false;
+  PESTLE_TRY(
+      norm_device::start_units_norm(call, name, n, groups_of(n), blocks_of_cluster(call), taken));
+  if (taken) return {};
   const AnyNorm job{AnyTensor(n.x),
                     AnyTensor(n.residual),
                     AnyTensor(n.gate),

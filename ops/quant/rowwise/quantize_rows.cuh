@@ -242,6 +242,27 @@ struct AnyMatrix {
   }
 };
 
+// The magnitudes of a piece of several scales to theirs: where one of them covers what a warp has, by
+// one addition to memory.
+__device__ inline void add_magnitudes(const AnyMatrix& m, int64_t row, int64_t first, int count,
+                                      const float* v) {
+  if (m.map.columns == 1) {
+    for (int i = threadIdx.x; i < count; i += kAnyThreads)
+      atomicMax(m.amax + m.map.index(row, first + i), formats::abs_bits(v[i]));
+    return;
+  }
+  const int lane = threadIdx.x % 32;
+  for (int i = threadIdx.x; i - lane < count; i += kAnyThreads) {
+    const int64_t low = m.map.index(row, first + i - lane);
+    const bool is_one = low == m.map.index(row, first + min(i - lane + 31, count - 1));
+    uint32_t magnitude = i < count ? formats::abs_bits(v[i]) : 0u;
+    if (is_one) magnitude = __reduce_max_sync(0xFFFFFFFFu, magnitude);
+    if (i < count && (!is_one || lane == 0)) {
+      atomicMax(m.amax + m.map.index(row, first + i), magnitude);
+    }
+  }
+}
+
 // kEncodes false: adds every element's magnitude to its scale's amax. Else codes, and scales.
 template <class Code, bool kEncodes>
 __global__ void __launch_bounds__(kAnyThreads) quantize_any(AnyMatrix m) {
@@ -263,14 +284,11 @@ __global__ void __launch_bounds__(kAnyThreads) quantize_any(AnyMatrix m) {
     if (threadIdx.x == 0) atomicMax(m.amax + m.map.index(row, first), largest);
     return;
   }
+  if constexpr (!kEncodes) return add_magnitudes(m, row, first, count, v);
   char* q = m.q.row_at(row);
-  float s = kEncodes && is_one ? m.template scale_of<Code>(m.map.index(row, first)) : 0.0f;
+  float s = is_one ? m.template scale_of<Code>(m.map.index(row, first)) : 0.0f;
   for (int i = threadIdx.x; i < count; i += kAnyThreads) {
     const int64_t column = first + i;
-    if constexpr (!kEncodes) {
-      atomicMax(m.amax + m.map.index(row, column), formats::abs_bits(v[i]));
-      continue;
-    }
     if (!is_one) s = m.template scale_of<Code>(m.map.index(row, column));
     const float quotient = __fdiv_rn(v[i], s);
     const auto element = static_cast<uint64_t>(row * m.columns + column);

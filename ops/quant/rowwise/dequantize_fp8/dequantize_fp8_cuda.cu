@@ -1,7 +1,7 @@
 // dequantize_fp8 on CUDA: ops/quant/rowwise/dequantize_rows.cuh with these codes and scales.
 #include "ops/quant/rowwise/dequantize_fp8/dequantize_fp8_spec.h"
-#include "ops/quant/rowwise/dequantize_rows.cuh"
 #include "ops/quant/rowwise/fp8_scale_grid.h"
+#include "ops/quant/rowwise/quantize_units.cuh"
 #include "ops/shared/element.h"
 
 namespace pestle::ops::dequantize_fp8 {
@@ -36,7 +36,7 @@ Status run(const Call& call) {
 }
 Status run_any(const Call& call) {
   return with_fp8(call.tensor(kQ).dtype, [&]<class F>(F) {
-    return run_dequantize_rows_any<Fp8Values<F>>(call, "dequantize_fp8_any", rows_of(call));
+    return dequantize_any_rows<Fp8Values<F>>(call, "dequantize_fp8_any", rows_of(call));
   });
 }
 std::string refuses(const Call& call, const Machine&) {

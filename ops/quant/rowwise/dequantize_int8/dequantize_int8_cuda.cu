@@ -2,8 +2,8 @@
 // rotated back, ops/quant/hadamard/dequantize_rotated.cuh.
 #include "ops/quant/hadamard/dequantize_rotated.cuh"
 #include "ops/quant/rowwise/dequantize_int8/dequantize_int8_spec.h"
-#include "ops/quant/rowwise/dequantize_rows.cuh"
 #include "ops/quant/rowwise/int8_scale_grid.h"
+#include "ops/quant/rowwise/quantize_units.cuh"
 
 namespace pestle::ops::dequantize_int8 {
 namespace {
@@ -37,7 +37,7 @@ Status run(const Call& call) {
   return run_dequantize_rows<Int8Values>(call, "dequantize_int8", rows_of(call));
 }
 Status run_any(const Call& call) {
-  return run_dequantize_rows_any<Int8Values>(call, "dequantize_int8_any", rows_of(call));
+  return dequantize_any_rows<Int8Values>(call, "dequantize_int8_any", rows_of(call));
 }
 std::string refuses(const Call& call, const Machine&) {
   return refuse_quantize_rows(rows_of(call));

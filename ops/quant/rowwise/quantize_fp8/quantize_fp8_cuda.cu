@@ -5,6 +5,7 @@
 #include "ops/quant/rowwise/quantize_fp8/quantize_fp8_spec.h"
 #include "ops/quant/rowwise/quantize_rows.cuh"
 #include "ops/quant/rowwise/quantize_transposed.cuh"
+#include "ops/quant/rowwise/quantize_units.cuh"
 #include "ops/shared/element.h"
 
 namespace pestle::ops::quantize_fp8 {
@@ -61,7 +62,7 @@ std::string refuses_tiles(const Call& call, const Machine&) {
 }
 Status run_any(const Call& call) {
   return with_fp8(call.tensor(kQ).dtype, [&]<class F>(F) {
-    return run_quantize_any<Fp8Code<F>>(call, "quantize_fp8_any", rows_of(call));
+    return quantize_any_rows<Fp8Code<F>>(call, "quantize_fp8_any", rows_of(call));
   });
 }
 std::string refuses(const Call& call, const Machine&) {

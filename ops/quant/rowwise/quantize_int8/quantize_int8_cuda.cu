@@ -7,6 +7,7 @@
 #include "ops/quant/rowwise/quantize_int8/quantize_int8_spec.h"
 #include "ops/quant/rowwise/quantize_rows.cuh"
 #include "ops/quant/rowwise/quantize_transposed.cuh"
+#include "ops/quant/rowwise/quantize_units.cuh"
 
 namespace pestle::ops::quantize_int8 {
 namespace {
@@ -64,7 +65,7 @@ std::string refuses_tiles(const Call& call, const Machine&) {
   return refuse_quantize_tiles(rows_of(call));
 }
 Status run_any(const Call& call) {
-  return run_quantize_any<Int8Code>(call, "quantize_int8_any", rows_of(call));
+  return quantize_any_rows<Int8Code>(call, "quantize_int8_any", rows_of(call));
 }
 std::string refuses(const Call& call, const Machine&) {
   return refuse_quantize_rows(rows_of(call));
