@@ -131,8 +131,7 @@ struct GemvWgmma {
   }
 
   // One stage of b and of a. Boxes beyond the end of k, and rows beyond a's, are zeros.
-  __device__ static void load_stage(const Job& job, char* to, uint64_t* full, int tile,
-                                    int step) {
+  __device__ static void load_stage(const Job& job, char* to, uint64_t* full, int tile, int step) {
     const GemvWgmmaTile at = job.at(tile);
     const int b_bytes = box_bytes(job), row = at.tile * job.tile.columns;
     char* to_a = to + kGemvBoxes * b_bytes;
@@ -512,9 +511,8 @@ Status start_gemv_wgmma(const Call& call, const char* name, const Operands& o,
   job.tile = choose_gemv_tile(o.out.columns, cuda::multiprocessors(cuda::device_index(call)));
   PESTLE_TRY(plan_gemv(o, &job));
   PESTLE_TRY(map_gemv_weight(o, job.tile, &job.b));
-  return job.tile.columns <= 64
-             ? start_gemv_blocks(call, name, gemv_wgmma_kernel<kKind, 1>, job)
-             : start_gemv_blocks(call, name, gemv_wgmma_kernel<kKind, 2>, job);
+  return job.tile.columns <= 64 ? start_gemv_blocks(call, name, gemv_wgmma_kernel<kKind, 1>, job)
+                                : start_gemv_blocks(call, name, gemv_wgmma_kernel<kKind, 2>, job);
 }
 
 // Several weights of one a, in one launch. No alpha, no factors of rows.

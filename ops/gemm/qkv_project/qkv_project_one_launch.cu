@@ -76,10 +76,10 @@ std::string refuse_x_of_codes(const Call& call, const Machine& machine) {
   Stack even;
   std::string why = read_even(call, kX, &even);
   if (why.empty()) why = gemv::refuse_x(x, even);
-  return why.empty() ? gemv::refuse_plan(machine, static_cast<int>(row_count(x)),
-                                         static_cast<int>(k), code_bits(call),
-                                         scale_row_bytes(call))
-                     : why;
+  return why.empty()
+             ? gemv::refuse_plan(machine, static_cast<int>(row_count(x)), static_cast<int>(k),
+                                 code_bits(call), scale_row_bytes(call))
+             : why;
 }
 
 gemv::Job job_of(const Call& call, const QkvPart& part) {

@@ -13,7 +13,8 @@ namespace pestle::ops {
 inline constexpr int kGemvParts = 3;  // at most
 
 struct GemvParts {
-  int first[kGemvParts] = {};  // tile of each weight; of weights that there are not, behind the last
+  int first[kGemvParts] =
+      {};  // tile of each weight; of weights that there are not, behind the last
   int tiles = 0;
 
   PESTLE_HD int part_of(int64_t tile) const {
@@ -28,8 +29,7 @@ inline GemvParts lay_out_parts(std::span<const int64_t> widths, int columns) {
   GemvParts parts;
   for (size_t p = 0; p < kGemvParts; ++p) {
     parts.first[p] = parts.tiles;
-    if (p < widths.size())
-      parts.tiles += static_cast<int>((widths[p] + columns - 1) / columns);
+    if (p < widths.size()) parts.tiles += static_cast<int>((widths[p] + columns - 1) / columns);
   }
   return parts;
 }
