@@ -1,13 +1,15 @@
-// GEMV by wgmma: up to 16 rows of a, the weight as the instructions' first operand.
+// GEMV by wgmma: up to 16 rows of a, of several weights at once up to 64, the weight as the instructions'
+// first operand.
 //
 // Map      A CTA a multiprocessor takes neighbouring columns of out (rows of the weight),
 //          as many as leave no multiprocessor without (ops/gemm/select/gemm_tiles.h). A producer
 //          thread has TMA fill a ring of stages, each 512 bytes of k of those
 //          columns and of a; a warpgroup multiplies: 64 columns are the instruction's rows, the
-//          rows of a its 16 columns.
+//          rows of a its 16 columns. Several weights of one a: their tiles side by side.
 // Order    Along k in four chains, unit i of every 128 bytes in chain i, then (0 + 1) + (2 + 3);
-//          codes of 8-bit floats by 128 of k, in order. Two runs give the same bits. Chains, since
-//          a product waits for the one before it on its sums, as long as its bytes take to arrive.
+//          codes of 8-bit floats by 128 of k, in order; more than 16 rows of a in one chain. Two runs
+//          give the same bits. Chains, since a product waits for the one before it on its sums, as long
+//          as its bytes take to arrive.
 // Traffic  b once; a once a CTA, from the L2. Up to 200 KiB are under way to each
 //          multiprocessor, past its L1.
 // Numerics bf16 and f16 in the tensor cores' f32; 8-bit floats 128 products at a time, those sums
@@ -25,11 +27,14 @@
 namespace pestle::ops {
 
 inline constexpr int kGemvRows = 16;
-inline constexpr int kGemvStages = 32;  // at most
-inline constexpr int kGemvBoxes = 4;    // of 128 bytes along k, a stage
+inline constexpr int kGemvMoreRows = 64;  // of several weights
+inline constexpr int kGemvStages = 32;    // at most
+inline constexpr int kGemvBoxes = 4;      // of 128 bytes along k, a stage
 inline constexpr int kGemvRing = 216 * 1024;
 inline constexpr int kGemvHalfRing = 104 * 1024;
 inline constexpr int kMostShared = 227 * 1024;
+static_assert(2 * kGemvBoxes * (128 + kGemvMoreRows) * hopper::kRowBytes <= kGemvRing &&
+              2 * kGemvBoxes * (64 + kGemvRows) * hopper::kRowBytes <= kGemvHalfRing);
 
 enum class GemvKind { kBf16, kF16, kE4m3, kE5m2, kE4m3E5m2, kE5m2E4m3, kInt8 };  // a, then b
 
@@ -50,7 +55,7 @@ struct GemvWgmmaJob {
   int ring_bytes = 0;
   int early = 0;        // stages of b that go to the L2 before the kernel in front has ended
   int start_after = 0;  // the next kernel may begin when so many stages were asked for; 0: at once
-  int a_rows = kGemvRows;  // of a that a box brings; the rest of its 16 rows is what lay there
+  int a_rows = kGemvRows;  // of a that a box brings; the rest of its kRows is what lay there
 
   PESTLE_HD GemvWgmmaTile at(int t) const { return {epilogue, b, t}; }
 };
@@ -102,13 +107,17 @@ constexpr hopper::WgmmaType gemv_wgmma_type() {  // b comes first
   }
 }
 
-template <GemvKind kKind, int kBlocks, class Job>
+// kRows: of a, 16 or 64.
+template <GemvKind kKind, int kBlocks, class Job, int kRows = kGemvRows>
 struct GemvWgmma {
   static constexpr hopper::WgmmaType kWgmma = gemv_wgmma_type<kKind>();
   static constexpr bool kInt = kKind == GemvKind::kInt8;
   static constexpr bool kPromoted = hopper::is_8_bit(kWgmma) && !kInt;
   static constexpr int kRowBytes = hopper::kRowBytes;
-  static constexpr int kBytesA = kGemvRows * kRowBytes;  // of a box
+  static constexpr int kBytesA = kRows * kRowBytes;  // of a box
+  static constexpr int kChains = kRows == kGemvRows ? 4 : 1;
+  static constexpr int kSums = kRows / 2;     // a thread's, of a block
+  static constexpr int kOwnRows = kRows / 4;  // of a, of a thread
   using Sum = std::conditional_t<kInt, int, float>;
   struct Memory {
     char* ring;
@@ -169,9 +178,9 @@ struct GemvWgmma {
 
   // One instruction of one block of 64 columns: unit i (of four) of 128 bytes of k.
   __device__ static void multiply_unit(const char* b, const char* a, int i, bool more,
-                                       Sum (&d)[8]) {
-    hopper::multiply<kWgmma, 16, true, true>(d, hopper::describe<true>(b, 0) + i * 2,
-                                             hopper::describe<true>(a, 0) + i * 2, more);
+                                       Sum (&d)[kSums]) {
+    hopper::multiply<kWgmma, kRows, true, true>(d, hopper::describe<true>(b, 0) + i * 2,
+                                                hopper::describe<true>(a, 0) + i * 2, more);
   }
   __device__ static void release(const Memory& s, int stage) {
     if (threadIdx.x == 0) hopper::arrive(&s.barriers.empty[stage]);
@@ -179,8 +188,8 @@ struct GemvWgmma {
 
   // Products of 8-bit floats, of each box of a stage anew; the boxes' sums are added in f32.
   __device__ static void multiply_parts(const char* b, const char* a, int b_bytes,
-                                        Sum (&d)[kBlocks][8]) {
-    Sum part[kGemvBoxes][kBlocks][8];
+                                        Sum (&d)[kBlocks][kSums]) {
+    Sum part[kGemvBoxes][kBlocks][kSums];
     hopper::fence_wgmma();
 #pragma unroll
     for (int i = 0; i < 4; ++i)
@@ -197,10 +206,10 @@ struct GemvWgmma {
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block)
 #pragma unroll
-        for (int j = 0; j < 8; ++j) d[block][j] += part[box][block][j];
+        for (int j = 0; j < kSums; ++j) d[block][j] += part[box][block][j];
   }
   __device__ static void multiply_stage(const char* b, const char* a, int b_bytes, bool more,
-                                        Sum (&d)[4][kBlocks][8]) {
+                                        Sum (&d)[kChains][kBlocks][kSums]) {
     hopper::fence_wgmma();
 #pragma unroll
     for (int box = 0; box < kGemvBoxes; ++box)
@@ -209,15 +218,15 @@ struct GemvWgmma {
 #pragma unroll
         for (int block = 0; block < kBlocks; ++block)
           multiply_unit(b + box * b_bytes + block * 64 * kRowBytes, a + box * kBytesA, i,
-                        more || box > 0, d[i][block]);
+                        more || box > 0 || i >= kChains, d[i % kChains][block]);
     hopper::commit_wgmma();
   }
 
   // All sums along k of one tile.
   __device__ static void accumulate(const Memory& s, const Job& job, Place& at,
-                                    Sum (&d)[kBlocks][8]) {
+                                    Sum (&d)[kBlocks][kSums]) {
     const int b_bytes = box_bytes(job), bytes = stage_bytes(job);
-    [[maybe_unused]] Sum chains[4][kBlocks][8];
+    [[maybe_unused]] Sum chains[kChains][kBlocks][kSums];
     int last = 0;
     for (int step = 0; step < job.k_stages; ++step) {
       hopper::wait(&s.barriers.full[at.stage], at.parity);
@@ -240,9 +249,13 @@ struct GemvWgmma {
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block)
 #pragma unroll
-        for (int j = 0; j < 8; ++j)
-          d[block][j] = (chains[0][block][j] + chains[1][block][j]) +
-                        (chains[2][block][j] + chains[3][block][j]);
+        for (int j = 0; j < kSums; ++j) {
+          if constexpr (kChains == 4)
+            d[block][j] = (chains[0][block][j] + chains[1][block][j]) +
+                          (chains[2][block][j] + chains[3][block][j]);
+          else
+            d[block][j] = chains[0][block][j];
+        }
     }
   }
 
@@ -253,7 +266,7 @@ struct GemvWgmma {
     uint32_t bias[2] = {0, 0};  // as bits of its dtype
   };
   struct RowValues {
-    float factor[4] = {1, 1, 1, 1};
+    float factor[kOwnRows];
     float alpha = 1;
   };
   __device__ static float ask(const float* p) {
@@ -303,9 +316,11 @@ struct GemvWgmma {
   }
   __device__ static RowValues row_values(const hopper::EpilogueArguments& e) {
     RowValues v;
+#pragma unroll
+    for (float& factor : v.factor) factor = 1;
     if (e.rows.data) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < kOwnRows; ++i) {
         const int m = row_of(i);
         v.factor[i] = ask(e.rows.data + (m < e.m ? m : 0) * e.rows.step);
       }
@@ -316,8 +331,8 @@ struct GemvWgmma {
 
   // The results of a block: element i is of row i / 4 * 2 + i % 2 and of column i / 2 % 2.
   __device__ static void scale(const hopper::EpilogueArguments& e, const Values& values,
-                               const RowValues& rows, const Sum (&d)[8], float (&v)[8]) {
-    float bias[2] = {0, 0}, column[2], row[4];
+                               const RowValues& rows, const Sum (&d)[kSums], float (&v)[kSums]) {
+    float bias[2] = {0, 0}, column[2], row[kOwnRows];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       column[half] = factor_at(e.columns, values.factor[half]);
@@ -327,9 +342,9 @@ struct GemvWgmma {
                          : hopper::half_of(values.bias[half], e.bias.dtype);
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) row[i] = factor_at(e.rows, rows.factor[i]);
+    for (int i = 0; i < kOwnRows; ++i) row[i] = factor_at(e.rows, rows.factor[i]);
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
+    for (int i = 0; i < kSums; ++i)
       v[i] = static_cast<float>(d[i]) * row[i / 4 * 2 + i % 2] * column[i / 2 % 2] * rows.alpha +
              bias[i / 2 % 2];
   }
@@ -337,7 +352,7 @@ struct GemvWgmma {
   // scheduler, and behind them each instruction delays the next kernel's start.
   struct Places {
     char* column[2];
-    int64_t row[4];
+    int64_t row[kOwnRows];
   };
   __device__ static Places places_of(const Job& job, const GemvWgmmaTile& at, int block) {
     const hopper::FloatMatrix& out = at.epilogue.out;
@@ -350,7 +365,7 @@ struct GemvWgmma {
       asm volatile("" : "+l"(p.column[half]));  // here, not where it is used
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kOwnRows; ++i) {
       p.row[i] = row_of(i) * out.row_stride * bytes;
       asm volatile("" : "+l"(p.row[i]));
     }
@@ -358,15 +373,15 @@ struct GemvWgmma {
   }
   __device__ static void finish(const Job& job, const GemvWgmmaTile& at, int block,
                                 const Values& values, const RowValues& rows, const Places& places,
-                                const Sum (&d)[8]) {
+                                const Sum (&d)[kSums]) {
     const hopper::EpilogueArguments& e = at.epilogue;
     const int n[2] = {column_of(job, at, block, 0), column_of(job, at, block, 1)};
-    float v[8];
+    float v[kSums];
     scale(e, values, rows, d, v);
     hopper::activate_all(e.activation, v);
     if (e.residual.data) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < kSums; ++i) {
         const int m = row_of(i / 4 * 2 + i % 2);
         if (n[i / 2 % 2] >= 0 && m < e.m)
           v[i] += float_at(e.residual,
@@ -376,10 +391,10 @@ struct GemvWgmma {
     store(e, n, places, v);
   }
   __device__ static void store(const hopper::EpilogueArguments& e, const int (&n)[2],
-                               const Places& places, const float (&v)[8]) {
+                               const Places& places, const float (&v)[kSums]) {
     if (e.out.dtype == hopper::Float::kF32) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < kSums; ++i) {
         const int half = i / 2 % 2, r = i / 4 * 2 + i % 2;
         if (n[half] >= 0 && row_of(r) < e.m)
           *reinterpret_cast<float*>(places.column[half] + places.row[r]) = v[i];
@@ -387,7 +402,7 @@ struct GemvWgmma {
       return;
     }
 #pragma unroll
-    for (int i = 0; i < 8; i += 2) {  // two rows
+    for (int i = 0; i < kSums; i += 2) {  // two rows
       const int half = i / 2 % 2, r = i / 4 * 2;
       const uint32_t two = hopper::pack(v[i], v[i + 1], e.out.dtype);
       char* to = places.column[half];
@@ -410,7 +425,7 @@ struct GemvWgmma {
         values[block] = values_of(job, at, block);
         places[block] = places_of(job, at, block);
       }
-      Sum d[kBlocks][8] = {};
+      Sum d[kBlocks][kSums] = {};
       accumulate(s, job, place, d);
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block)
@@ -452,12 +467,12 @@ __global__ void __launch_bounds__(160, 1)
 #endif
 }
 
-// Of several weights; results have the bits that each alone has.
-template <GemvKind kKind, int kBlocks>
+// Of several weights; up to 16 rows of a have the bits that each weight alone gives.
+template <GemvKind kKind, int kBlocks, int kRows>
 __global__ void __launch_bounds__(160, 1)
     gemv_wgmma_parts_kernel(const __grid_constant__ GemvWgmmaPartsJob job) {
 #if PESTLE_HOPPER
-  GemvWgmma<kKind, kBlocks, GemvWgmmaPartsJob>::run(job);
+  GemvWgmma<kKind, kBlocks, GemvWgmmaPartsJob, kRows>::run(job);
 #endif
 }
 
@@ -474,26 +489,28 @@ Status start_gemv_blocks(const Call& call, const char* name, void (*kernel)(Job)
 
 // How much is under way, by what was measured (ops/gemm/matmul/matmul.md): the first stages of b,
 // 32 to 56 KiB, go to the L2 while the kernel in front ends; where a CTA has little to do, half
-// of shared memory is enough, and the next kernel's CTAs wait beside it.
-inline void plan_ring(GemvWgmmaJob* job) {
+// of shared memory is enough, and the next kernel's CTAs wait beside it. Two stages at least: one is
+// given back when the next one's products have begun.
+inline void plan_ring(int rows, GemvWgmmaJob* job) {
   const bool narrow = job->tile.columns <= 64;
-  const int stage = kGemvBoxes * (job->tile.columns + kGemvRows) * hopper::kRowBytes;
-  const bool little = narrow && int64_t{job->k_stages} * stage <= 2 * kGemvHalfRing;
+  const int stage = kGemvBoxes * (job->tile.columns + rows) * hopper::kRowBytes;
+  const bool little =
+      rows == kGemvRows && narrow && int64_t{job->k_stages} * stage <= 2 * kGemvHalfRing;
   job->ring_bytes = little ? kGemvHalfRing : kGemvRing;
   job->start_after = little ? std::max(1, job->k_stages - 2) : 0;
   job->early = std::min(job->k_stages, narrow ? 2 : 1);
   job->stages = std::min(kGemvStages, job->ring_bytes / stage);
 }
 
-// All but the weight, for the tile chosen.
-inline Status plan_gemv(const Operands& o, GemvWgmmaJob* job) {
+// All but the weight, for the tile chosen. rows: the kernel's.
+inline Status plan_gemv(const Operands& o, int rows, GemvWgmmaJob* job) {
   BoxedTensor a = boxes_of(o.a, true, true);
-  job->a_rows = static_cast<int>(std::clamp<int64_t>(o.out.rows, 1, kGemvRows));
+  job->a_rows = static_cast<int>(std::clamp<int64_t>(o.out.rows, 1, rows));
   a.box[1] = job->a_rows;
   job->k_elements = a.box[0];
   job->k_stages =
       static_cast<int>(cuda::ceil_div(o.a.columns, int64_t{job->k_elements} * kGemvBoxes));
-  plan_ring(job);
+  plan_ring(rows, job);
   return cuda::make_tensor_map(a, &job->a);
 }
 inline Status map_gemv_weight(const Operands& o, const GemvTile& tile, CUtensorMap* map) {
@@ -509,13 +526,22 @@ Status start_gemv_wgmma(const Call& call, const char* name, const Operands& o,
   GemvWgmmaJob job;
   job.epilogue = e;
   job.tile = choose_gemv_tile(o.out.columns, cuda::multiprocessors(cuda::device_index(call)));
-  PESTLE_TRY(plan_gemv(o, &job));
+  PESTLE_TRY(plan_gemv(o, kGemvRows, &job));
   PESTLE_TRY(map_gemv_weight(o, job.tile, &job.b));
   return job.tile.columns <= 64 ? start_gemv_blocks(call, name, gemv_wgmma_kernel<kKind, 1>, job)
                                 : start_gemv_blocks(call, name, gemv_wgmma_kernel<kKind, 2>, job);
 }
 
-// Several weights of one a, in one launch. No alpha, no factors of rows.
+template <GemvKind kKind, int kRows>
+Status start_gemv_parts_of_rows(const Call& call, const char* name, const Operands& o,
+                                GemvWgmmaPartsJob& job) {
+  PESTLE_TRY(plan_gemv(o, kRows, &job));
+  return job.tile.columns <= 64
+             ? start_gemv_blocks(call, name, gemv_wgmma_parts_kernel<kKind, 1, kRows>, job)
+             : start_gemv_blocks(call, name, gemv_wgmma_parts_kernel<kKind, 2, kRows>, job);
+}
+
+// Several weights of one a, up to 64 rows, in one launch. No alpha, no factors of rows.
 template <GemvKind kKind>
 Status start_gemv_parts(const Call& call, const char* name, std::span<const Operands> o,
                         std::span<const hopper::EpilogueArguments> e) {
@@ -526,14 +552,13 @@ Status start_gemv_parts(const Call& call, const char* name, std::span<const Oper
   job.epilogue = e[0];
   job.tile = choose_gemv_tile(all, cuda::multiprocessors(cuda::device_index(call)));
   job.parts = lay_out_parts(all, job.tile.columns);
-  PESTLE_TRY(plan_gemv(o[0], &job));
   for (size_t p = 0; p < o.size(); ++p) {
     job.epilogues[p] = e[p];
     PESTLE_TRY(map_gemv_weight(o[p], job.tile, &job.weights[p]));
   }
-  return job.tile.columns <= 64
-             ? start_gemv_blocks(call, name, gemv_wgmma_parts_kernel<kKind, 1>, job)
-             : start_gemv_blocks(call, name, gemv_wgmma_parts_kernel<kKind, 2>, job);
+  return o[0].out.rows <= kGemvRows
+             ? start_gemv_parts_of_rows<kKind, kGemvRows>(call, name, o[0], job)
+             : start_gemv_parts_of_rows<kKind, kGemvMoreRows>(call, name, o[0], job);
 }
 
 }  // namespace pestle::ops

@@ -1,4 +1,4 @@
-// qkv_project on CUDA: up to 16 rows of x in one launch (qkv_project_one_launch.cu); else three products
+// qkv_project on CUDA: few rows of x in one launch (qkv_project_one_launch.cu); else three products
 // by matmul, or by the linear op of the codes' format, each by whichever kernel that op takes for it.
 #include "ops/gemm/qkv_project/qkv_project_one_launch.h"
 #include "ops/gemm/qkv_project/qkv_project_parts.h"

@@ -1,6 +1,6 @@
-// qkv_project of up to 16 rows of x in one launch on CUDA: the GEMV kernels of one weight, whose tiles
-// are those of all three. Every result has the bits that its weight's own call has: a tile's sums do
-// not depend on the tiles beside it. Weights without rows are left out.
+// qkv_project of few rows of x in one launch on CUDA, floats up to 64, codes up to 16: the GEMV kernels
+// of one weight, whose tiles are those of all three. Up to 16 rows have the bits of each weight's own
+// call by GEMV: a tile's sums do not depend on the tiles beside it. Weights without rows are left out.
 #include "ops/gemm/gemv/gemv_mma.cuh"
 #include "ops/gemm/gemv/gemv_weight_launch.cuh"
 #include "ops/gemm/qkv_project/qkv_project_one_launch.h"
@@ -165,7 +165,7 @@ std::string refuse_float_weight(const Call& call, const QkvPart& part) {
   Operands o;
   if (!read_operands(call, part, &o)) return "the rows of x or of an output are not evenly spaced";
   std::string why = refuse_operands(o);
-  if (why.empty()) why = refuse_gemv(o);
+  if (why.empty()) why = refuse_gemv(o, kGemvMoreRows);
   return why.empty() ? refuse_misaligned(call, {part.out, part.bias}) : why;
 }
 
