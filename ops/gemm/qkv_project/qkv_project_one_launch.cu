@@ -1,17 +1,19 @@
-// qkv_project of few rows of x in one launch on CUDA, floats up to 64, codes up to 16: the GEMV kernels
-// of one weight, whose tiles are those of all three. Up to 16 rows have the bits of each weight's own
-// call by GEMV: a tile's sums do not depend on the tiles beside it. Weights without rows are left out.
+// qkv_project of up to 64 rows of x in one launch on CUDA: kernels of one weight, whose tiles are those
+// of all three. Results have the bits of each weight's own call by the same kernel (floats of more than
+// 16 rows have none of their own): a tile's sums do not depend on the tiles beside it. Weights without
+// rows are left out.
+#include <concepts>
+
 #include "ops/gemm/gemv/gemv_mma.cuh"
-#include "ops/gemm/gemv/gemv_weight_launch.cuh"
 #include "ops/gemm/qkv_project/qkv_project_one_launch.h"
 #include "ops/gemm/qkv_project/qkv_project_parts.h"
-#include "ops/gemm/weight_only/byte_formats.cuh"
 #include "ops/gemm/weight_only/int4_weight.h"
+#include "ops/gemm/weight_only/many_rows_launch.cuh"
 
 namespace pestle::ops::qkv_project {
 namespace {
 
-using cuda::many_rows::ByteCode;
+using many_rows::ByteCode;
 
 constexpr int kGroupSize = arg_index(spec, "group_size");
 constexpr int kHadamard = arg_index(spec, "hadamard");
@@ -49,11 +51,12 @@ int scale_row_bytes(const Call& call) {
   }
 }
 
-std::string refuse_weight(const Call& call, const QkvPart& part) {
+std::string refuse_codes_of(const Call& call, const QkvPart& part) {
   const auto name = [&](int place) { return spec.args[static_cast<size_t>(place)].name; };
   const TensorView& weight = call.tensor(part.weight);
   if (weight.shape[0] > INT_MAX / 4) return "N must be below 2^29";
   std::string why = cuda::refuse_unaligned(name(part.weight), weight);
+  if (why.empty()) why = refuse_far_rows(name(part.weight), weight);
   if (why.empty() && qkv_format(call) == QkvFormat::kNvfp4)
     why = cuda::refuse_scale_strides(name(part.scale), call.tensor(part.scale),
                                      call.integer(kScaleLayout) == 0);
@@ -62,24 +65,31 @@ std::string refuse_weight(const Call& call, const QkvPart& part) {
   return why.empty() ? refuse_misaligned(call, {part.out, part.bias, part.scale}) : why;
 }
 
-std::string refuse_x_of_codes(const Call& call, const Machine& machine) {
+std::string refuse_codes_of_any_rows(const Call& call) {
   const TensorView& x = call.tensor(kX);
+  if (qkv_format(call) == QkvFormat::kFloat) return "the weights are floats";
   if (x.dtype == DType::kF32) return "x: is for bf16 and f16";
-  if (row_count(x) > kWeightOnlyMost) return "is for at most 16 rows of x";
   if (numel(x) == 0) return "is for products that are not empty";
   if (call.integer(kHadamard) != 0) return "hadamard: x is rotated in the workspace first";
-  const int64_t k = columns_of(call);
-  if (k % 32 != 0) return "K must be a multiple of 32";
-  if (k > INT_MAX / 4) return "K must be below 2^29";
+  if (columns_of(call) % 32 != 0) return "K must be a multiple of 32";
+  if (columns_of(call) > INT_MAX / 4) return "K must be below 2^29";
   if (qkv_format(call) == QkvFormat::kInt4 && call.integer(kGroupSize) % 32 != 0)
     return "group_size must be a multiple of 32";
+  return "";
+}
+
+// ---- up to 16 rows of x ----
+
+std::string refuse_x_of_gemv(const Call& call, const Machine& machine) {
+  const TensorView& x = call.tensor(kX);
+  if (row_count(x) > kWeightOnlyMost) return "is for at most 16 rows of x";
   Stack even;
   std::string why = read_even(call, kX, &even);
   if (why.empty()) why = gemv::refuse_x(x, even);
-  return why.empty()
-             ? gemv::refuse_plan(machine, static_cast<int>(row_count(x)), static_cast<int>(k),
-                                 code_bits(call), scale_row_bytes(call))
-             : why;
+  return why.empty() ? gemv::refuse_plan(machine, static_cast<int>(row_count(x)),
+                                         static_cast<int>(columns_of(call)), code_bits(call),
+                                         scale_row_bytes(call))
+                     : why;
 }
 
 gemv::Job job_of(const Call& call, const QkvPart& part) {
@@ -106,30 +116,25 @@ gemv::Job job_of(const Call& call, const QkvPart& part) {
   return job;
 }
 
-void fill(const Call& call, const QkvPart& part, Int8* format) {
-  const TensorView& scale = call.tensor(part.scale);
-  format->scale.data = scale.as<char>();
-  if (qkv_format(call) == QkvFormat::kInt8Tensor) return;
-  format->scale.row_bytes = scale.strides[0] * 4;
-  format->scale.rows = 1;
+void fill(const Call& call, const QkvPart& part, many_rows::RowBytes<ByteCode::kInt8>* format) {
+  format->scale = row_bytes<ByteCode::kInt8>(call.tensor(part.scale)).scale;
 }
-template <gemv::SumsOf kSums>
-void fill(const Call& call, const QkvPart& part, gemv::GemvInt4<kSums>* format) {
+template <std::derived_from<many_rows::Int4> Int4>
+void fill(const Call& call, const QkvPart& part, Int4* format) {
   const TensorView* zero = call.has(part.zero) ? &call.tensor(part.zero) : nullptr;
-  *format = int4_weight<gemv::GemvInt4<kSums>>(call.tensor(part.scale), zero,
-                                               call.integer(kGroupSize), columns_of(call));
+  *format =
+      int4_weight<Int4>(call.tensor(part.scale), zero, call.integer(kGroupSize), columns_of(call));
 }
-void fill(const Call& call, const QkvPart& part, GemvNvfp4* format) {
-  format->scale =
-      cuda::many_rows::scale_bytes(call.tensor(part.scale), call.integer(kScaleLayout) == 0,
-                                   columns_of(call) / formats::kNvfp4Block, 4);
+void fill(const Call& call, const QkvPart& part, many_rows::Nvfp4* format) {
+  format->scale = many_rows::scale_bytes(call.tensor(part.scale), call.integer(kScaleLayout) == 0,
+                                         columns_of(call) / formats::kNvfp4Block, 4);
   format->high_first = call.integer(kNibbles) == 0;
   format->bf16 = call.tensor(kX).dtype == DType::kBF16;
   format->global_scale = call.tensor(part.global_scale).as<char>();
 }
 
 template <class Format>
-Status start(const Call& call) {
+Status start_gemv(const Call& call) {
   gemv::WeightParts<Format> weights{};
   int64_t widths[kGemvParts];
   int count = 0;
@@ -144,6 +149,43 @@ Status start(const Call& call) {
   return call.tensor(kX).dtype == DType::kBF16
              ? gemv::start_weight_parts<true>(call, "qkv_project_gemv", count, weights)
              : gemv::start_weight_parts<false>(call, "qkv_project_gemv", count, weights);
+}
+
+// ---- 17 to 64 rows of x ----
+
+constexpr int64_t kMostRowsOfTiles = 64;
+
+many_rows::Job many_rows_job(const Call& call, const QkvPart& part) {
+  const TensorView& weight = call.tensor(part.weight);
+  const TensorView& x = call.tensor(kX);
+  Operands o;
+  read_even(call, part.out, &o.out);
+  many_rows::Job job;
+  fill_output_values(o, &job.epilogue);
+  if (call.has(part.bias)) job.epilogue.bias = bias_row(call.tensor(part.bias));
+  if (code_bits(call) == 8) job.epilogue.columns = row_factors(call.tensor(part.scale));
+  job.x = x.as<char>();
+  job.weight = weight.as<char>();
+  job.m = static_cast<int>(row_count(x));
+  job.n = static_cast<int>(weight.shape[0]);
+  job.k = static_cast<int>(columns_of(call));
+  job.x_row = static_cast<uint32_t>(cuda::row_distance(x) / 16);
+  job.weight_row = static_cast<uint32_t>(cuda::row_distance(weight) / 16);
+  return job;
+}
+
+template <class Format>
+Status start_many_rows(const Call& call) {
+  many_rows::Parts<Format> weights{};
+  int count = 0;
+  for (const QkvPart& part : kParts) {
+    if (is_empty(call, part)) continue;
+    weights.jobs[count] = many_rows_job(call, part);
+    fill(call, part, &weights.formats[count++]);
+  }
+  return call.tensor(kX).dtype == DType::kBF16
+             ? start_many_rows_parts<true>(call, "qkv_project_many_rows", count, weights)
+             : start_many_rows_parts<false>(call, "qkv_project_many_rows", count, weights);
 }
 
 // ---- weights of floats ----
@@ -183,17 +225,36 @@ std::string refuse_parts(const Call& call) {
 }  // namespace
 
 std::string refuse_gemv_of_codes(const Call& call, const Machine& machine) {
-  if (qkv_format(call) == QkvFormat::kFloat) return "the weights are floats";
-  const std::string why = refuse_x_of_codes(call, machine);
-  return why.empty() ? refuse_parts<refuse_weight>(call) : why;
+  std::string why = refuse_codes_of_any_rows(call);
+  if (why.empty()) why = refuse_x_of_gemv(call, machine);
+  return why.empty() ? refuse_parts<refuse_codes_of>(call) : why;
 }
 
 Status run_gemv_of_codes(const Call& call) {
   switch (qkv_format(call)) {
     case QkvFormat::kInt4:
-      return one_scale_a_step(call) ? start<Int4OfSteps>(call) : start<Int4OfOctets>(call);
-    case QkvFormat::kNvfp4: return start<GemvNvfp4>(call);
-    default: return start<Int8>(call);
+      return one_scale_a_step(call) ? start_gemv<Int4OfSteps>(call)
+                                    : start_gemv<Int4OfOctets>(call);
+    case QkvFormat::kNvfp4: return start_gemv<GemvNvfp4>(call);
+    default: return start_gemv<Int8>(call);
+  }
+}
+
+std::string refuse_many_rows_of_codes(const Call& call, const Machine&) {
+  std::string why = refuse_codes_of_any_rows(call);
+  if (!why.empty()) return why;
+  const TensorView& x = call.tensor(kX);
+  if (row_count(x) > kMostRowsOfTiles) return "is for at most 64 rows of x";
+  why = cuda::refuse_unaligned("x", x);
+  if (why.empty()) why = refuse_far_rows("x", x);
+  return why.empty() ? refuse_parts<refuse_codes_of>(call) : why;
+}
+
+Status run_many_rows_of_codes(const Call& call) {
+  switch (qkv_format(call)) {
+    case QkvFormat::kInt4: return start_many_rows<many_rows::Int4>(call);
+    case QkvFormat::kNvfp4: return start_many_rows<many_rows::Nvfp4>(call);
+    default: return start_many_rows<many_rows::RowBytes<ByteCode::kInt8>>(call);
   }
 }
 

@@ -24,12 +24,13 @@ struct GemvParts {
   }
 };
 
-// Tiles of so many columns; none crosses from one weight into the next.
-inline GemvParts lay_out_parts(std::span<const int64_t> widths, int columns) {
+// Tiles of so many columns, and so many of them along m; none crosses from one weight into the next.
+inline GemvParts lay_out_parts(std::span<const int64_t> widths, int columns, int along_m = 1) {
   GemvParts parts;
   for (size_t p = 0; p < kGemvParts; ++p) {
     parts.first[p] = parts.tiles;
-    if (p < widths.size()) parts.tiles += static_cast<int>((widths[p] + columns - 1) / columns);
+    if (p < widths.size())
+      parts.tiles += along_m * static_cast<int>((widths[p] + columns - 1) / columns);
   }
   return parts;
 }
