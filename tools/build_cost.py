@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a build cost: minutes of compiling CUDA, bytes of the library, the dearest files.
 
-usage: tools/build_cost.py FOLDER [--most-mib 40] [--out bench/results/build.jsonl]
+usage: tools/build_cost.py FOLDER [--most-mib 95] [--out bench/results/build.jsonl]
 
 Times are ninja's own (.ninja_log), so they say nothing where ccache had the object: set
 CCACHE_DISABLE=1 before building what is to be recorded. Exits with 1 if the library is larger.
@@ -62,7 +62,7 @@ def measure(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--most-mib", type=float, default=40)
+    parser.add_argument("--most-mib", type=float, default=95)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     cost = measure(arguments.folder)

@@ -55,6 +55,8 @@ __global__ void of_a_cluster(float* out) {
   expect_bytes(&barrier, 28);
   store_to_block(own, 1, make_float4(1, 2, 3, 4));
   tell_block(one, &barrier, 1, 1.0f);
+  arrive_at_block(&barrier, 1);
+  *own = load_of_block(own, 1);
   tell_block(two, &barrier, 1, make_float2(1, 2));
   tell_block(own, &barrier, 1, make_float4(1, 2, 3, 4));
   wait_bytes_here(&barrier, 0);

@@ -39,7 +39,7 @@ def test_the_library_asks_for_no_driver_no_cuda_and_no_torch():
 
 
 def test_the_library_is_small():
-    assert _library.PATH.stat().st_size <= 40 * 2**20
+    assert _library.PATH.stat().st_size <= 95 * 2**20  # of every architecture of a release
 
 
 def test_cuda_kernels_are_in_it():

@@ -4,9 +4,9 @@
 //
 // Map      One CTA an SM makes tiles of 128 rows of the weight (wgmma's rows) times kTileM rows of x
 //          (its columns). Two consumer warpgroups have half of the weight's rows each. Two producers
-//          fill a ring in turns, stages of 64 k: x and codes by TMA, of which they put the bytes that
-//          a lane of four needs of 32 columns into one word, in place; scales as the format's
-//          multipliers.
+//          fill two rings in turns, stages of 64 k: x by TMA; codes by TMA, of which they put the
+//          bytes that a lane of four needs of 32 columns into one word, in place, and scales as the
+//          format's multipliers. The ring of codes is the longer one: x never waits for them.
 // Overlap  A consumer decodes 32 of k while those before are multiplied. The second consumer starts a
 //          few stages later, and stays behind: while one finishes its tile the other has the tensor
 //          cores.
@@ -33,6 +33,8 @@
 
 #include <algorithm>
 
+#include "backends/cuda/device/ptx/cluster.cuh"
+#include "backends/cuda/device/ptx/cluster_messages.cuh"
 #include "backends/cuda/device/ptx/wgmma_registers.cuh"
 #include "backends/cuda/host/early_launch.h"
 #include "ops/gemm/weight_only/finish_rows.cuh"
@@ -43,6 +45,7 @@ struct HopperJob {
   CUtensorMap x;      // boxes of 64 k and kTileM rows
   CUtensorMap codes;  // the same of kTileN rows
   Job job;
+  int splits = 1;  // parts of k, each by a block of a cluster
 };
 
 // kGroup_Of: columns whose sums begin anew and are scaled in registers, where the format's scales
@@ -59,17 +62,20 @@ struct HopperConfig {
   static constexpr int kXBytes = kTileM * kXRow;
   static constexpr int kCodeBytes = kTileN * kCodeRow;
   static constexpr int kScaleBytes = kTileN * Format::kScaleBytes;
-  static constexpr int kStageBytes = (kXBytes + kCodeBytes + kScaleBytes + 1023) / 1024 * 1024;
+  static constexpr int kSlotBytes = (kCodeBytes + kScaleBytes + 127) / 128 * 128;
   static constexpr int kStagedRows = 64;      // of out, at a time
   static constexpr int kStagingRow = 64 + 4;  // f32: no two lanes meet in a bank
   static constexpr int kStoredRows = kTileM > 128 ? kTileM / 2 : kTileM;  // the same as 16 bits
   static constexpr int kStagingBytes =
       (std::max(kStagedRows * kStagingRow * 4, kStoredRows * 128) + 127) / 128 * 128;
-  static constexpr int kRest = 227 * 1024 - 2 * kStagingBytes - 1024;
-  static constexpr int kStages = kRest / kStageBytes < 8 ? kRest / kStageBytes : 8;
-  static constexpr int kStagingPlace = kStages * kStageBytes;
+  static constexpr int kRest = 226 * 1024 - 2 * kStagingBytes - 1024;
+  // Stages of x, which leave room for six of codes at least, and of codes and scales.
+  static constexpr int kStages = std::min((kRest - 6 * kSlotBytes) / kXBytes, 8);
+  static constexpr int kSlots = std::min((kRest - kStages * kXBytes) / kSlotBytes, 12);
+  static constexpr int kSlotPlace = kStages * kXBytes;
+  static constexpr int kStagingPlace = (kSlotPlace + kSlots * kSlotBytes + 1023) / 1024 * 1024;
   static constexpr int kBarrierPlace = kStagingPlace + 2 * kStagingBytes;
-  static constexpr int kSharedBytes = kBarrierPlace + 512;
+  static constexpr int kSharedBytes = kBarrierPlace + 1024;
   static constexpr int kAhead = kTileM <= 64 ? 4 : 2;  // stages whose scales are in registers
   // Two producers take turns. Instructions of 256 columns need more registers than 512 threads have
   // at first.
@@ -81,7 +87,7 @@ struct HopperConfig {
   static constexpr int kConsumerRegisters = kGroup == 32 && kTileM > 128 ? 232 : 224;
   static constexpr int kProducerRegisters =
       (kRegisters * kThreads - kConsumerRegisters * 256) / (kProducers * kProducerThreads);
-  static_assert(kStages >= 4 && kSharedBytes <= 227 * 1024);
+  static_assert(kStages >= 4 && kSlots >= 6 && kSharedBytes <= 227 * 1024);
   static_assert(kStoredRows % 16 == 0 && kTileM % kStagedRows == 0);
   static_assert(Format::kGroupSums == (kGroup != 0) && Format::kTableBytes == 0);
 };
@@ -113,9 +119,10 @@ __device__ inline int lanes_place(int row, int chunk) {
 
 template <class C, class Format>
 struct HopperGemm {
-  static constexpr int kStages = C::kStages, kBits = C::kBits;
+  static constexpr int kStages = C::kStages, kSlots = C::kSlots, kBits = C::kBits;
   static constexpr int kSums = C::kTileM / 2;
-  static constexpr int kSlots = 2 * kStages;  // tiles that a producer may be ahead, and more
+  static constexpr int kMarks = 16;  // tiles that a producer may be ahead, and more
+  static_assert(kMarks > kSlots / 2 + 2);
   // Stages of the first consumer before the second, of which the ring has that many fewer.
   static constexpr int kLead = kStages - 3 < 3 ? kStages - 3 : 3;
   static constexpr int kProducers = C::kProducers, kProducerThreads = C::kProducerThreads;
@@ -123,65 +130,86 @@ struct HopperGemm {
       C::kBf16 ? hopper::WgmmaType::kBf16 : hopper::WgmmaType::kF16;
 
   struct Barriers {
-    uint64_t raw[kStages], full[kStages], empty[kStages];  // as TMA left a stage; ready; free
+    uint64_t x_full[kStages], x_empty[kStages];
+    uint64_t raw[kSlots], full[kSlots], empty[kSlots];  // codes as TMA left them; ready; free
+    uint64_t led;                                       // the first consumer has its lead
+    uint64_t ready[2], taken[2];  // a piece of sums: in all blocks of the cluster, by all of them
     // The tile, counted by its CTA from 1 on, in which a producer or a consumer last met what is odd.
-    int odd_scales[kSlots], odd_sums[2][kSlots];
+    int odd_scales[kMarks], odd_sums[2][kMarks];
   };
-  static_assert(sizeof(Barriers) <= 512);
+  static_assert(sizeof(Barriers) <= 1024);
 
   struct Cta {
     const HopperJob& of;
     const Format& format;
     char* memory;
+    int rank, first_step, own_steps;  // in its cluster, whose blocks have equal shares of k
 
+    // Consumers take two stages together. Past the end of k all is zeros.
+    __device__ Cta(const HopperJob& job, const Format& its_format, char* its_memory)
+        : of(job), format(its_format), memory(its_memory), rank(blockIdx.x % job.splits) {
+      const int pairs = (job.job.k + 2 * kStepK - 1) / (2 * kStepK);
+      const int share = pairs / job.splits, rest = pairs % job.splits;
+      first_step = 2 * (rank * share + min(rank, rest));
+      own_steps = 2 * (share + (rank < rest ? 1 : 0));
+    }
     __device__ const Job& job() const { return of.job; }
     __device__ Barriers& barriers() const {
       return *reinterpret_cast<Barriers*>(memory + C::kBarrierPlace);
     }
-    // Consumers take two stages together. Past the end of k all is zeros.
-    __device__ int steps() const { return (job().k + 2 * kStepK - 1) / (2 * kStepK) * 2; }
+    __device__ int steps() const { return own_steps; }
+    // The cluster's tiles are every of.splits-th of its blocks.
+    __device__ int first_tile() const { return blockIdx.x / of.splits; }
+    __device__ int next_tile() const { return gridDim.x / of.splits; }
     __device__ int tiles() const { return job().m_tiles * job().n_tiles; }
-    __device__ char* x_at(int stage) const { return memory + stage * C::kStageBytes; }
-    __device__ char* codes_at(int stage) const { return x_at(stage) + C::kXBytes; }
-    __device__ char* scales_at(int stage) const { return codes_at(stage) + C::kCodeBytes; }
+    __device__ char* x_at(int stage) const { return memory + stage * C::kXBytes; }
+    __device__ char* codes_at(int slot) const {
+      return memory + C::kSlotPlace + slot * C::kSlotBytes;
+    }
+    __device__ char* scales_at(int slot) const { return codes_at(slot) + C::kCodeBytes; }
   };
 
   // ---- producers --------------------------------------------------------------------------------
-  // A stage of the tiles that the CTA makes, and its place in the ring.
+  // A stage of the tiles that the CTA makes, and its place in a ring.
+  template <int kRing>
   struct Cursor {
     int index;  // of the tile
     int count = 1, step = 0;
     Tile tile;
-    hopper::Ring<kStages> ring;
+    hopper::Ring<kRing> ring;
 
     __device__ explicit Cursor(const Cta& cta)
-        : index(blockIdx.x), tile(tile_of<C::kTilesM>(cta.job(), blockIdx.x)) {}
+        : index(cta.first_tile()), tile(tile_of<C::kTilesM>(cta.job(), cta.first_tile())) {}
     __device__ bool past(int tiles) const { return index >= tiles; }
     // By so many stages. True: in another tile.
     __device__ bool advance(const Cta& cta, int steps, int stages) {
       for (int i = 0; i < stages; ++i) ring.advance();
       step += stages;
       if (step < steps) return false;
-      for (; step >= steps; step -= steps, ++count) index += gridDim.x;
+      for (; step >= steps; step -= steps, ++count) index += cta.next_tile();
       if (!past(cta.tiles())) tile = tile_of<C::kTilesM>(cta.job(), index);
       return true;
     }
   };
 
-  // By one thread, of a free stage.
-  __device__ static void load(const Cta& cta, const Cursor& at) {
-    Barriers& b = cta.barriers();
-    const int stage = at.ring.stage;
-    hopper::arrive_expecting(&b.raw[stage], C::kXBytes + C::kCodeBytes);
-    hopper::load_box(cta.x_at(stage), &cta.of.x, &b.raw[stage], at.step * kStepK,
+  // By one thread, of what is free.
+  __device__ static void load_x(const Cta& cta, const Cursor<kStages>& at) {
+    uint64_t* full = &cta.barriers().x_full[at.ring.stage];
+    hopper::arrive_expecting(full, C::kXBytes);
+    hopper::load_box(cta.x_at(at.ring.stage), &cta.of.x, full, (cta.first_step + at.step) * kStepK,
                      at.tile.m * C::kTileM, 0);
-    hopper::load_box(cta.codes_at(stage), &cta.of.codes, &b.raw[stage], at.step * C::kCodeRow,
-                     at.tile.n * C::kTileN, 0);
   }
-  __device__ static void turn_codes(const Cta& cta, int stage) {
+  __device__ static void load_codes(const Cta& cta, const Cursor<kSlots>& at) {
+    uint64_t* raw = &cta.barriers().raw[at.ring.stage];
+    hopper::fence_async_proxy();  // codes were put into order there
+    hopper::arrive_expecting(raw, C::kCodeBytes);
+    hopper::load_box(cta.codes_at(at.ring.stage), &cta.of.codes, raw,
+                     (cta.first_step + at.step) * C::kCodeRow, at.tile.n * C::kTileN, 0);
+  }
+  __device__ static void turn_codes(const Cta& cta, int slot) {
     constexpr int kChunks = C::kCodeRow / 16, kLines = kProducerThreads / kChunks;
     const int thread = threadIdx.x % kProducerThreads;
-    char* at = cta.codes_at(stage) + lanes_place<kBits>(thread / kChunks, thread % kChunks);
+    char* at = cta.codes_at(slot) + lanes_place<kBits>(thread / kChunks, thread % kChunks);
     uint4 v[C::kTileN / kLines];
 #pragma unroll
     for (int i = 0; i < C::kTileN / kLines; ++i)
@@ -216,53 +244,56 @@ struct HopperGemm {
       for (int i = 0; i < kScaleRows; ++i) values[i] = cta.format.fetch(of.rows[i], step);
     }
     // True: of odd ones.
-    __device__ bool put(const Cta& cta, const Cursor& at) const {
+    __device__ bool put(const Cta& cta, const Cursor<kSlots>& at) const {
       bool odd = false;
 #pragma unroll
       for (int i = 0; i < kScaleRows; ++i)
         odd |= cta.format.template put<C::kBf16, C::kTileN>(values[i], scale_row(cta, at.tile, i),
-                                                            at.step, scale_line(i),
+                                                            cta.first_step + at.step, scale_line(i),
                                                             cta.scales_at(at.ring.stage));
       return odd;
     }
   };
 
-  // The stages of one producer: every kProducers-th. TMA fills what is free, at the latest the stage
-  // that is made ready next; scales are fetched kAhead of its stages before: a trip to memory takes
-  // as long. The last of them repeat the last tile's.
+  // What one producer asks TMA for: every kProducers-th stage, as soon as it is free.
   struct Loader {
-    Cursor next;
-    int stages = 0;  // that were asked for
+    Cursor<kStages> x;
+    Cursor<kSlots> codes;
+    int loaded = 0;  // stages of codes
 
-    __device__ explicit Loader(const Cursor& first) : next(first) {}
-    __device__ void load_free(const Cta& cta, int steps, int wanted) {
-      const int tiles = cta.tiles();
-#pragma unroll 1
-      while (!next.past(tiles)) {
-        uint64_t* empty = &cta.barriers().empty[next.ring.stage];
-        if (!hopper::has_ended(empty, next.ring.parity ^ 1)) {
-          if (stages >= wanted) return;
-          hopper::wait(empty, next.ring.parity ^ 1);
-        }
-        hopper::fence_async_proxy();  // codes were put into order there
-        load(cta, next);
-        ++stages;
-        next.advance(cta, steps, kProducers);
+    __device__ Loader(const Cursor<kStages>& first_x, const Cursor<kSlots>& first_codes)
+        : x(first_x), codes(first_codes) {}
+    __device__ void load_free(const Cta& cta, int steps, int tiles) {
+      Barriers& b = cta.barriers();
+      while (!x.past(tiles) && hopper::has_ended(&b.x_empty[x.ring.stage], x.ring.parity ^ 1)) {
+        load_x(cta, x);
+        x.advance(cta, steps, kProducers);
+      }
+      while (!codes.past(tiles) &&
+             hopper::has_ended(&b.empty[codes.ring.stage], codes.ring.parity ^ 1)) {
+        load_codes(cta, codes);
+        ++loaded;
+        codes.advance(cta, steps, kProducers);
       }
     }
   };
+  // Scales are fetched kAhead of its stages before: a trip to memory takes as long. The last of them
+  // repeat the last tile's.
   __device__ static void produce(const Cta& cta, int producer) {
     Barriers& b = cta.barriers();
     const int steps = cta.steps(), tiles = cta.tiles();
-    Cursor at(cta);
+    const bool loads = threadIdx.x % kProducerThreads == 0;
+    Cursor<kStages> first_x(cta);
+    Cursor<kSlots> at(cta);
+    first_x.advance(cta, steps, producer);
     at.advance(cta, steps, producer);
-    Cursor fetching = at;
-    Loader loader(at);
+    Cursor<kSlots> fetching = at;
+    Loader loader(first_x, at);
     ScaleRows rows;
     Scales scales[C::kAhead];
     int wanted = 0;
     const auto fetch = [&](Scales& some) {
-      some.fetch(cta, rows, fetching.step);
+      some.fetch(cta, rows, cta.first_step + fetching.step);
       if (fetching.advance(cta, steps, kProducers)) rows.begin(cta, fetching.tile);
     };
     rows.begin(cta, fetching.tile);
@@ -272,20 +303,25 @@ struct HopperGemm {
     while (!at.past(tiles)) {
 #pragma unroll
       for (Scales& some : scales) {
-        if (at.past(tiles)) return;
+        if (at.past(tiles)) break;
         ++wanted;
-        if (threadIdx.x % kProducerThreads == 0) loader.load_free(cta, steps, wanted);
+        if (loads) {
+          do loader.load_free(cta, steps, tiles);
+          while (loader.loaded < wanted);
+        }
         __syncwarp();
-        const int stage = at.ring.stage;
-        hopper::wait(&b.raw[stage], at.ring.parity);
-        turn_codes(cta, stage);
-        if (some.put(cta, at)) b.odd_scales[at.count % kSlots] = at.count;
+        const int slot = at.ring.stage;
+        hopper::wait(&b.raw[slot], at.ring.parity);
+        turn_codes(cta, slot);
+        if (some.put(cta, at)) b.odd_scales[at.count % kMarks] = at.count;
         __syncwarp();
-        if (threadIdx.x % 32 == 0) hopper::arrive(&b.full[stage]);
+        if (threadIdx.x % 32 == 0) hopper::arrive(&b.full[slot]);
         at.advance(cta, steps, kProducers);
         fetch(some);
       }
     }
+    if (loads)
+      while (!loader.x.past(tiles)) loader.load_free(cta, steps, tiles);
   }
 
   // ---- consumers --------------------------------------------------------------------------------
@@ -298,17 +334,17 @@ struct HopperGemm {
     uint32_t words[kUnits][2][kBits / 4];
     typename Format::Scales scales[2];
 
-    __device__ void load(const Cta& cta, int stage, int row0, int unit) {
+    __device__ void load(const Cta& cta, int slot, int row0, int unit) {
       const int lane = threadIdx.x % 32, warp_row = row0 + threadIdx.x % 128 / 32 * 16;
       if (unit == 0) {
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-          scales[r] = cta.format.template scales_of<C::kTileN>(cta.scales_at(stage),
+          scales[r] = cta.format.template scales_of<C::kTileN>(cta.scales_at(slot),
                                                                warp_row + lane / 4 + 8 * r);
       } else if (kUnits == 2) {
         return;
       }
-      const uint32_t codes = hopper::shared_address(cta.codes_at(stage));
+      const uint32_t codes = hopper::shared_address(cta.codes_at(slot));
       const int line = warp_row + lane / 8 % 2 * 8 + lane % 8;  // that this lane names to ldmatrix
       uint32_t w[4];
       if constexpr (kBits == 4) {
@@ -334,12 +370,15 @@ struct HopperGemm {
     }
   };
 
-  __device__ static void release(Barriers& b, int stage) {
-    if (threadIdx.x % 128 == 0) hopper::arrive(&b.empty[stage]);
-  }
-  __device__ static void wait_stage(Barriers& b, const hopper::Ring<kStages>& ring) {
-    hopper::wait(&b.raw[ring.stage], ring.parity);
-    hopper::wait(&b.full[ring.stage], ring.parity);
+  struct Rings {
+    hopper::Ring<kStages> x;
+    hopper::Ring<kSlots> codes;
+    __device__ void advance() { x.advance(), codes.advance(); }
+  };
+  __device__ static void release(Barriers& b, const Rings& at) {
+    if (threadIdx.x % 128 != 0) return;
+    hopper::arrive(&b.x_empty[at.x.stage]);
+    hopper::arrive(&b.empty[at.codes.stage]);
   }
 
   __device__ static void clear(Sums& d) {
@@ -375,7 +414,8 @@ struct HopperGemm {
   static constexpr bool kGroups = Format::kGroupSums;
   static constexpr int kUnderWay = kGroups ? 1 : 2;  // units, while one is decoded
   static constexpr int kFragments = kGroups ? 2 : 4;
-  __device__ static void accumulate(const Cta& cta, int consumer, hopper::Ring<kStages>& ring,
+  // leads: the other consumer waits until this one is kLead stages ahead.
+  __device__ static void accumulate(const Cta& cta, int consumer, bool leads, Rings& rings,
                                     Sums& d) {
     constexpr int kGroupUnits = kGroups ? C::kGroup / 32 : 1;
     Barriers& b = cta.barriers();
@@ -388,34 +428,37 @@ struct HopperGemm {
     [[maybe_unused]] Sums p = {};
     [[maybe_unused]] float2 scales = {0, 0};  // of the sums in p
     Codes codes;
-    int before = 0;
+    Rings before = rings;
     if constexpr (kGroups) clear(d);
-    wait_stage(b, ring);
-    codes.load(cta, ring.stage, row0, 0);
+    hopper::wait(&b.full[rings.codes.stage], rings.codes.parity);
+    codes.load(cta, rings.codes.stage, row0, 0);
     codes.decode(cta, kept, 0, a[0]);
 #pragma unroll 1
     for (int first = 0; first < steps; first += 2) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int step = first + i, stage = ring.stage;
-        const uint64_t x = uint64_t{x_upper} << 32 | (x_lower + stage * (C::kStageBytes / 16));
+        const int step = first + i;
+        const Rings now = rings;
+        const uint64_t x = uint64_t{x_upper} << 32 | (x_lower + now.x.stage * (C::kXBytes / 16));
         // The last step decodes its codes again.
-        hopper::Ring<kStages> next = ring;
-        ring.advance();
-        if (i == 0 || step + 1 < steps) next = ring;
+        hopper::Ring<kSlots> next = now.codes;
+        rings.advance();
+        if (i == 0 || step + 1 < steps) next = rings.codes;
+        if (leads && step == kLead && threadIdx.x % 128 == 0) hopper::arrive(&b.led);
+        hopper::wait(&b.x_full[now.x.stage], now.x.parity);
 #pragma unroll
         for (int unit = 0; unit < 2; ++unit) {
           const int at = 2 * i + unit;
           const bool begins = at % kGroupUnits == 0, ends = (at + 1) % kGroupUnits == 0;  // a group
           uint32_t(&then)[2][4] = a[(at + 1) % kFragments];
           if constexpr (kGroups) {
-            if (begins) scales = group_scales(cta.scales_at(stage), row0, unit);
+            if (begins) scales = group_scales(cta.scales_at(now.codes.stage), row0, unit);
             multiply(x + unit * 4, a[at % kFragments], !begins, p);
           } else {
             multiply(x + unit * 4, a[at % kFragments], step > 0 || unit > 0, d);
           }
-          if (unit == 1) wait_stage(b, next);
-          codes.load(cta, unit == 1 ? next.stage : stage, row0, 1 - unit);
+          if (unit == 1) hopper::wait(&b.full[next.stage], next.parity);
+          codes.load(cta, unit == 1 ? next.stage : now.codes.stage, row0, 1 - unit);
           hopper::wait_wgmma<kUnderWay>();
           hopper::hold(then);
           codes.decode(cta, kept, 1 - unit, then);
@@ -423,7 +466,7 @@ struct HopperGemm {
           if constexpr (kGroups)
             if (ends) add_group(scales, p, d);
         }
-        before = stage;
+        before = now;
       }
     }
     hopper::wait_wgmma<0>();
@@ -566,30 +609,104 @@ struct HopperGemm {
     }
   }
 
+  // ---- a tile whose k a cluster's blocks have shared -------------------------------------------
+  __device__ static bool any_block_is_odd(const Cta& cta, const float* mark) {
+    bool odd = false;
+    for (int r = 0; r < cta.of.splits; ++r)
+      odd |= load_of_block(reinterpret_cast<const float4*>(mark), r).x != 0;
+    return odd;
+  }
+  // The sums of all blocks, in their order, and the epilogue.
+  __device__ static void finish_shared_row(const Cta& cta, const Columns& columns, int row, bool odd,
+                                           const float* staged) {
+    const Job& job = cta.job();
+    float4 y[2] = {};
+    for (int r = 0; r < cta.of.splits; ++r)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float4 v = load_of_block(reinterpret_cast<const float4*>(staged) + i, r);
+        y[i].x += v.x, y[i].y += v.y, y[i].z += v.z, y[i].w += v.w;
+      }
+    float* sums = &y[0].x;
+    const float factor = cta.format.factor();
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if constexpr (kChecksSums) odd |= !(fabsf(sums[j]) <= 0x1.fffffep127f);
+      if constexpr (Format::kColumnFactors)
+        if (j < columns.count) sums[j] *= job.epilogue.columns.at(columns.first + j);
+      sums[j] *= factor;
+    }
+    if (odd)
+      for (int j = 0; j < columns.count; ++j)
+        sums[j] = slow_sum<C::kBf16>(job, cta.format, PlainRows{}, row, columns.first + j);
+    finish_row<false>(job.epilogue, columns, row, 1.0f, sums);
+  }
+  // Pieces of kStagedRows rows, of which each block finishes its share.
+  __device__ static void finish_shared(const Cta& cta, int consumer, const Tile& tile, bool odd,
+                                       uint32_t& phase, const Sums& d) {
+    Barriers& b = cta.barriers();
+    float* staging = staging_of(cta, consumer);
+    float* mark = staging + C::kStagedRows;  // where a line has no sums
+    const int thread = threadIdx.x % 128, share = C::kStagedRows / cta.of.splits;
+    const int first = tile.n * C::kTileN + consumer * 64 + thread % 8 * 8;
+    const Columns columns{first, min(8, cta.job().n - first)};
+#pragma unroll 1
+    for (int piece = 0; piece < C::kTileM; piece += C::kStagedRows, phase ^= 1) {
+      wait_bytes(&b.taken[consumer], phase ^ 1);
+#pragma unroll
+      for (int from = 0; from < C::kTileM; from += C::kStagedRows)
+        if (from == piece) stage(staging, from, d);
+      if (thread == 0) *mark = odd ? 1.0f : 0.0f;
+      hopper::sync_threads(1 + consumer, 128);
+      if (thread < cta.of.splits) arrive_at_block(&b.ready[consumer], thread);
+      wait_bytes(&b.ready[consumer], phase);
+      const bool is_odd = any_block_is_odd(cta, mark);
+      const int row0 = tile.m * C::kTileM + piece;
+      if (columns.count > 0)
+        for (int i = thread / 8; i < share; i += 16) {
+          const int line = cta.rank * share + i;
+          if (row0 + line < cta.job().m)
+            finish_shared_row(cta, columns, row0 + line, is_odd,
+                              staging + line * C::kStagingRow + thread % 8 * 8);
+        }
+      hopper::sync_threads(1 + consumer, 128);
+      if (thread < cta.of.splits) arrive_at_block(&b.taken[consumer], thread);
+    }
+  }
+
+  // Codes were no numbers; or x of bf16 overflowed sums that their factors, or terms of the other
+  // sign, would have brought back.
+  static constexpr bool kChecksSums =
+      (Format::kGroupSums || Format::kColumnFactors || Format::kNans) && C::kBf16;
   __device__ static void consume(const Cta& cta, int consumer) {
     Barriers& b = cta.barriers();
     const int tiles = cta.tiles();
-    hopper::Ring<kStages> ring;
+    Rings rings;
     int count = 0;
-    if (consumer == 1 && cta.steps() > kLead) hopper::wait(&b.full[kLead], 0);
+    uint32_t phase = 0;  // of the barriers between blocks
+    if (consumer == 1 && cta.steps() > kLead) hopper::wait(&b.led, 0);
 #pragma unroll 1
-    for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
+    for (int i = cta.first_tile(); i < tiles; i += cta.next_tile()) {
       ++count;
       const Tile tile = tile_of<C::kTilesM>(cta.job(), i);
       Sums d;
-      accumulate(cta, consumer, ring, d);
-      // Codes were no numbers; or x of bf16 overflowed sums that their factors, or terms of the
-      // other sign, would have brought back.
-      if constexpr ((Format::kGroupSums || Format::kColumnFactors || Format::kNans) && C::kBf16)
-        if (!is_finite(d)) b.odd_sums[consumer][count % kSlots] = count;
+      accumulate(cta, consumer, consumer == 0 && count == 1, rings, d);
+      if constexpr (kChecksSums)
+        if (!is_finite(d)) b.odd_sums[consumer][count % kMarks] = count;
       hopper::sync_threads(1 + consumer, 128);
-      if (b.odd_scales[count % kSlots] == count || b.odd_sums[consumer][count % kSlots] == count)
+      const bool odd = b.odd_scales[count % kMarks] == count ||
+                       b.odd_sums[consumer][count % kMarks] == count;
+      if (cta.of.splits > 1)
+        finish_shared(cta, consumer, tile, odd, phase, d);
+      else if (odd)
         finish_odd(cta, consumer, tile);
       else if (makes_in_registers(cta.job().epilogue))
         finish_in_registers(cta, consumer, tile, d);
       else
         finish(cta, consumer, tile, d);
     }
+    // Others read this block's memory.
+    if (cta.of.splits > 1) wait_bytes(&b.taken[consumer], phase ^ 1);
   }
   // Of a weight that is odd as a whole.
   __device__ static void consume_odd(const Cta& cta, int consumer) {
@@ -605,17 +722,31 @@ struct HopperGemm {
       hopper::prefetch_map(&of.x);
       hopper::prefetch_map(&of.codes);
       for (int i = 0; i < kStages; ++i) {
+        hopper::init_barrier(&b.x_full[i], 1);
+        hopper::init_barrier(&b.x_empty[i], 2);
+      }
+      for (int i = 0; i < kSlots; ++i) {
         hopper::init_barrier(&b.raw[i], 1);
         hopper::init_barrier(&b.full[i], kProducerThreads / 32);
         hopper::init_barrier(&b.empty[i], 2);
       }
-      for (int i = 0; i < kSlots; ++i) b.odd_scales[i] = b.odd_sums[0][i] = b.odd_sums[1][i] = 0;
+      hopper::init_barrier(&b.led, 1);
+      for (int i = 0; i < 2; ++i) {
+        hopper::init_barrier(&b.ready[i], of.splits);
+        hopper::init_barrier(&b.taken[i], of.splits);
+      }
+      for (int i = 0; i < kMarks; ++i) b.odd_scales[i] = b.odd_sums[0][i] = b.odd_sums[1][i] = 0;
       hopper::publish_barriers();
     }
     cuda::wait_previous_kernel();
     const bool all_odd = format.start();
-    __syncthreads();
-    const Cta cta{of, format, raw};
+    if (of.splits > 1) {
+      cluster_arrive();
+      cluster_wait();
+    } else {
+      __syncthreads();
+    }
+    const Cta cta(of, format, raw);
     constexpr int kOfProducers = kProducers * kProducerThreads;
     const int thread = threadIdx.x;
     if (thread < kOfProducers) {

@@ -170,11 +170,36 @@ Status start_many_rows(const Call& call, const char* name, const many_rows::Job&
 // large.
 constexpr int64_t kHopperRows = 17, kHopperGroupRows = 129;
 
+// Tiles of so many rows of x, k in so many parts: `time` in units of what a step of 64 k of a tile of
+// 256 rows takes.
+struct HopperPlan {
+  double time;
+  int splits;
+};
+inline HopperPlan hopper_plan(const Call& call, const many_rows::Job& job, int64_t rows,
+                              double step_time) {
+  // What a tile takes beside its steps; and where blocks put their sums together (reckoned).
+  constexpr double kBeside = 8, kTogether = 4;
+  const int64_t tiles = cuda::ceil_div(job.m, rows) * cuda::ceil_div(job.n, int64_t{128});
+  const int64_t pairs = cuda::ceil_div(job.k, 2 * many_rows::kStepK);
+  const int64_t multiprocessors = cuda::multiprocessors(cuda::device_index(call));
+  HopperPlan best{0, 0};
+  for (int splits = 1; splits <= 8 && (splits == 1 || pairs >= 2 * splits); splits *= 2) {
+    const int64_t waves = cuda::ceil_div(tiles, std::max(multiprocessors / splits, int64_t{1}));
+    const auto steps = static_cast<double>(2 * cuda::ceil_div(pairs, splits));
+    const double one = steps * step_time + kBeside + (splits > 1 ? kTogether : 0);
+    const double time = static_cast<double>(waves) * one;
+    if (best.splits == 0 || time < best.time) best = {time, splits};
+  }
+  return best;
+}
+
 template <class C, class Format>
 Status start_hopper_tile(const Call& call, const char* name, const many_rows::Job& job,
-                         const Format& format) {
+                         const Format& format, int splits) {
   many_rows::HopperJob of;
   of.job = job;
+  of.splits = splits;
   of.job.m_tiles = static_cast<int>(cuda::ceil_div(job.m, C::kTileM));
   of.job.n_tiles = static_cast<int>(cuda::ceil_div(job.n, C::kTileN));
   const int64_t tiles = int64_t{of.job.m_tiles} * of.job.n_tiles;
@@ -195,38 +220,38 @@ Status start_hopper_tile(const Call& call, const char* name, const many_rows::Jo
   codes.box[0] = codes.swizzle = C::kCodeRow, codes.box[1] = C::kTileN;
   PESTLE_TRY(cuda::make_tensor_map(codes, &of.codes));
   const int64_t multiprocessors = cuda::multiprocessors(cuda::device_index(call));
-  const cuda::Grid grid{std::min(tiles, multiprocessors), C::kThreads, C::kSharedBytes};
+  const int64_t clusters = std::min(tiles, std::max(multiprocessors / splits, int64_t{1}));
+  const cuda::Grid grid{clusters * splits, C::kThreads, C::kSharedBytes, splits};
   return cuda::launch_early(call, name, grid, many_rows::many_rows_hopper_kernel<C, Format>, of,
                             format);
-}
-// Of a product by tiles of so many rows of x, in units of what one tile takes.
-inline double hopper_time(const Call& call, const many_rows::Job& job, int64_t rows,
-                          double of_tile) {
-  const int64_t tiles = cuda::ceil_div(job.m, rows) * cuda::ceil_div(job.n, int64_t{128});
-  const int64_t multiprocessors = cuda::multiprocessors(cuda::device_index(call));
-  return static_cast<double>(cuda::ceil_div(tiles, multiprocessors)) * of_tile;
 }
 template <bool kBf16, class Format>
 Status start_hopper(const Call& call, const char* name, const many_rows::Job& job,
                     const Format& format) {
   using many_rows::HopperConfig;
-  // What a tile takes of the largest's time (measured): codes are decoded for fewer rows.
-  const double large = hopper_time(call, job, 256, 1), middle = hopper_time(call, job, 192, 0.83),
-               small = hopper_time(call, job, 64, 0.72);
-  if (small < std::min(large, middle))
-    return start_hopper_tile<HopperConfig<kBf16, 64, Format>>(call, name, job, format);
-  return middle < large
-             ? start_hopper_tile<HopperConfig<kBf16, 192, Format>>(call, name, job, format)
-             : start_hopper_tile<HopperConfig<kBf16, 256, Format>>(call, name, job, format);
+  // What a step takes of the largest tile's (measured): codes are decoded for fewer rows.
+  const HopperPlan large = hopper_plan(call, job, 256, 1), middle = hopper_plan(call, job, 192, 0.83),
+                   small = hopper_plan(call, job, 64, 0.72);
+  if (small.time < std::min(large.time, middle.time))
+    return start_hopper_tile<HopperConfig<kBf16, 64, Format>>(call, name, job, format,
+                                                              small.splits);
+  return middle.time < large.time
+             ? start_hopper_tile<HopperConfig<kBf16, 192, Format>>(call, name, job, format,
+                                                                   middle.splits)
+             : start_hopper_tile<HopperConfig<kBf16, 256, Format>>(call, name, job, format,
+                                                                   large.splits);
 }
 template <bool kBf16, int kGroup, class Format>
 Status start_hopper_sums(const Call& call, const char* name, const many_rows::Job& job,
                          const Format& format) {
   using many_rows::HopperConfig;
   // Two sets of sums lie in registers: 192 rows of x take all of them. Times are reckoned.
-  return hopper_time(call, job, 128, 0.72) < hopper_time(call, job, 192, 1)
-             ? start_hopper_tile<HopperConfig<kBf16, 128, Format, kGroup>>(call, name, job, format)
-             : start_hopper_tile<HopperConfig<kBf16, 192, Format, kGroup>>(call, name, job, format);
+  const HopperPlan small = hopper_plan(call, job, 128, 0.72), large = hopper_plan(call, job, 192, 1);
+  return small.time < large.time
+             ? start_hopper_tile<HopperConfig<kBf16, 128, Format, kGroup>>(call, name, job, format,
+                                                                           small.splits)
+             : start_hopper_tile<HopperConfig<kBf16, 192, Format, kGroup>>(call, name, job, format,
+                                                                           large.splits);
 }
 // Of a format whose scales multiply sums of `group` columns: a multiple of 32.
 template <bool kBf16, class Format>

@@ -68,6 +68,24 @@ __device__ inline uint32_t shared_of_block(const void* own, unsigned rank) {
 #endif
   return at;
 }
+// At block `rank`'s copy of `barrier`: who waits for it sees what was stored before.
+__device__ inline void arrive_at_block(uint64_t* barrier, unsigned rank) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                   shared_of_block(barrier, rank))
+               : "memory");
+#endif
+}
+__device__ inline float4 load_of_block(const float4* own, unsigned rank) {
+  float4 v = {};
+#if __CUDA_ARCH__ >= 900
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(shared_of_block(own, rank))
+               : "memory");
+#endif
+  return v;
+}
 // To block `rank`'s copy of `own`, counted by its copy of `barrier`.
 __device__ inline void tell_block(float* own, uint64_t* barrier, unsigned rank, float v) {
 #if __CUDA_ARCH__ >= 900
