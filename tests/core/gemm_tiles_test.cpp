@@ -1,7 +1,10 @@
 // Which tile a GEMM takes, on a machine of 132 multiprocessors.
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "ops/gemm/select/gemm_tiles.h"
+#include "ops/gemm/select/gemv_parts.h"
 
 namespace pestle::ops {
 namespace {
@@ -84,6 +87,49 @@ TEST(GemmTiles, GemvTakesAllColumnsInOneWaveWhereTheyFit) {
     EXPECT_GE(int64_t{t.columns} * t.tiles, n) << n;
     EXPECT_LT(int64_t{t.columns} * (t.tiles - 1), n) << n;
     EXPECT_LE((t.tiles + 131) / 132, (n + 132 * 128 - 1) / (132 * 128)) << n;
+  }
+}
+
+// Every row of every weight is in one tile, which lies within its weight.
+void expect_parts_cover(const std::vector<int64_t>& widths, int columns) {
+  const GemvParts parts = lay_out_parts(widths, columns);
+  std::vector<int64_t> rows(widths.size());
+  for (int tile = 0; tile < parts.tiles; ++tile) {
+    const auto p = static_cast<size_t>(parts.part_of(tile));
+    ASSERT_LT(p, widths.size());
+    const int64_t first = int64_t{tile - parts.first[p]} * columns;
+    ASSERT_EQ(first, rows[p]) << "tile " << tile;
+    ASSERT_LT(first, widths[p]);
+    rows[p] = std::min(first + columns, widths[p]);
+  }
+  EXPECT_EQ(rows, widths);
+}
+
+TEST(GemvParts, TilesOfSeveralWeightsCoverEachOfThem) {
+  for (const int columns : {8, 16, 48, 128}) {
+    expect_parts_cover({4096, 1024, 1024}, columns);
+    expect_parts_cover({130, 33, 31}, columns);
+    expect_parts_cover({1, 1, 1}, columns);
+    expect_parts_cover({17, 8}, columns);
+    expect_parts_cover({16, 0, 129}, columns);
+    expect_parts_cover({0, 0, 5}, columns);
+    expect_parts_cover({700}, columns);
+  }
+}
+
+TEST(GemvParts, TilesOfSeveralWeightsAreAsFewAsTheMachineHasMultiprocessors) {
+  EXPECT_EQ(describe(choose_gemv_tile(std::vector<int64_t>{4096, 1024, 1024}, 132)),
+            "48 columns, 130 tiles");
+  EXPECT_EQ(describe(choose_gemv_tile(std::vector<int64_t>{3072, 3072, 3072}, 132)),
+            "72 columns, 129 tiles");
+  // One column too many for a wave: two waves of narrower tiles.
+  EXPECT_EQ(describe(choose_gemv_tile(std::vector<int64_t>{5632, 5632, 5632}, 132)),
+            "128 columns, 132 tiles");
+  EXPECT_EQ(describe(choose_gemv_tile(std::vector<int64_t>{5640, 5632, 5624}, 132)),
+            "72 columns, 237 tiles");
+  for (int64_t n = 1; n < 40000; n += 31) {
+    const GemvTile alone = choose_gemv_tile(n, 132);
+    EXPECT_EQ(describe(choose_gemv_tile(std::vector<int64_t>{n}, 132)), describe(alone));
   }
 }
 

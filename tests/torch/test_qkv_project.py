@@ -93,3 +93,30 @@ def test_codes_are_no_weight_with_a_gradient():
     weights, options, _ = layers("nvfp4")
     with pytest.raises(pestle.InvalidArgumentError, match="weight_q"):
         pestle.qkv_project(torch.randn(2, K), weights[0].float(), *weights[1:], **options)
+
+
+def own_call(format, x, weight, bias, tensors):
+    """One of the three products, by its op."""
+    how = FORMATS[format]
+    if format == "float":
+        return pestle.matmul(x, weight.T, bias=bias)
+    if format.startswith("int8"):
+        return pestle.linear_int8(x, weight, **tensors, bias=bias, granularity=format[5:], **how)
+    return getattr(pestle, f"linear_{format}")(x, weight, **tensors, bias=bias, **how)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_few_rows_have_the_bits_of_three_calls(format, device):
+    weights, options, _ = layers(format)
+    options = {n: t.to(device) if torch.is_tensor(t) else t for n, t in options.items()}
+    weights = [(w.bfloat16() if format == "float" else w).to(device) for w in weights]
+    x = torch.randn(9, K, dtype=torch.bfloat16, device=device)
+    options["bias_v"] = torch.randn(WIDTHS[2], device=device)
+    made = pestle.qkv_project(x, *weights, **options)
+    for y, name, weight in zip(made, NAMES, weights, strict=True):
+        tensors = {
+            kind: options[f"{kind}_{name}"]
+            for kind in ("scale", "zero", "global_scale")
+            if f"{kind}_{name}" in options
+        }
+        assert torch.equal(y, own_call(format, x, weight, options.get(f"bias_{name}"), tensors))

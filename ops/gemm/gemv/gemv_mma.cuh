@@ -279,8 +279,8 @@ __global__ void __launch_bounds__(32 * GemvMmaShape<kColumns>::kWarps,
 #endif  // __CUDACC__
 
 // 16-byte reads along k of both operands, one matrix.
-inline std::string refuse_gemv(const Operands& o) {
-  if (o.out.rows > kGemvRows) return "is for up to 16 rows of a";
+inline std::string refuse_gemv(const Operands& o, int most_rows = kGemvRows) {
+  if (o.out.rows > most_rows) return "is for up to " + std::to_string(most_rows) + " rows of a";
   if (o.out.batches != 1) return "is for one matrix";
   if (!o.a_along_k || !o.b_along_k) return "needs both operands along k";
   if (o.a.columns * dtype_bytes(o.a.dtype) % 16 != 0) return "K is no multiple of 16 bytes";

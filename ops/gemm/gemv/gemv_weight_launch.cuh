@@ -70,23 +70,34 @@ inline Job weight_mma_job(const Call& call, const WeightOnlyArgs& args, int bits
   return job;
 }
 
+// The plan of shared memory, and what the kernel has to know of it.
+template <class Format>
+SharedPlan plan_of(const Format& format, int64_t room, Job* job) {
+  const SharedPlan plan =
+      shared_plan(job->rows_of_x, job->k, Format::kBits, format.row_bytes(job->k), room);
+  job->scale_row = plan.scale_row;
+  job->scale_buffers = plan.scale_buffers;
+  job->sum_buffers = plan.sum_buffers;
+  return plan;
+}
+
+// As many CTAs as run at a time.
+inline cuda::Grid grid_of(const SharedPlan& plan, int64_t room, int64_t tiles, int device) {
+  const int64_t ctas = std::clamp<int64_t>(room / (plan.total() + 1024), 1,
+                                           plan.threads == 512 ? 1 : 768 / plan.threads);
+  return {.blocks = std::min<int64_t>(tiles, ctas * cuda::multiprocessors(device)),
+          .threads = plan.threads,
+          .shared_bytes = static_cast<size_t>(plan.total())};
+}
+
 template <bool kBf16, class Format>
 Status start_weight_mma(const Call& call, const char* name, const WeightOnlyArgs& args,
                         const Format& format) {
   const int device = cuda::device_index(call);
   const int64_t room = cuda::most_shared_bytes(device);
   Job job = weight_mma_job(call, args, Format::kBits);
-  const SharedPlan plan =
-      shared_plan(job.rows_of_x, job.k, Format::kBits, format.row_bytes(job.k), room);
-  job.scale_row = plan.scale_row;
-  job.scale_buffers = plan.scale_buffers;
-  job.sum_buffers = plan.sum_buffers;
-  const int64_t ctas = std::clamp<int64_t>(room / (plan.total() + 1024), 1,
-                                           plan.threads == 512 ? 1 : 768 / plan.threads);
-  const cuda::Grid grid{
-      .blocks = std::min<int64_t>(job.tiles, ctas * cuda::multiprocessors(device)),
-      .threads = plan.threads,
-      .shared_bytes = static_cast<size_t>(plan.total())};
+  const SharedPlan plan = plan_of(format, room, &job);
+  const cuda::Grid grid = grid_of(plan, room, job.tiles, device);
   const auto start = [&](auto kernel) {
     return cuda::launch(call, name, grid, kernel, job, format);
   };
@@ -97,7 +108,43 @@ Status start_weight_mma(const Call& call, const char* name, const WeightOnlyArgs
                         : start(weight_mma_kernel<kBf16, Format, 1, false>);
 }
 
+// So many weights, whose jobs lack the plan.
+template <bool kBf16, class Format>
+Status start_weight_parts(const Call& call, const char* name, int count,
+                          WeightParts<Format> weights) {
+  const int device = cuda::device_index(call);
+  const int64_t room = cuda::most_shared_bytes(device);
+  SharedPlan plan{};
+  for (int p = 0; p < count; ++p) plan = plan_of(weights.formats[p], room, &weights.jobs[p]);
+  for (int p = count; p < kGemvParts; ++p) {
+    weights.jobs[p] = weights.jobs[0];
+    weights.formats[p] = weights.formats[0];
+  }
+  const cuda::Grid grid = grid_of(plan, room, weights.parts.tiles, device);
+  const auto start = [&](auto kernel) { return cuda::launch(call, name, grid, kernel, weights); };
+  if (plan.rows_of_x > 8)
+    return plan.x_row > 0 ? start(weight_mma_parts_kernel<kBf16, Format, 2, true>)
+                          : start(weight_mma_parts_kernel<kBf16, Format, 2, false>);
+  return plan.x_row > 0 ? start(weight_mma_parts_kernel<kBf16, Format, 1, true>)
+                        : start(weight_mma_parts_kernel<kBf16, Format, 1, false>);
+}
+
 #endif  // __CUDACC__
+
+inline std::string refuse_plan(const Machine& machine, int rows, int k, int bits, int scale_row) {
+  const int cc = machine.compute_capability;
+  const int64_t room = ((cc == 80 || cc == 87) ? 163 : cc >= 90 && cc < 120 ? 227 : 99) << 10;
+  SharedPlan plan = shared_plan(rows, k, bits, scale_row, room);
+  plan.x_row = 0;
+  return plan.total() > room ? "scales of 16 rows of the weight don't fit in shared memory" : "";
+}
+
+inline std::string refuse_x(const TensorView& x, const Stack& even) {
+  if (even.rows > 1 && even.row_stride * 2 % 16 != 0)
+    return "x's rows must lie at multiples of 16 bytes";
+  return reinterpret_cast<uintptr_t>(x.data) % 16 != 0 ? "x must begin at a multiple of 16 bytes"
+                                                       : "";
+}
 
 // Why this kernel does not take a call that gemv_weight_only.cuh takes, or would with f32 x.
 inline std::string refuse_mma(const Call& call, const WeightOnlyArgs& args, const Machine& machine,
@@ -108,21 +155,14 @@ inline std::string refuse_mma(const Call& call, const WeightOnlyArgs& args, cons
   if (numel(x) == 0 || weight.shape[0] == 0) return "is for products that are not empty";
   if (weight.shape[1] > INT_MAX / 4 || weight.shape[0] > INT_MAX / 4)
     return "N and K must be below 2^29";
-  const int cc = machine.compute_capability;
-  const int64_t room = ((cc == 80 || cc == 87) ? 163 : cc >= 90 && cc < 120 ? 227 : 99) << 10;
   const int k = static_cast<int>(weight.shape[1] * 8 / bits);
   const int rows = static_cast<int>(row_count(x));
-  SharedPlan plan = shared_plan(rows, k, bits, scale_row, room);
-  plan.x_row = 0;
-  if (plan.total() > room) return "scales of 16 rows of the weight don't fit in shared memory";
+  if (std::string why = refuse_plan(machine, rows, k, bits, scale_row); !why.empty()) return why;
   Operands o;
   if (std::string why = read_outputs(call, args, &o); !why.empty()) return why;
   Stack even;
   if (std::string why = read_even(call, args.x, &even); !why.empty()) return why;
-  if (rows > 1 && even.row_stride * 2 % 16 != 0)
-    return "x's rows must lie at multiples of 16 bytes";
-  return reinterpret_cast<uintptr_t>(x.data) % 16 != 0 ? "x must begin at a multiple of 16 bytes"
-                                                       : "";
+  return refuse_x(x, even);
 }
 
 }  // namespace pestle::ops::gemv

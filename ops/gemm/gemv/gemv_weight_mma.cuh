@@ -25,6 +25,7 @@
 #include "backends/cuda/device/ptx/async_copy.cuh"
 #include "ops/gemm/gemv/gemv_weight_formats.cuh"
 #include "ops/gemm/gemv/gemv_weight_only.cuh"
+#include "ops/gemm/select/gemv_parts.h"
 
 namespace pestle::ops::gemv {
 
@@ -73,6 +74,15 @@ struct Job {
   int activation;
   int scale_row, scale_buffers;  // of shared memory: bytes of a row's scales, tiles of them
   int sum_buffers;               // 1: a barrier a tile more
+};
+
+// Weights of one x, none of them empty, whose tiles follow one another. What belongs to the launch and
+// to x is the same in all their jobs.
+template <class Format>
+struct WeightParts {
+  Job jobs[kGemvParts];
+  Format formats[kGemvParts];  // behind the last weight the first one's
+  GemvParts parts;
 };
 
 // Bytes of shared memory. x_row: of a row of x there, 0 if it is not.
@@ -132,9 +142,74 @@ __device__ inline void finish(const Job& job, int m, int64_t n, float sum) {
   job.out.store(m, n, sum);
 }
 
+// A tile, counted within its weight.
+template <class Format>
+struct TileOf {
+  const Job& job;
+  const Format& format;
+  int64_t tile;
+};
+
+// Where the kernel's weights are: one alone.
+template <class FormatOf>
+struct LoneWeight {
+  using Format = FormatOf;
+  const Job& job;
+  Format format;
+
+  // Whether none of the weight's sums is exact.
+  __device__ uint32_t start() { return format.start(); }
+  __device__ const Job& common() const { return job; }
+  __device__ int tiles() const { return job.tiles; }
+  __device__ bool high_first() const { return format.high_first; }
+  __device__ TileOf<Format> at(int64_t tile) const { return {job, format, tile}; }
+  __device__ const Format& started(int64_t) const { return format; }
+  __device__ uint32_t odd(int64_t, uint32_t start) const { return start; }
+};
+
+// Several, as the kernel's arguments have them. What starting a format sets is kept for each.
+template <class FormatOf>
+struct SeveralWeights {
+  using Format = FormatOf;
+  const WeightParts<Format>& all;
+  Format formats[kGemvParts];
+
+  __device__ explicit SeveralWeights(const WeightParts<Format>& parts) : all(parts) {
+#pragma unroll
+    for (int p = 0; p < kGemvParts; ++p) formats[p] = parts.formats[p];
+  }
+  // A bit for each weight.
+  __device__ uint32_t start() {
+    uint32_t odd = 0;
+#pragma unroll
+    for (int p = 0; p < kGemvParts; ++p) odd |= uint32_t{formats[p].start()} << p;
+    return odd;
+  }
+  __device__ const Job& common() const { return all.jobs[0]; }
+  __device__ int tiles() const { return all.parts.tiles; }
+  __device__ bool high_first() const { return all.formats[0].high_first; }
+  // The format as it came, whose members are read where they are used.
+  __device__ TileOf<Format> at(int64_t tile) const {
+    const int p = all.parts.part_of(tile);
+    return {all.jobs[p], all.formats[p], tile - all.parts.first[p]};
+  }
+  __device__ Format started(int64_t tile) const {
+    const int own = all.parts.part_of(tile);
+    Format format = formats[0];
+#pragma unroll
+    for (int p = 1; p < kGemvParts; ++p)
+      if (own == p) format = formats[p];
+    return format;
+  }
+  __device__ uint32_t odd(int64_t tile, uint32_t start) const {
+    return start >> all.parts.part_of(tile) & 1;
+  }
+};
+
 // kN8: eights of rows of x. kStaged: x is in shared memory.
-template <bool kBf16, class Format, int kN8, bool kStaged>
+template <bool kBf16, class Weights, int kN8, bool kStaged>
 struct WeightMma {
+  using Format = typename Weights::Format;
   static constexpr Kind kKind = kBf16 ? Kind::kBf16 : Kind::kF16;
   static constexpr bool kExchanged = Format::kSums == SumsOf::kOctets;
   static constexpr int kStep = kStepOf<Format::kBits>;
@@ -198,31 +273,32 @@ struct WeightMma {
 
   // What a lane copies ahead.
   struct Ahead {
+    const Weights& weights;
     const Job& job;
-    const Format& format;
     char* scales;
     int64_t tile;
     const char* rows[2];  // the lane's, of the tile
     int steps, turns;     // of a tile; of those a warp's
     int turn = 0, buffer = 0;
 
-    __device__ Ahead(const Job& j, const Format& f, char* s)
-        : job(j),
-          format(f),
+    __device__ Ahead(const Weights& w, char* s)
+        : weights(w),
+          job(w.common()),
           scales(s),
           tile(blockIdx.x),
-          steps((j.k + kStep - 1) / kStep),
+          steps((job.k + kStep - 1) / kStep),
           turns(((steps + kSteps - 1) / kSteps + blockDim.x / 32 - 1) / (blockDim.x / 32)) {
       begin_tile();
     }
     __device__ void begin_tile() {
       const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-      const int64_t first = tile * kTileRows, last = job.n - 1;
-      format.copy_scales(first, last, steps, scales + buffer * kTileRows * job.scale_row,
-                         job.scale_row);
+      const TileOf<Format> at = weights.at(tile);
+      const int64_t first = at.tile * kTileRows, last = at.job.n - 1;
+      at.format.copy_scales(first, last, steps, scales + buffer * kTileRows * job.scale_row,
+                            job.scale_row);
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        rows[h] = job.weight + min(first + g + 8 * h, last) * job.weight_row +
+        rows[h] = at.job.weight + min(first + g + 8 * h, last) * at.job.weight_row +
                   (threadIdx.x / 32 * (kSteps * 64) + t * 16);
     }
     // One group of copies, also where none is left, so that all are counted alike.
@@ -231,14 +307,14 @@ struct WeightMma {
         turn = 0;
         tile += gridDim.x;
         if (++buffer == job.scale_buffers) buffer = 0;
-        if (tile < job.tiles) begin_tile();
+        if (tile < weights.tiles()) begin_tile();
       }
       const int step = (threadIdx.x / 32 + turn * (blockDim.x / 32)) * kSteps;
       const int column = step * kStep + threadIdx.x % 4 * (kOctets * 8);
       const uint32_t to = cuda::warp::shared_place(slot);
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) {
-        const bool inside = column + i * kStep < job.k && tile < job.tiles;
+        const bool inside = column + i * kStep < job.k && tile < weights.tiles();
 #pragma unroll
         for (int h = 0; h < 2; ++h)
           cuda::copy_async(to + (i * 2 + h) * blockDim.x * 16,
@@ -344,10 +420,11 @@ struct WeightMma {
     }
   }
 
-  __device__ static void run(const Job& job, Format format, const Places& places) {
-    const uint32_t always_odd = format.start();
-    const Pairing pairing(format.high_first);
-    Ahead ahead(job, format, places.scales);
+  __device__ static void run(Weights weights, const Places& places) {
+    const Job& job = weights.common();
+    const uint32_t start = weights.start();
+    const Pairing pairing(weights.high_first());
+    Ahead ahead(weights, places.scales);
     uint4* const ring = places.ring + threadIdx.x;
     const int slot_size = kSlots * blockDim.x, warps = blockDim.x / 32;
 #pragma unroll 1
@@ -359,14 +436,15 @@ struct WeightMma {
     uint4* slot = ring;
     int buffer = 0, sums = 0;
     const int sums_size = warps * job.rows_of_x * kTileRows;
-    for (int64_t tile = blockIdx.x; tile < job.tiles; tile += gridDim.x) {
+    for (int64_t tile = blockIdx.x; tile < weights.tiles(); tile += gridDim.x) {
       const char* scales[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h)
         scales[h] =
             places.scales + (buffer * kTileRows + threadIdx.x % 32 / 4 + 8 * h) * job.scale_row;
       Sums d = {};
-      uint32_t odd = always_odd;
+      decltype(auto) format = weights.started(tile);
+      uint32_t odd = weights.odd(tile, start);
       int step = threadIdx.x / 32 * kSteps;
 #pragma unroll 1
       for (int turn = 0; turn < ahead.turns; ++turn, step += warps * kSteps) {
@@ -385,7 +463,8 @@ struct WeightMma {
       put_sums(job, d, at, odd);
       // With it the next tile's scales are there for all.
       const bool any_odd = __syncthreads_or(static_cast<int>(odd));
-      finish_tile(job, format, tile, any_odd, at);
+      const TileOf<Format> done = weights.at(tile);
+      finish_tile(done.job, done.format, done.tile, any_odd, at);
       if (++buffer == job.scale_buffers) buffer = 0;
       if (job.sum_buffers == 1) __syncthreads();
       sums = job.sum_buffers - 1 - sums;
@@ -393,12 +472,11 @@ struct WeightMma {
   }
 };
 
-template <bool kBf16, class Format, int kN8, bool kStaged>
-__global__ void __launch_bounds__(kN8 == 1 ? 256 : 512, kN8 == 1 ? 3 : 1)
-    weight_mma_kernel(const __grid_constant__ Job job, const Format format) {
+// Shared memory as SharedPlan counts it.
+template <class Mma>
+__device__ inline typename Mma::Places shared_places(const Job& job) {
   extern __shared__ uint4 ring[];
   char* at = reinterpret_cast<char*>(ring + kAhead * kSlots * blockDim.x);
-  using Mma = WeightMma<kBf16, Format, kN8, kStaged>;
   typename Mma::Places places;
   places.ring = ring;
   places.scales = at;
@@ -406,7 +484,22 @@ __global__ void __launch_bounds__(kN8 == 1 ? 256 : 512, kN8 == 1 ? 3 : 1)
   places.sums = reinterpret_cast<float*>(at);
   at += job.sum_buffers * (blockDim.x / 32) * job.rows_of_x * kTileRows * 4;
   places.x = reinterpret_cast<uint4*>(at);
-  Mma::run(job, format, places);
+  return places;
+}
+
+template <bool kBf16, class Format, int kN8, bool kStaged>
+__global__ void __launch_bounds__(kN8 == 1 ? 256 : 512, kN8 == 1 ? 3 : 1)
+    weight_mma_kernel(const __grid_constant__ Job job, const Format format) {
+  using Mma = WeightMma<kBf16, LoneWeight<Format>, kN8, kStaged>;
+  Mma::run({job, format}, shared_places<Mma>(job));
+}
+
+// The same of several weights, whose results have the bits that each alone has.
+template <bool kBf16, class Format, int kN8, bool kStaged>
+__global__ void __launch_bounds__(kN8 == 1 ? 256 : 512, kN8 == 1 ? 3 : 1)
+    weight_mma_parts_kernel(const __grid_constant__ WeightParts<Format> parts) {
+  using Mma = WeightMma<kBf16, SeveralWeights<Format>, kN8, kStaged>;
+  Mma::run(SeveralWeights<Format>(parts), shared_places<Mma>(parts.jobs[0]));
 }
 
 #endif  // __CUDACC__

@@ -1,13 +1,15 @@
-// GEMV by wgmma: up to 16 rows of a, the weight as the instructions' first operand.
+// GEMV by wgmma: up to 16 rows of a, of several weights at once up to 64, the weight as the instructions'
+// first operand.
 //
 // Map      A CTA a multiprocessor takes neighbouring columns of out (rows of the weight),
 //          as many as leave no multiprocessor without (ops/gemm/select/gemm_tiles.h). A producer
 //          thread has TMA fill a ring of stages, each 512 bytes of k of those
 //          columns and of a; a warpgroup multiplies: 64 columns are the instruction's rows, the
-//          rows of a its 16 columns.
+//          rows of a its 16 columns. Several weights of one a: their tiles side by side.
 // Order    Along k in four chains, unit i of every 128 bytes in chain i, then (0 + 1) + (2 + 3);
-//          codes of 8-bit floats by 128 of k, in order. Two runs give the same bits. Chains, since
-//          a product waits for the one before it on its sums, as long as its bytes take to arrive.
+//          codes of 8-bit floats by 128 of k, in order; more than 16 rows of a in one chain. Two runs
+//          give the same bits. Chains, since a product waits for the one before it on its sums, as long
+//          as its bytes take to arrive.
 // Traffic  b once; a once a CTA, from the L2. Up to 200 KiB are under way to each
 //          multiprocessor, past its L1.
 // Numerics bf16 and f16 in the tensor cores' f32; 8-bit floats 128 products at a time, those sums
@@ -19,18 +21,29 @@
 #pragma once
 
 #include "backends/cuda/host/early_launch.h"
+#include "ops/gemm/select/gemv_parts.h"
 #include "ops/gemm/sm90/gemm_launch.cuh"
 
 namespace pestle::ops {
 
 inline constexpr int kGemvRows = 16;
-inline constexpr int kGemvStages = 32;  // at most
-inline constexpr int kGemvBoxes = 4;    // of 128 bytes along k, a stage
+inline constexpr int kGemvMoreRows = 64;  // of several weights
+inline constexpr int kGemvStages = 32;    // at most
+inline constexpr int kGemvBoxes = 4;      // of 128 bytes along k, a stage
 inline constexpr int kGemvRing = 216 * 1024;
 inline constexpr int kGemvHalfRing = 104 * 1024;
 inline constexpr int kMostShared = 227 * 1024;
+static_assert(2 * kGemvBoxes * (128 + kGemvMoreRows) * hopper::kRowBytes <= kGemvRing &&
+              2 * kGemvBoxes * (64 + kGemvRows) * hopper::kRowBytes <= kGemvHalfRing);
 
 enum class GemvKind { kBf16, kF16, kE4m3, kE5m2, kE4m3E5m2, kE5m2E4m3, kInt8 };  // a, then b
+
+// A tile, counted within its weight.
+struct GemvWgmmaTile {
+  const hopper::EpilogueArguments& epilogue;
+  const CUtensorMap& b;
+  int tile;
+};
 
 struct GemvWgmmaJob {
   hopper::EpilogueArguments epilogue;
@@ -42,7 +55,22 @@ struct GemvWgmmaJob {
   int ring_bytes = 0;
   int early = 0;        // stages of b that go to the L2 before the kernel in front has ended
   int start_after = 0;  // the next kernel may begin when so many stages were asked for; 0: at once
-  int a_rows = kGemvRows;  // of a that a box brings; the rest of its 16 rows is what lay there
+  int a_rows = kGemvRows;  // of a that a box brings; the rest of its kRows is what lay there
+
+  PESTLE_HD GemvWgmmaTile at(int t) const { return {epilogue, b, t}; }
+};
+
+// Several weights, none of them empty. What is the same for all of them, which includes factors of rows
+// and alpha, is the first one's.
+struct GemvWgmmaPartsJob : GemvWgmmaJob {
+  hopper::EpilogueArguments epilogues[kGemvParts];
+  CUtensorMap weights[kGemvParts];
+  GemvParts parts;
+
+  PESTLE_HD GemvWgmmaTile at(int t) const {
+    const int p = parts.part_of(t);
+    return {epilogues[p], weights[p], t - parts.first[p]};
+  }
 };
 
 // In shared memory; the ring comes first.
@@ -79,13 +107,17 @@ constexpr hopper::WgmmaType gemv_wgmma_type() {  // b comes first
   }
 }
 
-template <GemvKind kKind, int kBlocks>
+// kRows: of a, 16 or 64.
+template <GemvKind kKind, int kBlocks, class Job, int kRows = kGemvRows>
 struct GemvWgmma {
   static constexpr hopper::WgmmaType kWgmma = gemv_wgmma_type<kKind>();
   static constexpr bool kInt = kKind == GemvKind::kInt8;
   static constexpr bool kPromoted = hopper::is_8_bit(kWgmma) && !kInt;
   static constexpr int kRowBytes = hopper::kRowBytes;
-  static constexpr int kBytesA = kGemvRows * kRowBytes;  // of a box
+  static constexpr int kBytesA = kRows * kRowBytes;  // of a box
+  static constexpr int kChains = kRows == kGemvRows ? 4 : 1;
+  static constexpr int kSums = kRows / 2;     // a thread's, of a block
+  static constexpr int kOwnRows = kRows / 4;  // of a, of a thread
   using Sum = std::conditional_t<kInt, int, float>;
   struct Memory {
     char* ring;
@@ -102,31 +134,32 @@ struct GemvWgmma {
       }
     }
   };
-  __device__ static int box_bytes(const GemvWgmmaJob& job) { return job.tile.columns * kRowBytes; }
-  __device__ static int stage_bytes(const GemvWgmmaJob& job) {
+  __device__ static int box_bytes(const Job& job) { return job.tile.columns * kRowBytes; }
+  __device__ static int stage_bytes(const Job& job) {
     return kGemvBoxes * (box_bytes(job) + kBytesA);
   }
 
   // One stage of b and of a. Boxes beyond the end of k, and rows beyond a's, are zeros.
-  __device__ static void load_stage(const GemvWgmmaJob& job, char* to, uint64_t* full, int tile,
-                                    int step) {
-    const int b_bytes = box_bytes(job), row = tile * job.tile.columns;
+  __device__ static void load_stage(const Job& job, char* to, uint64_t* full, int tile, int step) {
+    const GemvWgmmaTile at = job.at(tile);
+    const int b_bytes = box_bytes(job), row = at.tile * job.tile.columns;
     char* to_a = to + kGemvBoxes * b_bytes;
 #pragma unroll 1
     for (int i = 0; i < kGemvBoxes; ++i) {
       const int k = (step * kGemvBoxes + i) * job.k_elements;
-      hopper::load_box(to + i * b_bytes, &job.b, full, k, row, 0);
+      hopper::load_box(to + i * b_bytes, &at.b, full, k, row, 0);
       hopper::load_box(to_a + i * kBytesA, &job.a, full, k, 0, 0);
     }
   }
-  __device__ static void prefetch_stage(const GemvWgmmaJob& job, int tile, int step) {
-    const int row = tile * job.tile.columns;
+  __device__ static void prefetch_stage(const Job& job, int tile, int step) {
+    const GemvWgmmaTile at = job.at(tile);
+    const int row = at.tile * job.tile.columns;
 #pragma unroll 1
     for (int i = 0; i < kGemvBoxes; ++i)
-      hopper::prefetch_box(&job.b, (step * kGemvBoxes + i) * job.k_elements, row, 0);
+      hopper::prefetch_box(&at.b, (step * kGemvBoxes + i) * job.k_elements, row, 0);
   }
   // By one thread.
-  __device__ static void produce(const Memory& s, const GemvWgmmaJob& job) {
+  __device__ static void produce(const Memory& s, const Job& job) {
     const int bytes = stage_bytes(job);
     Place at;
     const int expected = kGemvBoxes * (box_bytes(job) + job.a_rows * kRowBytes);
@@ -145,9 +178,9 @@ struct GemvWgmma {
 
   // One instruction of one block of 64 columns: unit i (of four) of 128 bytes of k.
   __device__ static void multiply_unit(const char* b, const char* a, int i, bool more,
-                                       Sum (&d)[8]) {
-    hopper::multiply<kWgmma, 16, true, true>(d, hopper::describe<true>(b, 0) + i * 2,
-                                             hopper::describe<true>(a, 0) + i * 2, more);
+                                       Sum (&d)[kSums]) {
+    hopper::multiply<kWgmma, kRows, true, true>(d, hopper::describe<true>(b, 0) + i * 2,
+                                                hopper::describe<true>(a, 0) + i * 2, more);
   }
   __device__ static void release(const Memory& s, int stage) {
     if (threadIdx.x == 0) hopper::arrive(&s.barriers.empty[stage]);
@@ -155,8 +188,8 @@ struct GemvWgmma {
 
   // Products of 8-bit floats, of each box of a stage anew; the boxes' sums are added in f32.
   __device__ static void multiply_parts(const char* b, const char* a, int b_bytes,
-                                        Sum (&d)[kBlocks][8]) {
-    Sum part[kGemvBoxes][kBlocks][8];
+                                        Sum (&d)[kBlocks][kSums]) {
+    Sum part[kGemvBoxes][kBlocks][kSums];
     hopper::fence_wgmma();
 #pragma unroll
     for (int i = 0; i < 4; ++i)
@@ -173,10 +206,10 @@ struct GemvWgmma {
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block)
 #pragma unroll
-        for (int j = 0; j < 8; ++j) d[block][j] += part[box][block][j];
+        for (int j = 0; j < kSums; ++j) d[block][j] += part[box][block][j];
   }
   __device__ static void multiply_stage(const char* b, const char* a, int b_bytes, bool more,
-                                        Sum (&d)[4][kBlocks][8]) {
+                                        Sum (&d)[kChains][kBlocks][kSums]) {
     hopper::fence_wgmma();
 #pragma unroll
     for (int box = 0; box < kGemvBoxes; ++box)
@@ -185,15 +218,15 @@ struct GemvWgmma {
 #pragma unroll
         for (int block = 0; block < kBlocks; ++block)
           multiply_unit(b + box * b_bytes + block * 64 * kRowBytes, a + box * kBytesA, i,
-                        more || box > 0, d[i][block]);
+                        more || box > 0 || i >= kChains, d[i % kChains][block]);
     hopper::commit_wgmma();
   }
 
   // All sums along k of one tile.
-  __device__ static void accumulate(const Memory& s, const GemvWgmmaJob& job, Place& at,
-                                    Sum (&d)[kBlocks][8]) {
+  __device__ static void accumulate(const Memory& s, const Job& job, Place& at,
+                                    Sum (&d)[kBlocks][kSums]) {
     const int b_bytes = box_bytes(job), bytes = stage_bytes(job);
-    [[maybe_unused]] Sum chains[4][kBlocks][8];
+    [[maybe_unused]] Sum chains[kChains][kBlocks][kSums];
     int last = 0;
     for (int step = 0; step < job.k_stages; ++step) {
       hopper::wait(&s.barriers.full[at.stage], at.parity);
@@ -216,9 +249,13 @@ struct GemvWgmma {
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block)
 #pragma unroll
-        for (int j = 0; j < 8; ++j)
-          d[block][j] = (chains[0][block][j] + chains[1][block][j]) +
-                        (chains[2][block][j] + chains[3][block][j]);
+        for (int j = 0; j < kSums; ++j) {
+          if constexpr (kChains == 4)
+            d[block][j] = (chains[0][block][j] + chains[1][block][j]) +
+                          (chains[2][block][j] + chains[3][block][j]);
+          else
+            d[block][j] = chains[0][block][j];
+        }
     }
   }
 
@@ -229,7 +266,7 @@ struct GemvWgmma {
     uint32_t bias[2] = {0, 0};  // as bits of its dtype
   };
   struct RowValues {
-    float factor[4] = {1, 1, 1, 1};
+    float factor[kOwnRows];
     float alpha = 1;
   };
   __device__ static float ask(const float* p) {
@@ -253,18 +290,18 @@ struct GemvWgmma {
   }
 
   // This thread's columns of out (of a block: two, 8 apart) and rows (4).
-  __device__ static int column_of(const GemvWgmmaJob& job, int tile, int block, int half) {
+  __device__ static int column_of(const Job& job, const GemvWgmmaTile& at, int block, int half) {
     const int c = block * 64 + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + half * 8;
-    const int n = tile * job.tile.columns + c;
-    return c < job.tile.columns && n < job.epilogue.n ? n : -1;
+    const int n = at.tile * job.tile.columns + c;
+    return c < job.tile.columns && n < at.epilogue.n ? n : -1;
   }
   __device__ static int row_of(int i) { return threadIdx.x % 4 * 2 + i / 2 * 8 + i % 2; }
-  __device__ static Values values_of(const GemvWgmmaJob& job, int tile, int block) {
-    const hopper::EpilogueArguments& e = job.epilogue;
+  __device__ static Values values_of(const Job& job, const GemvWgmmaTile& at, int block) {
+    const hopper::EpilogueArguments& e = at.epilogue;
     Values v;
     int n[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) n[half] = max(0, column_of(job, tile, block, half));
+    for (int half = 0; half < 2; ++half) n[half] = max(0, column_of(job, at, block, half));
     if (e.columns.data) {
 #pragma unroll
       for (int half = 0; half < 2; ++half)
@@ -279,9 +316,11 @@ struct GemvWgmma {
   }
   __device__ static RowValues row_values(const hopper::EpilogueArguments& e) {
     RowValues v;
+#pragma unroll
+    for (float& factor : v.factor) factor = 1;
     if (e.rows.data) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < kOwnRows; ++i) {
         const int m = row_of(i);
         v.factor[i] = ask(e.rows.data + (m < e.m ? m : 0) * e.rows.step);
       }
@@ -292,8 +331,8 @@ struct GemvWgmma {
 
   // The results of a block: element i is of row i / 4 * 2 + i % 2 and of column i / 2 % 2.
   __device__ static void scale(const hopper::EpilogueArguments& e, const Values& values,
-                               const RowValues& rows, const Sum (&d)[8], float (&v)[8]) {
-    float bias[2] = {0, 0}, column[2], row[4];
+                               const RowValues& rows, const Sum (&d)[kSums], float (&v)[kSums]) {
+    float bias[2] = {0, 0}, column[2], row[kOwnRows];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       column[half] = factor_at(e.columns, values.factor[half]);
@@ -303,9 +342,9 @@ struct GemvWgmma {
                          : hopper::half_of(values.bias[half], e.bias.dtype);
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) row[i] = factor_at(e.rows, rows.factor[i]);
+    for (int i = 0; i < kOwnRows; ++i) row[i] = factor_at(e.rows, rows.factor[i]);
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
+    for (int i = 0; i < kSums; ++i)
       v[i] = static_cast<float>(d[i]) * row[i / 4 * 2 + i % 2] * column[i / 2 % 2] * rows.alpha +
              bias[i / 2 % 2];
   }
@@ -313,35 +352,36 @@ struct GemvWgmma {
   // scheduler, and behind them each instruction delays the next kernel's start.
   struct Places {
     char* column[2];
-    int64_t row[4];
+    int64_t row[kOwnRows];
   };
-  __device__ static Places places_of(const GemvWgmmaJob& job, int tile, int block) {
-    const hopper::FloatMatrix& out = job.epilogue.out;
+  __device__ static Places places_of(const Job& job, const GemvWgmmaTile& at, int block) {
+    const hopper::FloatMatrix& out = at.epilogue.out;
     const int bytes = out.element_bytes();
     Places p;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int n = column_of(job, tile, block, half);
+      const int n = column_of(job, at, block, half);
       p.column[half] = const_cast<char*>(out.data) + n * out.column_stride * bytes;
       asm volatile("" : "+l"(p.column[half]));  // here, not where it is used
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kOwnRows; ++i) {
       p.row[i] = row_of(i) * out.row_stride * bytes;
       asm volatile("" : "+l"(p.row[i]));
     }
     return p;
   }
-  __device__ static void finish(const GemvWgmmaJob& job, int tile, int block, const Values& values,
-                                const RowValues& rows, const Places& places, const Sum (&d)[8]) {
-    const hopper::EpilogueArguments& e = job.epilogue;
-    const int n[2] = {column_of(job, tile, block, 0), column_of(job, tile, block, 1)};
-    float v[8];
+  __device__ static void finish(const Job& job, const GemvWgmmaTile& at, int block,
+                                const Values& values, const RowValues& rows, const Places& places,
+                                const Sum (&d)[kSums]) {
+    const hopper::EpilogueArguments& e = at.epilogue;
+    const int n[2] = {column_of(job, at, block, 0), column_of(job, at, block, 1)};
+    float v[kSums];
     scale(e, values, rows, d, v);
     hopper::activate_all(e.activation, v);
     if (e.residual.data) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < kSums; ++i) {
         const int m = row_of(i / 4 * 2 + i % 2);
         if (n[i / 2 % 2] >= 0 && m < e.m)
           v[i] += float_at(e.residual,
@@ -351,10 +391,10 @@ struct GemvWgmma {
     store(e, n, places, v);
   }
   __device__ static void store(const hopper::EpilogueArguments& e, const int (&n)[2],
-                               const Places& places, const float (&v)[8]) {
+                               const Places& places, const float (&v)[kSums]) {
     if (e.out.dtype == hopper::Float::kF32) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < kSums; ++i) {
         const int half = i / 2 % 2, r = i / 4 * 2 + i % 2;
         if (n[half] >= 0 && row_of(r) < e.m)
           *reinterpret_cast<float*>(places.column[half] + places.row[r]) = v[i];
@@ -362,7 +402,7 @@ struct GemvWgmma {
       return;
     }
 #pragma unroll
-    for (int i = 0; i < 8; i += 2) {  // two rows
+    for (int i = 0; i < kSums; i += 2) {  // two rows
       const int half = i / 2 % 2, r = i / 4 * 2;
       const uint32_t two = hopper::pack(v[i], v[i + 1], e.out.dtype);
       char* to = places.column[half];
@@ -373,31 +413,32 @@ struct GemvWgmma {
     }
   }
 
-  __device__ static void consume(const Memory& s, const GemvWgmmaJob& job) {
+  __device__ static void consume(const Memory& s, const Job& job) {
     const RowValues rows = row_values(job.epilogue);
-    Place at;
+    Place place;
     for (int tile = blockIdx.x; tile < job.tile.tiles; tile += gridDim.x) {
+      const GemvWgmmaTile at = job.at(tile);
       Values values[kBlocks];
       Places places[kBlocks];
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
-        values[block] = values_of(job, tile, block);
-        places[block] = places_of(job, tile, block);
+        values[block] = values_of(job, at, block);
+        places[block] = places_of(job, at, block);
       }
-      Sum d[kBlocks][8] = {};
-      accumulate(s, job, at, d);
+      Sum d[kBlocks][kSums] = {};
+      accumulate(s, job, place, d);
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block)
-        finish(job, tile, block, values[block], rows, places[block], d[block]);
+        finish(job, at, block, values[block], rows, places[block], d[block]);
     }
   }
 
-  __device__ static void run(const GemvWgmmaJob& job) {
+  __device__ static void run(const Job& job) {
     extern __shared__ __align__(1024) char raw[];
     const Memory s{raw, *reinterpret_cast<GemvWgmmaBarriers*>(raw + job.ring_bytes +
                                                               GemvWgmmaBarriers::kBehind)};
     if (threadIdx.x == 128) {
-      hopper::prefetch_map(&job.b);
+      hopper::prefetch_map(&job.at(blockIdx.x).b);
       hopper::prefetch_map(&job.a);
       for (int i = 0; i < job.stages; ++i) {
         hopper::init_barrier(&s.barriers.full[i], 1);
@@ -422,16 +463,24 @@ template <GemvKind kKind, int kBlocks>
 __global__ void __launch_bounds__(160, 1)
     gemv_wgmma_kernel(const __grid_constant__ GemvWgmmaJob job) {
 #if PESTLE_HOPPER
-  GemvWgmma<kKind, kBlocks>::run(job);
+  GemvWgmma<kKind, kBlocks, GemvWgmmaJob>::run(job);
+#endif
+}
+
+// Of several weights; up to 16 rows of a have the bits that each weight alone gives.
+template <GemvKind kKind, int kBlocks, int kRows>
+__global__ void __launch_bounds__(160, 1)
+    gemv_wgmma_parts_kernel(const __grid_constant__ GemvWgmmaPartsJob job) {
+#if PESTLE_HOPPER
+  GemvWgmma<kKind, kBlocks, GemvWgmmaPartsJob, kRows>::run(job);
 #endif
 }
 
 #endif  // __CUDACC__
 
-template <GemvKind kKind, int kBlocks>
-Status start_gemv_blocks(const Call& call, const char* name, const GemvWgmmaJob& job) {
+template <class Job>
+Status start_gemv_blocks(const Call& call, const char* name, void (*kernel)(Job), const Job& job) {
   const int device = cuda::device_index(call);
-  const auto kernel = gemv_wgmma_kernel<kKind, kBlocks>;
   return cuda::launch_early(call, name,
                             {std::min<int64_t>(job.tile.tiles, cuda::multiprocessors(device)), 160,
                              static_cast<size_t>(shared_bytes_of(job))},
@@ -440,15 +489,34 @@ Status start_gemv_blocks(const Call& call, const char* name, const GemvWgmmaJob&
 
 // How much is under way, by what was measured (ops/gemm/matmul/matmul.md): the first stages of b,
 // 32 to 56 KiB, go to the L2 while the kernel in front ends; where a CTA has little to do, half
-// of shared memory is enough, and the next kernel's CTAs wait beside it.
-inline void plan_ring(GemvWgmmaJob* job) {
+// of shared memory is enough, and the next kernel's CTAs wait beside it. Two stages at least: one is
+// given back when the next one's products have begun.
+inline void plan_ring(int rows, GemvWgmmaJob* job) {
   const bool narrow = job->tile.columns <= 64;
-  const int stage = kGemvBoxes * (job->tile.columns + kGemvRows) * hopper::kRowBytes;
-  const bool little = narrow && int64_t{job->k_stages} * stage <= 2 * kGemvHalfRing;
+  const int stage = kGemvBoxes * (job->tile.columns + rows) * hopper::kRowBytes;
+  const bool little =
+      rows == kGemvRows && narrow && int64_t{job->k_stages} * stage <= 2 * kGemvHalfRing;
   job->ring_bytes = little ? kGemvHalfRing : kGemvRing;
   job->start_after = little ? std::max(1, job->k_stages - 2) : 0;
   job->early = std::min(job->k_stages, narrow ? 2 : 1);
   job->stages = std::min(kGemvStages, job->ring_bytes / stage);
+}
+
+// All but the weight, for the tile chosen. rows: the kernel's.
+inline Status plan_gemv(const Operands& o, int rows, GemvWgmmaJob* job) {
+  BoxedTensor a = boxes_of(o.a, true, true);
+  job->a_rows = static_cast<int>(std::clamp<int64_t>(o.out.rows, 1, rows));
+  a.box[1] = job->a_rows;
+  job->k_elements = a.box[0];
+  job->k_stages =
+      static_cast<int>(cuda::ceil_div(o.a.columns, int64_t{job->k_elements} * kGemvBoxes));
+  plan_ring(rows, job);
+  return cuda::make_tensor_map(a, &job->a);
+}
+inline Status map_gemv_weight(const Operands& o, const GemvTile& tile, CUtensorMap* map) {
+  BoxedTensor b = boxes_of(o.b, false, true);
+  b.box[1] = tile.columns;
+  return cuda::make_tensor_map(b, map);
 }
 
 // `e` comes filled.
@@ -458,19 +526,39 @@ Status start_gemv_wgmma(const Call& call, const char* name, const Operands& o,
   GemvWgmmaJob job;
   job.epilogue = e;
   job.tile = choose_gemv_tile(o.out.columns, cuda::multiprocessors(cuda::device_index(call)));
-  BoxedTensor a = boxes_of(o.a, true, true);
-  BoxedTensor b = boxes_of(o.b, false, true);
-  job.a_rows = static_cast<int>(std::clamp<int64_t>(o.out.rows, 1, kGemvRows));
-  a.box[1] = job.a_rows;
-  b.box[1] = job.tile.columns;
-  job.k_elements = a.box[0];
-  job.k_stages =
-      static_cast<int>(cuda::ceil_div(o.a.columns, int64_t{job.k_elements} * kGemvBoxes));
-  plan_ring(&job);
-  PESTLE_TRY(cuda::make_tensor_map(a, &job.a));
-  PESTLE_TRY(cuda::make_tensor_map(b, &job.b));
-  return job.tile.columns <= 64 ? start_gemv_blocks<kKind, 1>(call, name, job)
-                                : start_gemv_blocks<kKind, 2>(call, name, job);
+  PESTLE_TRY(plan_gemv(o, kGemvRows, &job));
+  PESTLE_TRY(map_gemv_weight(o, job.tile, &job.b));
+  return job.tile.columns <= 64 ? start_gemv_blocks(call, name, gemv_wgmma_kernel<kKind, 1>, job)
+                                : start_gemv_blocks(call, name, gemv_wgmma_kernel<kKind, 2>, job);
+}
+
+template <GemvKind kKind, int kRows>
+Status start_gemv_parts_of_rows(const Call& call, const char* name, const Operands& o,
+                                GemvWgmmaPartsJob& job) {
+  PESTLE_TRY(plan_gemv(o, kRows, &job));
+  return job.tile.columns <= 64
+             ? start_gemv_blocks(call, name, gemv_wgmma_parts_kernel<kKind, 1, kRows>, job)
+             : start_gemv_blocks(call, name, gemv_wgmma_parts_kernel<kKind, 2, kRows>, job);
+}
+
+// Several weights of one a, up to 64 rows, in one launch. No alpha, no factors of rows.
+template <GemvKind kKind>
+Status start_gemv_parts(const Call& call, const char* name, std::span<const Operands> o,
+                        std::span<const hopper::EpilogueArguments> e) {
+  int64_t widths[kGemvParts];
+  for (size_t p = 0; p < o.size(); ++p) widths[p] = o[p].out.columns;
+  const std::span<const int64_t> all(widths, o.size());
+  GemvWgmmaPartsJob job;
+  job.epilogue = e[0];
+  job.tile = choose_gemv_tile(all, cuda::multiprocessors(cuda::device_index(call)));
+  job.parts = lay_out_parts(all, job.tile.columns);
+  for (size_t p = 0; p < o.size(); ++p) {
+    job.epilogues[p] = e[p];
+    PESTLE_TRY(map_gemv_weight(o[p], job.tile, &job.weights[p]));
+  }
+  return o[0].out.rows <= kGemvRows
+             ? start_gemv_parts_of_rows<kKind, kGemvRows>(call, name, o[0], job)
+             : start_gemv_parts_of_rows<kKind, kGemvMoreRows>(call, name, o[0], job);
 }
 
 }  // namespace pestle::ops

@@ -4,6 +4,7 @@
 // slab_launch.cuh.
 #include "ops/gemm/gemv/gemv_weight_only.cuh"
 #include "ops/gemm/linear_int4/linear_int4_spec.h"
+#include "ops/gemm/weight_only/int4_weight.h"
 #include "ops/gemm/weight_only/slab_launch.cuh"
 
 namespace pestle::ops::linear_int4 {
@@ -58,25 +59,9 @@ struct Int4 {
 // Where scales and zero points of either kernel's format lie.
 template <class Format>
 Format int4_format(const Call& call) {
-  const TensorView& scale = call.tensor(kScale);
-  Format format{};
-  format.scale = scale.as<char>();
-  format.scale_row = scale.strides[0] * 4;
-  format.scale_column = scale.strides[1] * 4;
-  if (call.integer(kMode) != 0) {
-    const TensorView& zero = call.tensor(kZero);
-    format.zero = zero.as<std::remove_pointer_t<decltype(format.zero)>>();
-    format.zero_row = zero.strides[0];
-    format.zero_column = zero.strides[1];
-  }
-  const int64_t k = call.tensor(kArgs.weight).shape[1] * 2;
-  const int64_t group = int4_group(call.integer(kGroupSize), k);
-  format.group =
-      static_cast<decltype(format.group)>(std::clamp<int64_t>(group, 1, std::max<int64_t>(k, 1)));
-  if constexpr (requires { format.k; }) format.k = static_cast<int>(k);
-  if constexpr (requires { format.groups; })
-    format.groups = cuda::FastDivisor(static_cast<uint32_t>(format.group));
-  return format;
+  return int4_weight<Format>(call.tensor(kScale),
+                             call.integer(kMode) != 0 ? &call.tensor(kZero) : nullptr,
+                             call.integer(kGroupSize), call.tensor(kArgs.weight).shape[1] * 2);
 }
 
 struct Op {

@@ -1,5 +1,6 @@
-// qkv_project on CUDA: three products by matmul, or by the linear op of the codes' format, each by
-// whichever kernel that op takes for it, so three launches. One launch for all is to come.
+// qkv_project on CUDA: few rows of x in one launch (qkv_project_one_launch.cu); else three products
+// by matmul, or by the linear op of the codes' format, each by whichever kernel that op takes for it.
+#include "ops/gemm/qkv_project/qkv_project_one_launch.h"
 #include "ops/gemm/qkv_project/qkv_project_parts.h"
 #include "ops/shared/inner_call.h"
 
@@ -41,6 +42,21 @@ Status run(const Call& call) {
 // What matmul's kernels ask for: of more rows than a few the library's share; of f32 its parts.
 #define PESTLE_QKV_COLUMNS "max(max(NQ,NK),NV)"
 constexpr Impl kImpls[] = {
+    {.id = "cuda/qkv_project_few_rows",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuse_gemv_of_floats,
+     .run = run_gemv_of_floats},
+    {.id = "cuda/qkv_project_gemv",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuse_gemv_of_codes,
+     .run = run_gemv_of_codes},
+    {.id = "cuda/qkv_project_many_rows",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuse_many_rows_of_codes,
+     .run = run_many_rows_of_codes},
     {.id = "cuda/qkv_project_matmul",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

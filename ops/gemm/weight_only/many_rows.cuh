@@ -19,6 +19,7 @@
 
 #include "backends/cuda/device/ptx/async_copy.cuh"
 #include "backends/cuda/device/ptx/mma.cuh"
+#include "ops/gemm/select/gemv_parts.h"
 #include "ops/gemm/weight_only/finish_rows.cuh"
 
 namespace pestle::cuda::many_rows {
@@ -408,9 +409,10 @@ struct CtaGemm {
     }
   }
 
-  __device__ static void run(const Job& job, Format format, X source) {
+  // index: of the tile.
+  __device__ static void run(const Job& job, Format format, X source, int index) {
     extern __shared__ __align__(128) char memory[];
-    const Tile tile = tile_of(job, blockIdx.x);
+    const Tile tile = tile_of(job, index);
     bool odd = format.start();
     odd |= source.start();
     if constexpr (Format::kTableBytes > 0) format.make_table(memory + C::kTablePlace);
@@ -430,7 +432,27 @@ template <class C, class Format>
 __global__ void __launch_bounds__(kThreads, C::kWarpsN == 8 ? 1 : 2)
     many_rows_kernel(const __grid_constant__ Job job, const Format format,
                      const typename C::X source) {
-  CtaGemm<C, Format>::run(job, format, source);
+  CtaGemm<C, Format>::run(job, format, source, blockIdx.x);
+}
+
+// Weights of one x, none of them empty, whose tiles follow one another.
+template <class Format>
+struct Parts {
+  Job jobs[ops::kGemvParts];
+  Format formats[ops::kGemvParts];
+  ops::GemvParts tiles;
+};
+
+// For as few tiles as multiprocessors: two CTAs would not share one. A copy of the code for each weight,
+// so that where its job lies costs no registers.
+template <class C, class Format>
+__global__ void __launch_bounds__(kThreads, 1)
+    many_rows_parts_kernel(const __grid_constant__ Parts<Format> all) {
+  const int part = all.tiles.part_of(blockIdx.x);
+#pragma unroll
+  for (int p = 0; p < ops::kGemvParts; ++p)
+    if (p == part)
+      CtaGemm<C, Format>::run(all.jobs[p], all.formats[p], {}, blockIdx.x - all.tiles.first[p]);
 }
 
 #endif  // __CUDACC__

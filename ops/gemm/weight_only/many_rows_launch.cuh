@@ -125,6 +125,25 @@ Status start_many_rows_tile(const Call& call, const char* name, many_rows::Job j
   return cuda::launch(call, name, grid, many_rows::many_rows_kernel<C, Format>, job, format, x);
 }
 
+// So many weights, whose jobs lack their tiles. For up to 64 rows of x.
+template <bool kBf16, class Format>
+Status start_many_rows_parts(const Call& call, const char* name, int count,
+                             many_rows::Parts<Format>& weights) {
+  using C = many_rows::Config<kBf16, 64, 4, Format>;
+  int64_t widths[kGemvParts];
+  const auto m_tiles = static_cast<int>(cuda::ceil_div(weights.jobs[0].m, C::kTileM));
+  for (int p = 0; p < count; ++p) {
+    many_rows::Job& job = weights.jobs[p];
+    widths[p] = job.n;
+    job.m_tiles = m_tiles;
+    job.n_tiles = static_cast<int>(cuda::ceil_div(job.n, C::kTileN));
+  }
+  weights.tiles =
+      lay_out_parts(std::span(widths).first(static_cast<size_t>(count)), C::kTileN, m_tiles);
+  const cuda::Grid grid{weights.tiles.tiles, many_rows::kThreads, C::kSharedBytes};
+  return cuda::launch(call, name, grid, many_rows::many_rows_parts_kernel<C, Format>, weights);
+}
+
 template <bool kBf16, class Format, class X = many_rows::PlainRows>
 Status start_many_rows(const Call& call, const char* name, const many_rows::Job& job,
                        const Format& format, const X& x = {}) {
