@@ -225,19 +225,19 @@ def gemv(args: argparse.Namespace, figures: dict) -> bool:
 # The last rung of each op, Pestle's op as a kernel of Python's, and a shape whose data no cache
 # holds.
 FORGE = {
-    "copy_transpose/cute_padded": (
+    "copy_transpose/cute_vectors": (
         "out, x, tile_size", "copy_transpose.out(x, tile_size=tile_size, out=out)",
         ["B= M=8192 N=4096 x=f16 tile_size=32", "B= M=8192 N=4096 x=f32 tile_size=32"],
     ),
-    "reduce/cute_shuffle": (
+    "reduce/cute_vectors": (
         "out, x, op, dims, keepdim, out_type", "reduce.out(x, op=op, dims=dims, out=out)",
         ["M=8192x4096 dims=2 x=f16", "M=256x131072 dims=2 x=f16"],
     ),
-    "softmax/cute_online": (
+    "softmax/cute_registers": (
         "out, x, dim, scale", "softmax.out(x, dim=dim, scale=scale, out=out)",
         ["S=8192x4096 x=f16", "S=8192x4096 x=f32"],
     ),
-    "softmax_backward/cute_block": (
+    "softmax_backward/cute_registers": (
         "d_x, d_out, out, dim, scale",
         "softmax_backward.out(d_out, out, dim=dim, scale=scale, d_x=d_x)",
         ["S=8192x4096 d_out=f16"],
