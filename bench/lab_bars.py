@@ -9,7 +9,8 @@ is stopped (SIGTERM, as `timeout` sends it) or fails writes what it has.
 same    A against A: how often SAME, and how often FASTER or SLOWER
 slower  a copy that moves 1 and 2 % more: how often SLOWER
 cheats  the known cheats and the shipped kernels: how many are caught, how many are accused
-gemv    the NVFP4 GEMV's rungs: share of a copy's bytes a second, geometric mean of the shapes
+gemv    the NVFP4 GEMV's rungs: their speed over that of a copy that moves the same bytes, timed the
+        same way; geometric mean of the shapes
 forge   the last rung of each of forge's ops in CuTe DSL: its speed over that of Pestle's op
 check   `pestle-lab check`, suite smoke, from start to verdict, of what was compiled before
 """
@@ -30,9 +31,11 @@ import traceback
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import torch
 from pestle_lab import benching, checking, errors, kernels, problems
 from pestle_lab.engine import cases, machine, stats
 from pestle_lab.engine.building import build
+from pestle_lab.engine.clock import Timer
 from pestle_lab.engine.session import Session
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -199,13 +202,21 @@ def done_well(figures: dict) -> bool:
 GEMV = {"cuda": 0.85, "triton": 0.70, "cute": 0.75}
 
 
+def copy_ns(timer: Timer, moved: int, device: str) -> float:
+    """The median of cold copies that move so many bytes: half of them are read, half written."""
+    source = torch.ones(moved // 2, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return stats.summarise(timer.run([lambda: target.copy_(source)] * 40, "cold")).median
+
+
 def gemv(args: argparse.Namespace, figures: dict) -> bool:
-    """Bytes a second over those of a copy, measured on the same machine."""
+    """Time of a copy of the same bytes over the rung's, both cold, by the same clock."""
     problem = problems.get("nvfp4_gemv", [])
     found = kernels.find([kernels.BUILT_IN])
     settings = benching.Settings(device=args.device, seconds=args.seconds)
-    copy = machine.ceilings(args.device, again=True)["bytes_per_s"]
-    figures["copy_gb_per_s"] = copy / 1e9
+    large = machine.ceilings(args.device, again=True)["bytes_per_s"]
+    figures["large_copy_gb_per_s"] = large / 1e9
+    timer = Timer(torch.device(args.device))
     for name in ("cuda", "triton", "cute", "pestle"):
         with noted(figures, name):
             kernel = found.get(f"nvfp4_gemv/{name}")
@@ -214,9 +225,13 @@ def gemv(args: argparse.Namespace, figures: dict) -> bool:
             texts = problem.cases("performance")
             timed = benching.bench(kernel, problem, texts, settings).cases
             bad = [f"{t.verdict.status}: {t.verdict.message}" for t in timed if not t.throughput]
-            shares = [t.throughput["gbps"] * 1e9 / copy for t in timed if t.throughput]
+            good = [t.throughput for t in timed if t.throughput]
+            of_large = [t["gbps"] * 1e9 / large for t in good]
+            copies = [copy_ns(timer, t["bytes"], args.device) for t in good]
+            shares = [c * t["gbps"] / t["bytes"] for c, t in zip(copies, good, strict=True)]
             mean = stats.geomean(shares) if shares and not bad else 0
             figures[name] = {"share_of_copy": mean, "shares": shares, "failed": bad}
+            figures[name] |= {"copies_us": [c / 1e3 for c in copies], "of_large_copy": of_large}
             say(kernel=name, **figures[name])
     met = [figures.get(name, {}).get("share_of_copy", 0) >= bar for name, bar in GEMV.items()]
     return all(met)

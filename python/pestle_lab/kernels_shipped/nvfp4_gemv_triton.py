@@ -202,7 +202,7 @@ def words_of(t, dtype):
 
 
 # Rows of a warp, warps of a program, steps whose loads are under way or used.
-ON_GPU, INTERPRETED = (4, 2, 3), (128, 1, 1)
+ON_GPU, INTERPRETED = (8, 1, 3), (128, 1, 1)
 
 
 def run(c, a, b, sfa, sfb, sfa_permuted, sfb_permuted, config=None):
