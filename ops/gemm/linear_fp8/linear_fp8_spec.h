@@ -67,6 +67,13 @@ inline constexpr Case cases[] = {
     {"M=256 N=72 K=160 granularity=row activations=row gate=f32 G=2 residual=bf16 bias=bf16"},
     {"M=5 N=24 K=33 granularity=row activations=row gated=act_last gate=f16 G=1", kEdge},
     {"M=300 N=530 K=1056 granularity=row bias=f32 residual=bf16 activation=silu"},
+    // k in parts, where multiprocessors are more than tiles.
+    {"M=150 N=203 K=1696 granularity=row out=f32 bias=bf16 residual=f32 beta=f32 activation=gelu"},
+    {"M=2x70 N=333 K=2080 weight=e5m2 granularity=block_1x128 x=f16 alpha=f32 gate=bf16 G=2",
+     kEdge},
+    {"M=150 N=141 K=1312 granularity=row out=f32", kEdge, Dist::kSpecial},
+    {"M=150 N=141 K=1280 weight=e5m2 granularity=block_1x128 out=f32", kEdge, Dist::kSpecial},
+    {"M=33 N=131 K=1056 granularity=row out=f32", kEdge, Dist::kSubnormal},
     {"M=97 N=300 K=736 x=f16 out=f32 weight=e5m2", kEdge, Dist::kSpecial},
     {"M=66 N=140 K=96 out=f32 granularity=row", kEdge, Dist::kSpecial},
     {"M=140 N=270 K=416 granularity=block_128x128 gate=bf16 G=2 out=f32"},

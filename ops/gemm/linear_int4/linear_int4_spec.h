@@ -52,6 +52,15 @@ inline constexpr Case cases[] = {
     {"M=5 N=70 K=256 group_size=64 decoded=as_x bias=f32"},
     {"M=130 N=96 K=384 x=f16 group_size=128 mode=asymmetric decoded=as_x out=f32"},
     {"M=300 N=530 K=1056 group_size=32 decoded=as_x bias=f32 residual=bf16 activation=silu"},
+    // k in parts, where multiprocessors are more than tiles.
+    {"M=150 N=203 K=1696 group_size=32 decoded=as_x out=f32 bias=bf16 residual=f32 beta=f32 "
+     "activation=gelu"},
+    {"M=2x70 N=333 K=2048 group_size=128 mode=asymmetric x=f16 alpha=f32 gate=bf16 G=2", kEdge},
+    {"M=150 N=141 K=1312 group_size=32 mode=asymmetric decoded=as_x out=f32", kEdge,
+     Dist::kSpecial},
+    {"M=150 N=141 K=1280 group_size=128 mode=asymmetric out=f32", kEdge, Dist::kSpecial},
+    {"M=33 N=131 K=1056 group_size=32 mode=asymmetric decoded=as_x out=f32", kEdge,
+     Dist::kSubnormal},
     {"M=97 N=300 K=768 group_size=128 mode=asymmetric decoded=as_x out=f32", kEdge, Dist::kSpecial},
     {"M=66 N=140 K=96 group_size=32 decoded=as_x out=f32", kEdge, Dist::kSubnormal},
     {"M=140 N=270 K=416 group_size=128 gate=bf16 G=2 out=f32"},

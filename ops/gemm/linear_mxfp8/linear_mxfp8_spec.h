@@ -47,6 +47,12 @@ inline constexpr Case cases[] = {
     {"M=130 N=257 K=160 x=f16 weight=e5m2 scale_layout=plain bias=f32"},
     {"M=200 N=96 K=352 out=f32 weight=e5m2 gate=bf16 G=5 residual=bf16 beta=f32 activation=gelu"},
     {"M=300 N=530 K=1056 bias=f32 residual=bf16 activation=silu"},
+    // k in parts, where multiprocessors are more than tiles.
+    {"M=150 N=203 K=1696 weight=e5m2 out=f32 bias=bf16 residual=f32 beta=f32 activation=gelu"},
+    {"M=2x70 N=333 K=2080 scale_layout=plain x=f16 alpha=f32 gate=bf16 G=2", kEdge},
+    {"M=150 N=141 K=1312 out=f32", kEdge, Dist::kSpecial},
+    {"M=150 N=141 K=1280 scale_layout=plain out=f32", kEdge, Dist::kSpecial},
+    {"M=33 N=131 K=1056 out=f32", kEdge, Dist::kSubnormal},
     {"M=97 N=300 K=736 out=f32 weight=e5m2 scale_layout=plain", kEdge, Dist::kSpecial},
     {"M=66 N=140 K=96 out=f32", kEdge, Dist::kSpecial},
     {"M=140 N=270 K=224 x=f16 bias=f32 residual=f16"},

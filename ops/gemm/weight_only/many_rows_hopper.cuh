@@ -10,14 +10,17 @@
 // Overlap  A consumer decodes 32 of k while those before are multiplied. The second consumer starts a
 //          few stages later, and stays behind: while one finishes its tile the other has the tensor
 //          cores.
-// Order    Groups of 2048 rows of x sweep n. Sums run along k in one order: two runs give the same
-//          bits.
+//          Where tiles are fewer than multiprocessors, CTAs make parts of k of a tile (k_parts.h)
+//          whose sums go to the workspace in f32; k_parts_kernel adds them and has the epilogue.
+// Order    Groups of 2048 rows of x sweep n, a tile's parts one after the other. Sums run along k in
+//          one order, those of parts are added in theirs: two runs give the same bits.
 // Traffic  Per tile and 64 of k: kTileM * 128 bytes of x, kTileN * 64 codes and their scales, from
-//          the L2; out and residual once.
+//          the L2; out and residual once. Parts of k: 4 bytes a sum, written and read.
 // Numerics Scaled: code times block scale, exact in x's dtype, times x, summed in the tensor cores'
 //          f32. Group sums: exact codes times x, summed so over a group (128 of k at most), times
 //          the scale in f32. A tile that meets a scale or code for which that is not so (Format's
-//          `odd`) is made again from f32 values. Epilogue in f32, one rounding.
+//          `odd`) is made again from f32 values: a part that is odd is marked, so that the second
+//          kernel does so. Epilogue in f32, one rounding.
 // Needs    x along k, its rows and the codes' at multiples of 16 bytes; code of sm_90a.
 // Issue    Instructions of the main loop for one of wgmma (nvfp4 and mxfp4 30, fp8 and int8 by row 27,
 //          mxfp8 34, int4 as_x 43) cost time, so formats.cuh spares them.
@@ -25,8 +28,10 @@
 //          mxfp4 590, int8 by row 603, nvfp4 608, mxfp8 699, int4 as_x 709; group sums: fp8 by 128
 //          739, int4 by 128 779, by 32 1271. With 40 to 56 instructions, gathered in one place, in the
 //          same turns: 678, 614, 660, 644, 753, 743. Fp8 and x of f16, with 15 of them, takes 600, so
-//          what is left is not the decoding. Group sums of 96 rows of x: 1073, 1309, 1389.
-// Tried    256 rows of the weight times 128 of x: as many products for twice the codes, 697 for
+//          what is left is not the decoding. Group sums of 96 rows of x: 1073, 1309, 1389. A lone tile
+//          takes some 5.5 + 0.53 for each stage (64 rows of x). Parts of k: not measured.
+// Tried    Parts of k by clusters, sums through distributed shared memory: 6 us for each 64 rows of x.
+//          256 rows of the weight times 128 of x: as many products for twice the codes, 697 for
 //          nvfp4; there, a block decoded before its instructions, not between them, 755; one
 //          producer 761; codes through its registers 885: a trip to memory a stage.
 #pragma once
@@ -39,10 +44,26 @@
 
 namespace pestle::cuda::many_rows {
 
+// k in parts, each of so many steps, which blocks make as if they were tiles.
+struct KParts {
+  int count = 1, steps = 0;
+  int tile_m = 0;          // rows of x of a tile
+  float* sums = nullptr;   // [part][m][pitch]
+  uint8_t* odd = nullptr;  // [part][tile along m][tile along n][half of its columns]
+  int64_t pitch = 0;
+
+#ifdef __CUDACC__
+  __device__ int64_t mark(const Job& job, int part, int tile_of_m, int half_of_n) const {
+    return (int64_t{part} * job.m_tiles + tile_of_m) * 2 * job.n_tiles + half_of_n;
+  }
+#endif
+};
+
 struct HopperJob {
   CUtensorMap x;      // boxes of 64 k and kTileM rows
   CUtensorMap codes;  // the same of kTileN rows
   Job job;
+  KParts parts;
 };
 
 // kGroup_Of: columns whose sums begin anew and are scaled in registers, where the format's scales
@@ -85,6 +106,12 @@ struct HopperConfig {
   static_assert(kStoredRows % 16 == 0 && kTileM % kStagedRows == 0);
   static_assert(Format::kGroupSums == (kGroup != 0) && Format::kTableBytes == 0);
 };
+
+// Can sums have overflowed that their factors, or terms of the other sign, would have brought back
+// (x of bf16), or codes been no numbers?
+template <bool kBf16, class Format>
+constexpr bool kChecksSums =
+    (Format::kGroupSums || Format::kColumnFactors || Format::kNans) && kBf16;
 
 #if PESTLE_HOPPER
 
@@ -139,8 +166,10 @@ struct HopperGemm {
       return *reinterpret_cast<Barriers*>(memory + C::kBarrierPlace);
     }
     // Consumers take two stages together. Past the end of k all is zeros.
-    __device__ int steps() const { return (job().k + 2 * kStepK - 1) / (2 * kStepK) * 2; }
-    __device__ int tiles() const { return job().m_tiles * job().n_tiles; }
+    __device__ int steps() const { return of.parts.steps; }
+    __device__ int tiles() const { return job().m_tiles * job().n_tiles * of.parts.count; }
+    __device__ Tile tile(int i) const { return tile_of<C::kTilesM>(job(), i / of.parts.count); }
+    __device__ int part(int i) const { return i % of.parts.count; }
     __device__ char* x_at(int stage) const { return memory + stage * C::kStageBytes; }
     __device__ char* codes_at(int stage) const { return x_at(stage) + C::kXBytes; }
     __device__ char* scales_at(int stage) const { return codes_at(stage) + C::kCodeBytes; }
@@ -149,13 +178,16 @@ struct HopperGemm {
   // ---- producers --------------------------------------------------------------------------------
   // A stage of the tiles that the CTA makes, and its place in the ring.
   struct Cursor {
-    int index;  // of the tile
-    int count = 1, step = 0;
+    int index;  // of the tile and its part of k
+    int first_step, count = 1, step = 0;
     Tile tile;
     hopper::Ring<kStages> ring;
 
     __device__ explicit Cursor(const Cta& cta)
-        : index(blockIdx.x), tile(tile_of<C::kTilesM>(cta.job(), blockIdx.x)) {}
+        : index(blockIdx.x),
+          first_step(cta.part(blockIdx.x) * cta.steps()),
+          tile(cta.tile(blockIdx.x)) {}
+    __device__ int k_step() const { return first_step + step; }
     __device__ bool past(int tiles) const { return index >= tiles; }
     // By so many stages. True: in another tile.
     __device__ bool advance(const Cta& cta, int steps, int stages) {
@@ -163,7 +195,9 @@ struct HopperGemm {
       step += stages;
       if (step < steps) return false;
       for (; step >= steps; step -= steps, ++count) index += gridDim.x;
-      if (!past(cta.tiles())) tile = tile_of<C::kTilesM>(cta.job(), index);
+      if (past(cta.tiles())) return true;
+      tile = cta.tile(index);
+      first_step = cta.part(index) * steps;
       return true;
     }
   };
@@ -173,9 +207,9 @@ struct HopperGemm {
     Barriers& b = cta.barriers();
     const int stage = at.ring.stage;
     hopper::arrive_expecting(&b.raw[stage], C::kXBytes + C::kCodeBytes);
-    hopper::load_box(cta.x_at(stage), &cta.of.x, &b.raw[stage], at.step * kStepK,
+    hopper::load_box(cta.x_at(stage), &cta.of.x, &b.raw[stage], at.k_step() * kStepK,
                      at.tile.m * C::kTileM, 0);
-    hopper::load_box(cta.codes_at(stage), &cta.of.codes, &b.raw[stage], at.step * C::kCodeRow,
+    hopper::load_box(cta.codes_at(stage), &cta.of.codes, &b.raw[stage], at.k_step() * C::kCodeRow,
                      at.tile.n * C::kTileN, 0);
   }
   __device__ static void turn_codes(const Cta& cta, int stage) {
@@ -221,7 +255,7 @@ struct HopperGemm {
 #pragma unroll
       for (int i = 0; i < kScaleRows; ++i)
         odd |= cta.format.template put<C::kBf16, C::kTileN>(values[i], scale_row(cta, at.tile, i),
-                                                            at.step, scale_line(i),
+                                                            at.k_step(), scale_line(i),
                                                             cta.scales_at(at.ring.stage));
       return odd;
     }
@@ -262,7 +296,7 @@ struct HopperGemm {
     Scales scales[C::kAhead];
     int wanted = 0;
     const auto fetch = [&](Scales& some) {
-      some.fetch(cta, rows, fetching.step);
+      some.fetch(cta, rows, fetching.k_step());
       if (fetching.advance(cta, steps, kProducers)) rows.begin(cta, fetching.tile);
     };
     rows.begin(cta, fetching.tile);
@@ -566,6 +600,34 @@ struct HopperGemm {
     }
   }
 
+  // ---- a part of k ------------------------------------------------------------------------------
+  // Straight from registers: of each row of x the lanes have eight neighbouring columns, 32 bytes.
+  __device__ static void store_part(const Cta& cta, int consumer, const Tile& tile, int part,
+                                    const Sums& d) {
+    const Job& job = cta.job();
+    const KParts& parts = cta.of.parts;
+    const int lane = threadIdx.x % 32, row0 = tile.m * C::kTileM + lane % 4 * 2;
+    const int column0 = tile.n * C::kTileN + consumer * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
+    float* to = parts.sums + (int64_t{part} * job.m + row0) * parts.pitch + column0;
+    const int rows = job.m - row0;
+    const bool low = column0 < parts.pitch, high = column0 + 8 < parts.pitch;
+#pragma unroll
+    for (int j = 0; j < C::kTileM / 8; ++j, to += 8 * parts.pitch)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (8 * j + e >= rows) return;
+        float* at = to + e * parts.pitch;
+        if (low) at[0] = d[j * 4 + e];
+        if (high) at[8] = d[j * 4 + 2 + e];
+      }
+  }
+  // By one thread of a consumer.
+  __device__ static void mark_part(const Cta& cta, int consumer, int i, bool odd) {
+    const Tile tile = cta.tile(i);
+    const KParts& parts = cta.of.parts;
+    parts.odd[parts.mark(cta.job(), cta.part(i), tile.m, tile.n * 2 + consumer)] = odd ? 1 : 0;
+  }
+
   __device__ static void consume(const Cta& cta, int consumer) {
     Barriers& b = cta.barriers();
     const int tiles = cta.tiles();
@@ -575,15 +637,18 @@ struct HopperGemm {
 #pragma unroll 1
     for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
       ++count;
-      const Tile tile = tile_of<C::kTilesM>(cta.job(), i);
+      const Tile tile = cta.tile(i);
       Sums d;
       accumulate(cta, consumer, ring, d);
-      // Codes were no numbers; or x of bf16 overflowed sums that their factors, or terms of the
-      // other sign, would have brought back.
-      if constexpr ((Format::kGroupSums || Format::kColumnFactors || Format::kNans) && C::kBf16)
+      if constexpr (kChecksSums<C::kBf16, Format>)
         if (!is_finite(d)) b.odd_sums[consumer][count % kSlots] = count;
       hopper::sync_threads(1 + consumer, 128);
-      if (b.odd_scales[count % kSlots] == count || b.odd_sums[consumer][count % kSlots] == count)
+      const bool odd =
+          b.odd_scales[count % kSlots] == count || b.odd_sums[consumer][count % kSlots] == count;
+      if (cta.of.parts.count > 1) {
+        if (threadIdx.x % 128 == 0) mark_part(cta, consumer, i, odd);
+        store_part(cta, consumer, tile, cta.part(i), d);
+      } else if (odd)
         finish_odd(cta, consumer, tile);
       else if (makes_in_registers(cta.job().epilogue))
         finish_in_registers(cta, consumer, tile, d);
@@ -594,8 +659,12 @@ struct HopperGemm {
   // Of a weight that is odd as a whole.
   __device__ static void consume_odd(const Cta& cta, int consumer) {
 #pragma unroll 1
-    for (int i = blockIdx.x; i < cta.tiles(); i += gridDim.x)
-      finish_odd(cta, consumer, tile_of<C::kTilesM>(cta.job(), i));
+    for (int i = blockIdx.x; i < cta.tiles(); i += gridDim.x) {
+      if (cta.of.parts.count == 1)
+        finish_odd(cta, consumer, cta.tile(i));
+      else if (threadIdx.x % 128 == 0)
+        mark_part(cta, consumer, i, true);
+    }
   }
 
   __device__ static void run(const HopperJob& of, Format format) {
@@ -613,6 +682,8 @@ struct HopperGemm {
       hopper::publish_barriers();
     }
     cuda::wait_previous_kernel();
+    // Blocks of parts_kernel find a place where others have none, or end.
+    if (of.parts.count > 1) cuda::start_next_kernel();
     const bool all_odd = format.start();
     __syncthreads();
     const Cta cta{of, format, raw};
@@ -642,6 +713,45 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 #if PESTLE_HOPPER
   HopperGemm<C, Format>::run(job, format);
 #endif
+}
+
+// Parts of k put together, in their order: eight columns of a row of out by each thread.
+constexpr int kPartsThreads = 128;
+template <bool kBf16, class Format>
+__global__ void __launch_bounds__(kPartsThreads)
+    k_parts_kernel(const Job job, const KParts parts, Format format) {
+  cuda::wait_previous_kernel();
+  format.start();
+  const int units = static_cast<int>(parts.pitch / 8);
+  const int i = blockIdx.x * kPartsThreads + threadIdx.x;
+  const int row = i / units;
+  const Columns columns{i % units * 8, min(8, job.n - i % units * 8)};
+  if (row >= job.m) return;
+  const float* from = parts.sums + row * parts.pitch + columns.first;
+  const uint8_t* mark = parts.odd + parts.mark(job, 0, row / parts.tile_m, columns.first / 64);
+  const int64_t between = job.m * parts.pitch, marks = int64_t{job.m_tiles} * job.n_tiles * 2;
+  alignas(16) float sums[8] = {};
+  bool tile_is_odd = false;
+#pragma unroll 4
+  for (int p = 0; p < parts.count; ++p, from += between, mark += marks) {
+    const float4 low = __ldcg(reinterpret_cast<const float4*>(from)),
+                 high = __ldcg(reinterpret_cast<const float4*>(from) + 1);
+    tile_is_odd |= __ldcg(mark) != 0;
+    const float v[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sums[j] = p == 0 ? v[j] : sums[j] + v[j];
+  }
+  const float factor = format.factor();
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    if (j >= columns.count) break;
+    bool odd = tile_is_odd;
+    if constexpr (kChecksSums<kBf16, Format>) odd |= !(fabsf(sums[j]) <= 0x1.fffffep127f);
+    if constexpr (Format::kColumnFactors) sums[j] *= job.epilogue.columns.at(columns.first + j);
+    sums[j] *= factor;
+    if (odd) sums[j] = slow_sum<kBf16>(job, format, PlainRows{}, row, columns.first + j);
+  }
+  finish_row<false>(job.epilogue, columns, row, 1.0f, sums);
 }
 
 #endif  // __CUDACC__

@@ -8,6 +8,7 @@
 #include "ops/gemm/gemv/gemv_weight_launch.cuh"
 #include "ops/gemm/weight_only/byte_formats.cuh"
 #include "ops/gemm/weight_only/formats.cuh"
+#include "ops/gemm/weight_only/k_parts.h"
 #include "ops/gemm/weight_only/many_rows.cuh"
 #include "ops/gemm/weight_only/many_rows_hopper.cuh"
 #include "ops/gemm/weight_only/outputs.h"
@@ -170,14 +171,40 @@ Status start_many_rows(const Call& call, const char* name, const many_rows::Job&
 // large.
 constexpr int64_t kHopperRows = 17, kHopperGroupRows = 129;
 
+// In the workspace (PESTLE_K_PARTS_BYTES).
+inline many_rows::KParts place_k_parts(const Call& call, const many_rows::Job& job, int tile_m,
+                                       int count) {
+  many_rows::KParts parts;
+  parts.count = count;
+  parts.steps = static_cast<int>(k_part_steps(job.k, count));
+  if (count == 1) return parts;
+  const uintptr_t at = round_up_256(reinterpret_cast<uintptr_t>(call.workspace));
+  parts.tile_m = tile_m;
+  parts.pitch = k_part_pitch(job.n);
+  parts.sums = reinterpret_cast<float*>(at);
+  parts.odd = reinterpret_cast<uint8_t*>(at) + count * k_part_bytes(job.m, job.n);
+  return parts;
+}
+// The kernel that puts them together.
+template <bool kBf16, class Format>
+Status start_k_parts(const Call& call, const char* name, const many_rows::HopperJob& of,
+                     const Format& format) {
+  const int64_t units = int64_t{of.job.m} * (of.parts.pitch / 8);
+  const cuda::Grid grid{cuda::ceil_div(units, int64_t{many_rows::kPartsThreads}),
+                        many_rows::kPartsThreads};
+  return cuda::launch_early(call, name, grid, many_rows::k_parts_kernel<kBf16, Format>, of.job,
+                            of.parts, format);
+}
+
 template <class C, class Format>
 Status start_hopper_tile(const Call& call, const char* name, const many_rows::Job& job,
-                         const Format& format) {
+                         const Format& format, int parts) {
   many_rows::HopperJob of;
   of.job = job;
   of.job.m_tiles = static_cast<int>(cuda::ceil_div(job.m, C::kTileM));
   of.job.n_tiles = static_cast<int>(cuda::ceil_div(job.n, C::kTileN));
-  const int64_t tiles = int64_t{of.job.m_tiles} * of.job.n_tiles;
+  of.parts = place_k_parts(call, job, C::kTileM, parts);
+  const int64_t tiles = int64_t{of.job.m_tiles} * of.job.n_tiles * parts;
   if (tiles > INT_MAX / (2 * many_rows::kGroup))
     return unsupported(std::string(name) + ": more than 2^26 tiles");
   BoxedTensor x;
@@ -196,37 +223,46 @@ Status start_hopper_tile(const Call& call, const char* name, const many_rows::Jo
   PESTLE_TRY(cuda::make_tensor_map(codes, &of.codes));
   const int64_t multiprocessors = cuda::multiprocessors(cuda::device_index(call));
   const cuda::Grid grid{std::min(tiles, multiprocessors), C::kThreads, C::kSharedBytes};
-  return cuda::launch_early(call, name, grid, many_rows::many_rows_hopper_kernel<C, Format>, of,
-                            format);
+  PESTLE_TRY(cuda::launch_early(call, name, grid, many_rows::many_rows_hopper_kernel<C, Format>, of,
+                                format));
+  return parts == 1 ? Status{} : start_k_parts<C::kBf16>(call, name, of, format);
 }
-// Of a product by tiles of so many rows of x, in units of what one tile takes.
-inline double hopper_time(const Call& call, const many_rows::Job& job, int64_t rows,
-                          double of_tile) {
-  const int64_t tiles = cuda::ceil_div(job.m, rows) * cuda::ceil_div(job.n, int64_t{128});
-  const int64_t multiprocessors = cuda::multiprocessors(cuda::device_index(call));
-  return static_cast<double>(cuda::ceil_div(tiles, multiprocessors)) * of_tile;
+inline KPlan hopper_plan(const Call& call, const many_rows::Job& job,
+                         std::span<const TileTime> tiles) {
+  return choose_k_plan(job.m, job.n, job.k, tiles, cuda::multiprocessors(cuda::device_index(call)));
 }
 template <bool kBf16, class Format>
 Status start_hopper(const Call& call, const char* name, const many_rows::Job& job,
                     const Format& format) {
   using many_rows::HopperConfig;
-  // What a tile takes of the largest's time (measured): codes are decoded for fewer rows.
-  const double large = hopper_time(call, job, 256, 1), middle = hopper_time(call, job, 192, 0.83),
-               small = hopper_time(call, job, 64, 0.72);
-  if (small < std::min(large, middle))
-    return start_hopper_tile<HopperConfig<kBf16, 64, Format>>(call, name, job, format);
-  return middle < large
-             ? start_hopper_tile<HopperConfig<kBf16, 192, Format>>(call, name, job, format)
-             : start_hopper_tile<HopperConfig<kBf16, 256, Format>>(call, name, job, format);
+  // A step of large tiles where they keep all multiprocessors busy: codes are decoded for fewer rows.
+  constexpr TileTime kTiles[] = {{256, 0.74}, {192, 0.62}, {64, 0.53}};
+  const KPlan plan = hopper_plan(call, job, kTiles);
+  switch (plan.rows) {
+    case 64:
+      return start_hopper_tile<HopperConfig<kBf16, 64, Format>>(call, name, job, format,
+                                                                plan.parts);
+    case 192:
+      return start_hopper_tile<HopperConfig<kBf16, 192, Format>>(call, name, job, format,
+                                                                 plan.parts);
+    default:
+      return start_hopper_tile<HopperConfig<kBf16, 256, Format>>(call, name, job, format,
+                                                                 plan.parts);
+  }
 }
 template <bool kBf16, int kGroup, class Format>
 Status start_hopper_sums(const Call& call, const char* name, const many_rows::Job& job,
                          const Format& format) {
   using many_rows::HopperConfig;
-  // Two sets of sums lie in registers: 192 rows of x take all of them. Times are reckoned.
-  return hopper_time(call, job, 128, 0.72) < hopper_time(call, job, 192, 1)
-             ? start_hopper_tile<HopperConfig<kBf16, 128, Format, kGroup>>(call, name, job, format)
-             : start_hopper_tile<HopperConfig<kBf16, 192, Format, kGroup>>(call, name, job, format);
+  // Two sets of sums lie in registers: 192 rows of x take all of them. Measured is 192 of groups of
+  // 128 and 32.
+  constexpr double kMore = kGroup == 32 ? 1.7 : 1;
+  constexpr TileTime kTiles[] = {{192, 0.79 * kMore}, {128, 0.54 * kMore}};
+  const KPlan plan = hopper_plan(call, job, kTiles);
+  return plan.rows == 128 ? start_hopper_tile<HopperConfig<kBf16, 128, Format, kGroup>>(
+                                call, name, job, format, plan.parts)
+                          : start_hopper_tile<HopperConfig<kBf16, 192, Format, kGroup>>(
+                                call, name, job, format, plan.parts);
 }
 // Of a format whose scales multiply sums of `group` columns: a multiple of 32.
 template <bool kBf16, class Format>
@@ -474,7 +510,8 @@ constexpr Impl hopper_impl(const char* id) {
           .device = DeviceType::kCuda,
           .min_compute_capability = 90,
           .refuses = WeightOnlyOp<Op>::refuses_hopper,
-          .run = Op::run_hopper};
+          .run = Op::run_hopper,
+          .workspace = PESTLE_K_PARTS_BYTES};
 }
 
 // Without the unfused epilogue.
