@@ -290,7 +290,7 @@ def measure(name, direction, seconds, turns):
         "error": {label: error for label, (_, error) in found.items()},
         "date": time.strftime("%Y-%m-%d"),
         "gpu": torch.cuda.get_device_name(),
-        "commit": os.environ.get("PESTLE_COMMIT", ""),
+        "machine": {"commit": os.environ.get("PESTLE_COMMIT", "unknown")},
     }
 
 

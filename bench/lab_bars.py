@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""usage: bench/lab_bars.py same|slower|cheats|gemv|forge|check [--device cuda|cpu] [--runs N]
+"""usage: bench/lab_bars.py same|slower|cheats|gemv|forge|ladders|check [--device cuda] [--runs N]
 
 The workbench's own bars, each measured by one command, which appends one JSON line to
 bench/results/lab.jsonl (or --out FILE) and ends with 0 if the bar is met, 8 if not. It needs an
@@ -12,6 +12,8 @@ cheats  the known cheats and the shipped kernels: how many are caught, how many 
 gemv    the NVFP4 GEMV's rungs: their speed over that of a copy that moves the same bytes, timed the
         same way; geometric mean of the shapes
 forge   the last rung of each of forge's ops in CuTe DSL: its speed over that of Pestle's op
+ladders every rung that is shipped and runs here, and Pestle's own op, at one case each: us, share
+        of a copy. No bar of its own: docs/site/lab.md has the figures
 check   `pestle-lab check`, suite smoke, from start to verdict, of what was compiled before
 """
 
@@ -291,6 +293,45 @@ def forge(args: argparse.Namespace, figures: dict) -> bool:
     return done_well(figures) and figures["geomean"] >= 0.95
 
 
+# The case at which all rungs of a ladder are timed: those in CUDA C++ take f32.
+LADDERS = {
+    "copy_transpose": "B= M=8192 N=4096 x=f32 tile_size=32",
+    "reduce": "M=8192x4096 dims=2 x=f32",
+    "softmax": "S=8192x4096 x=f32",
+    "softmax_backward": "S=8192x4096 d_out=f32",
+    "nvfp4_gemv": "M=7168 K=16384 L=1",
+}
+
+
+def ladders(args: argparse.Namespace, figures: dict) -> bool:
+    """Cold medians of all rungs and of Pestle's ops."""
+    mode = "warm" if args.device == "cpu" else "cold"
+    settings = benching.Settings(device=args.device, seconds=args.seconds, modes=(mode,))
+
+    def rung(name: str, kernel: kernels.Kernel) -> None:
+        with noted(figures, name):
+            case = LADDERS[kernel.problem]
+            timed = benching.bench(kernel, problems.get(kernel.problem, []), [case], settings)
+            one = timed.cases[0]
+            said = {"case": case, "status": one.verdict.status, "message": one.verdict.message}
+            if one.throughput:
+                us = one.throughput["bytes"] / one.throughput["gbps"] / 1e3
+                said |= {"us": us, "share": one.throughput["share_of_measured_limit"]}
+            figures[name] = said
+            say(kernel=name, **said)
+
+    for name, kernel in kernels.find([kernels.BUILT_IN]).items():
+        if kernel.problem in LADDERS and checking.device_of(kernel, args.device) is not None:
+            rung(name, kernel)
+    for name, (names, call, _) in FORGE.items():
+        op = name.partition("/")[0]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "product.py"
+            path.write_text(PESTLE.format(op=op, names=names, call=call))
+            rung(f"{op}/product", kernels.read(path))
+    return done_well(figures)
+
+
 def check(args: argparse.Namespace, figures: dict) -> bool:
     """Of each shipped kernel that runs here: the second of two runs."""
     for name, kernel in kernels.find([kernels.BUILT_IN]).items():
@@ -332,7 +373,7 @@ def whole(bar):
 
 
 DEFAULTS = {"group": 20, "timeout": 1200.0}
-BARS = {f.__name__: whole(f) for f in (same, slower, cheats, gemv, forge, check)}
+BARS = {f.__name__: whole(f) for f in (same, slower, cheats, gemv, forge, ladders, check)}
 
 
 def main() -> int:

@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
+import performance_attention as attention  # noqa: E402
 import performance_bars as bars  # noqa: E402
 import performance_html  # noqa: E402
 import performance_sweep as sweep  # noqa: E402
@@ -193,7 +194,7 @@ def by_machine(lines):
     machines = {}
     for line in lines:
         # Of build_cost.py, gpu_torch_log.py, gpu_evidence.py; of examples with tables of their own.
-        others = {"library_bytes", "torch_tests", "part", "rows"}
+        others = {"library_bytes", "torch_tests", "part", "rows", "direction"}
         if not sweep.is_sweep(line) and others & line.keys():
             continue
         empty = {"bench": {}, "check": {}, "mutants": {}, "sanitizer": {}, "host": {}, "sweep": []}
@@ -289,6 +290,10 @@ def render(lines, judged=()):
             page += [*sanitizer_table(found["sanitizer"]), ""]
     if not machines:
         page += ["Nothing has been measured yet.", ""]
+    if of_attention := [line for line in lines if attention.is_attention(line)]:
+        about = "TFLOP/s, in turns in one process on one GPU (`bench/attention_peers.py`):"
+        page += ["## Attention beside its peers", "", f"{of_attention[-1]['gpu']}, {about}", ""]
+        page += [*attention.table(of_attention), ""]
     builds = {line["build"]: line for line in lines if "library_bytes" in line}
     if builds:
         page += ["## Builds", "", *build_table(builds), ""]

@@ -915,7 +915,7 @@ static inline pestle_status pestle_linear_int8(
  *   group_size: columns that share a scale; 0: the whole row
  *   mode: symmetric|asymmetric; symmetric: two's complement codes; asymmetric: codes 0..15 and zero
  *   hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
- *   decoded: exact|as_x; exact: the weight's values as f32 has them; as_x: they may be rounded to x's dtype, as dequantize_int4 rounds, an error of 2^-9 of each term
+ *   decoded: exact|as_x; exact: the weight's values as f32 has them; as_x: they may be rounded to x's dtype, as dequantize_int4 rounds, an error of 2^-8 of each term at most
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product
  *   residual: f32|bf16|f16 [*M, if(gated == none, N, N/2)] (may be NULL) added at the end

@@ -818,7 +818,7 @@ def linear_int4(
         group_size: columns that share a scale; 0: the whole row
         mode (symmetric|asymmetric): symmetric: two's complement codes; asymmetric: codes 0..15 and zero
         hadamard: the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither
-        decoded (exact|as_x): exact: the weight's values as f32 has them; as_x: they may be rounded to x's dtype, as dequantize_int4 rounds, an error of 2^-9 of each term
+        decoded (exact|as_x): exact: the weight's values as f32 has them; as_x: they may be rounded to x's dtype, as dequantize_int4 rounds, an error of 2^-8 of each term at most
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         gated (none|act_first|act_last): out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)
         input_act (none|silu|gelu|gelu_tanh|swiglu|geglu|geglu_tanh|rms_norm): done to x first, rounded to x's dtype: what activation, gated_activation (swiglu: silu; geglu: gelu) or rms_norm gives

@@ -318,3 +318,21 @@ def test_html_of_the_committed_results():
     page = performance.html_page(lines, judged)
     timed = {(x["op"], x["case"], x["impl"]) for x in lines if "timing" in x}
     assert page.count("<circle") >= 3 * len(timed)
+
+
+def test_attention_has_a_table_of_its_peers():
+    line = {
+        "row": "wan",
+        "direction": "forward",
+        "shape": [1, 40, 40, 32760, 128],
+        "dtype": "bfloat16",
+        "us": {"pestle": 20.0, "cudnn": 25.0},
+        "tflops": {"pestle": 600.0, "cudnn": 480.0},
+        "gpu": "GPU",
+        "machine": {"commit": "c0ffee"},
+    }
+    alone = line | {"row": "softcap 50", "tflops": {"pestle": 300.0}}
+    page = performance.render([line | {"tflops": {"pestle": 1.0}}, line, alone])
+    assert "| wan | 1, 40, 32760, 128 | forward | 600 |  |  |  | 480 |  |  | 1.25 |" in page
+    assert "| softcap 50 | 1, 40, 32760, 128 | forward | 300 |  |  |  |  |  |  |  |" in page
+    assert page.count("| wan |") == 1

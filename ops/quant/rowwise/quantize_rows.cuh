@@ -227,7 +227,6 @@ struct AnyMatrix {
   ScaleMap map;
   int hadamard;
   RandomRounding rounding;
-  cuda::AnyTensor q_t = {};  // the codes transposed, if it has memory
 
   __device__ char* scale_at(int64_t index) const {
     const int64_t row = cuda::AnyTensor::quotient(index, map.grid_columns);
@@ -297,7 +296,6 @@ __global__ void __launch_bounds__(kAnyThreads) quantize_any(AnyMatrix m) {
             ? Code::stochastic(quotient, formats::philox_u16(m.rounding.seed, element))
             : Code::code(quotient);
     q[column * m.q.step()] = static_cast<char>(code);
-    if (m.q_t.data != nullptr) *m.q_t.at(column, row) = static_cast<char>(code);
   }
 }
 
@@ -430,8 +428,7 @@ Status run_quantize_any(const Call& call, const char* name, const QuantizeRows& 
                     b.columns,
                     b.map,
                     b.hadamard,
-                    b.rounding,
-                    b.q_t == nullptr ? cuda::AnyTensor() : cuda::AnyTensor(*b.q_t)};
+                    b.rounding};
   const cuda::Grid grid{b.rows * cuda::ceil_div(b.columns, kAnyColumns), kAnyThreads};
   if (b.computes) {
     PESTLE_TRY(cuda::clear(call, amax, scale_count(b) * 4));

@@ -19,7 +19,9 @@
 //          four blocks a multiprocessor: squares 73 %; q by plain stores: the same.
 #pragma once
 
-#include "ops/quant/rowwise/quantize_rows.cuh"
+#include "ops/copy/strided_copy_cuda.h"
+#include "ops/quant/rowwise/quantize_transposed.h"
+#include "ops/quant/rowwise/quantize_units.cuh"
 
 namespace pestle::ops {
 
@@ -417,6 +419,14 @@ inline std::string refuse_quantize_tiles(const QuantizeRows& b) {
     return "q_t has strides between its elements";
   }
   return "";
+}
+
+// What no kernel of tiles takes: the codes by rows, then a copy of them.
+template <class Code>
+Status quantize_any_transposed(const Call& call, const char* name, const QuantizeRows& b) {
+  PESTLE_TRY(quantize_any_rows<Code>(call, name, b));
+  if (b.q_t == nullptr || numel(b.q) == 0) return {};
+  return any_copy(call, name, CopyPlan(b.q, seen_by_rows(b.q, *b.q_t)));
 }
 
 }  // namespace pestle::ops

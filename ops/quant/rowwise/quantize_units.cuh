@@ -145,7 +145,7 @@ inline cuda::RowGroups unit_groups(const Call& call, int64_t rows, int64_t colum
 inline cuda::RowGroups unit_groups(const Call& call, const QuantizeRows& b) {
   const bool joins = b.computes && !whole_tensor(b);
   if (b.columns == 0 || b.map.grid_columns != 1 || b.hadamard > 0) return {};
-  if (b.q_t != nullptr || b.rounding.stochastic || (joins && !one_row_scales(b))) return {};
+  if (b.rounding.stochastic || (joins && !one_row_scales(b))) return {};
   if (!cuda::has_neighbours(cuda::RowTensor(b.x)) || !cuda::has_neighbours(cuda::RowTensor(b.q)))
     return {};
   return unit_groups(call, b.rows, b.columns, joins);

@@ -324,7 +324,7 @@ op! {
     may 5 int group_size "columns that share a scale; 0: the whole row";
     may 6 choice mode Mode { Symmetric c"symmetric", Asymmetric c"asymmetric", } "symmetric: two's complement codes; asymmetric: codes 0..15 and zero";
     may 7 int hadamard "the weight was rotated in groups of this many columns, so x is too, in f32; 0: neither";
-    may 8 choice decoded Decoded { Exact c"exact", AsX c"as_x", } "exact: the weight's values as f32 has them; as_x: they may be rounded to x's dtype, as dequantize_int4 rounds, an error of 2^-9 of each term";
+    may 8 choice decoded Decoded { Exact c"exact", AsX c"as_x", } "exact: the weight's values as f32 has them; as_x: they may be rounded to x's dtype, as dequantize_int4 rounds, an error of 2^-8 of each term at most";
     may 9 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
     may 10 read bias "added to every row of the product. `f32|bf16|f16` of `[N]`";
     may 11 read residual "added at the end. `f32|bf16|f16` of `[*M, if(gated == none, N, N/2)]`";

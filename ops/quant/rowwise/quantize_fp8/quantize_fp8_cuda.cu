@@ -62,7 +62,7 @@ std::string refuses_tiles(const Call& call, const Machine&) {
 }
 Status run_any(const Call& call) {
   return with_fp8(call.tensor(kQ).dtype, [&]<class F>(F) {
-    return quantize_any_rows<Fp8Code<F>>(call, "quantize_fp8_any", rows_of(call));
+    return quantize_any_transposed<Fp8Code<F>>(call, "quantize_fp8_any", rows_of(call));
   });
 }
 std::string refuses(const Call& call, const Machine&) {

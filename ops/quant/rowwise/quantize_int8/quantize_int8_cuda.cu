@@ -65,7 +65,7 @@ std::string refuses_tiles(const Call& call, const Machine&) {
   return refuse_quantize_tiles(rows_of(call));
 }
 Status run_any(const Call& call) {
-  return quantize_any_rows<Int8Code>(call, "quantize_int8_any", rows_of(call));
+  return quantize_any_transposed<Int8Code>(call, "quantize_int8_any", rows_of(call));
 }
 std::string refuses(const Call& call, const Machine&) {
   return refuse_quantize_rows(rows_of(call));
