@@ -40,15 +40,20 @@ struct KPlan {
   double us = 0;
 };
 
-// us of the product. A tile takes 5.5 beside its steps; parts are written and read at some 3 TB/s by a
-// kernel that takes 2.5 more.
+inline int64_t blocks_of_part(int64_t parts, int64_t multiprocessors) {
+  return std::max(multiprocessors / parts, int64_t{1});
+}
+
+// us of the product. A tile takes 5.5 beside its steps; parts are written and read at some 2.5 TB/s by
+// a kernel that takes 6 more.
 inline double k_plan_time(int64_t m, int64_t n, int64_t k, const TileTime& tile, int64_t parts,
                           int64_t multiprocessors) {
   const int64_t tiles = (m + tile.rows - 1) / tile.rows * ((n + kPartTileN - 1) / kPartTileN);
-  const int64_t waves = (tiles * parts + multiprocessors - 1) / multiprocessors;
+  const int64_t blocks = blocks_of_part(parts, multiprocessors);
+  const int64_t waves = (tiles + blocks - 1) / blocks;
   const double one = static_cast<double>(k_part_steps(k, parts)) * tile.step + 5.5;
   const double together =
-      parts == 1 ? 0 : 2.5 + static_cast<double>(2 * parts * k_part_bytes(m, n)) / 3e6;
+      parts == 1 ? 0 : 6 + static_cast<double>(2 * parts * k_part_bytes(m, n)) / 2.5e6;
   return static_cast<double>(waves) * one + together;
 }
 // Can k be shared so? Each part has steps of its own, and the workspace holds all sums.

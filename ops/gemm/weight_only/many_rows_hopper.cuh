@@ -29,7 +29,8 @@
 //          739, int4 by 128 779, by 32 1271. With 40 to 56 instructions, gathered in one place, in the
 //          same turns: 678, 614, 660, 644, 753, 743. Fp8 and x of f16, with 15 of them, takes 600, so
 //          what is left is not the decoding. Group sums of 96 rows of x: 1073, 1309, 1389. A lone tile
-//          takes some 5.5 + 0.53 for each stage (64 rows of x). Parts of k: not measured.
+//          takes some 5.5 + 0.53 for each stage (64 rows of x). Parts of k, nvfp4: 4096 x 4096, 32, 64, 128,
+//          256 rows 23, 26, 29, 37 (39 in one part), 3072 x 12288 37, 39, 45, 58 (107).
 // Tried    Parts of k by clusters, sums through distributed shared memory: 6 us for each 64 rows of x.
 //          256 rows of the weight times 128 of x: as many products for twice the codes, 697 for
 //          nvfp4; there, a block decoded before its instructions, not between them, 755; one
@@ -44,9 +45,9 @@
 
 namespace pestle::cuda::many_rows {
 
-// k in parts, each of so many steps, which blocks make as if they were tiles.
+// k in parts, each of so many steps. Every part has as many blocks, which share its tiles.
 struct KParts {
-  int count = 1, steps = 0;
+  int count = 1, steps = 0, blocks = 0;
   int tile_m = 0;          // rows of x of a tile
   float* sums = nullptr;   // [part][m][pitch]
   uint8_t* odd = nullptr;  // [part][tile along m][tile along n][half of its columns]
@@ -160,6 +161,7 @@ struct HopperGemm {
     const HopperJob& of;
     const Format& format;
     char* memory;
+    int part;  // of k
 
     __device__ const Job& job() const { return of.job; }
     __device__ Barriers& barriers() const {
@@ -167,9 +169,10 @@ struct HopperGemm {
     }
     // Consumers take two stages together. Past the end of k all is zeros.
     __device__ int steps() const { return of.parts.steps; }
-    __device__ int tiles() const { return job().m_tiles * job().n_tiles * of.parts.count; }
-    __device__ Tile tile(int i) const { return tile_of<C::kTilesM>(job(), i / of.parts.count); }
-    __device__ int part(int i) const { return i % of.parts.count; }
+    __device__ int first_step() const { return part * of.parts.steps; }
+    __device__ int tiles() const { return job().m_tiles * job().n_tiles; }
+    __device__ int first_tile() const { return blockIdx.x - part * of.parts.blocks; }
+    __device__ Tile tile(int i) const { return tile_of<C::kTilesM>(job(), i); }
     __device__ char* x_at(int stage) const { return memory + stage * C::kStageBytes; }
     __device__ char* codes_at(int stage) const { return x_at(stage) + C::kXBytes; }
     __device__ char* scales_at(int stage) const { return codes_at(stage) + C::kCodeBytes; }
@@ -178,26 +181,21 @@ struct HopperGemm {
   // ---- producers --------------------------------------------------------------------------------
   // A stage of the tiles that the CTA makes, and its place in the ring.
   struct Cursor {
-    int index;  // of the tile and its part of k
-    int first_step, count = 1, step = 0;
+    int index;  // of the tile
+    int count = 1, step = 0;
     Tile tile;
     hopper::Ring<kStages> ring;
 
     __device__ explicit Cursor(const Cta& cta)
-        : index(blockIdx.x),
-          first_step(cta.part(blockIdx.x) * cta.steps()),
-          tile(cta.tile(blockIdx.x)) {}
-    __device__ int k_step() const { return first_step + step; }
+        : index(cta.first_tile()), tile(cta.tile(cta.first_tile())) {}
     __device__ bool past(int tiles) const { return index >= tiles; }
     // By so many stages. True: in another tile.
     __device__ bool advance(const Cta& cta, int steps, int stages) {
       for (int i = 0; i < stages; ++i) ring.advance();
       step += stages;
       if (step < steps) return false;
-      for (; step >= steps; step -= steps, ++count) index += gridDim.x;
-      if (past(cta.tiles())) return true;
-      tile = cta.tile(index);
-      first_step = cta.part(index) * steps;
+      for (; step >= steps; step -= steps, ++count) index += cta.of.parts.blocks;
+      if (!past(cta.tiles())) tile = cta.tile(index);
       return true;
     }
   };
@@ -207,9 +205,10 @@ struct HopperGemm {
     Barriers& b = cta.barriers();
     const int stage = at.ring.stage;
     hopper::arrive_expecting(&b.raw[stage], C::kXBytes + C::kCodeBytes);
-    hopper::load_box(cta.x_at(stage), &cta.of.x, &b.raw[stage], at.k_step() * kStepK,
+    const int step = cta.first_step() + at.step;
+    hopper::load_box(cta.x_at(stage), &cta.of.x, &b.raw[stage], step * kStepK,
                      at.tile.m * C::kTileM, 0);
-    hopper::load_box(cta.codes_at(stage), &cta.of.codes, &b.raw[stage], at.k_step() * C::kCodeRow,
+    hopper::load_box(cta.codes_at(stage), &cta.of.codes, &b.raw[stage], step * C::kCodeRow,
                      at.tile.n * C::kTileN, 0);
   }
   __device__ static void turn_codes(const Cta& cta, int stage) {
@@ -254,9 +253,9 @@ struct HopperGemm {
       bool odd = false;
 #pragma unroll
       for (int i = 0; i < kScaleRows; ++i)
-        odd |= cta.format.template put<C::kBf16, C::kTileN>(values[i], scale_row(cta, at.tile, i),
-                                                            at.k_step(), scale_line(i),
-                                                            cta.scales_at(at.ring.stage));
+        odd |= cta.format.template put<C::kBf16, C::kTileN>(
+            values[i], scale_row(cta, at.tile, i), cta.first_step() + at.step, scale_line(i),
+            cta.scales_at(at.ring.stage));
       return odd;
     }
   };
@@ -296,7 +295,7 @@ struct HopperGemm {
     Scales scales[C::kAhead];
     int wanted = 0;
     const auto fetch = [&](Scales& some) {
-      some.fetch(cta, rows, fetching.k_step());
+      some.fetch(cta, rows, cta.first_step() + fetching.step);
       if (fetching.advance(cta, steps, kProducers)) rows.begin(cta, fetching.tile);
     };
     rows.begin(cta, fetching.tile);
@@ -602,13 +601,12 @@ struct HopperGemm {
 
   // ---- a part of k ------------------------------------------------------------------------------
   // Straight from registers: of each row of x the lanes have eight neighbouring columns, 32 bytes.
-  __device__ static void store_part(const Cta& cta, int consumer, const Tile& tile, int part,
-                                    const Sums& d) {
+  __device__ static void store_part(const Cta& cta, int consumer, const Tile& tile, const Sums& d) {
     const Job& job = cta.job();
     const KParts& parts = cta.of.parts;
     const int lane = threadIdx.x % 32, row0 = tile.m * C::kTileM + lane % 4 * 2;
     const int column0 = tile.n * C::kTileN + consumer * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
-    float* to = parts.sums + (int64_t{part} * job.m + row0) * parts.pitch + column0;
+    float* to = parts.sums + (int64_t{cta.part} * job.m + row0) * parts.pitch + column0;
     const int rows = job.m - row0;
     const bool low = column0 < parts.pitch, high = column0 + 8 < parts.pitch;
 #pragma unroll
@@ -622,10 +620,9 @@ struct HopperGemm {
       }
   }
   // By one thread of a consumer.
-  __device__ static void mark_part(const Cta& cta, int consumer, int i, bool odd) {
-    const Tile tile = cta.tile(i);
+  __device__ static void mark_part(const Cta& cta, int consumer, const Tile& tile, bool odd) {
     const KParts& parts = cta.of.parts;
-    parts.odd[parts.mark(cta.job(), cta.part(i), tile.m, tile.n * 2 + consumer)] = odd ? 1 : 0;
+    parts.odd[parts.mark(cta.job(), cta.part, tile.m, tile.n * 2 + consumer)] = odd ? 1 : 0;
   }
 
   __device__ static void consume(const Cta& cta, int consumer) {
@@ -635,7 +632,7 @@ struct HopperGemm {
     int count = 0;
     if (consumer == 1 && cta.steps() > kLead) hopper::wait(&b.full[kLead], 0);
 #pragma unroll 1
-    for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
+    for (int i = cta.first_tile(); i < tiles; i += cta.of.parts.blocks) {
       ++count;
       const Tile tile = cta.tile(i);
       Sums d;
@@ -646,8 +643,8 @@ struct HopperGemm {
       const bool odd =
           b.odd_scales[count % kSlots] == count || b.odd_sums[consumer][count % kSlots] == count;
       if (cta.of.parts.count > 1) {
-        if (threadIdx.x % 128 == 0) mark_part(cta, consumer, i, odd);
-        store_part(cta, consumer, tile, cta.part(i), d);
+        if (threadIdx.x % 128 == 0) mark_part(cta, consumer, tile, odd);
+        store_part(cta, consumer, tile, d);
       } else if (odd)
         finish_odd(cta, consumer, tile);
       else if (makes_in_registers(cta.job().epilogue))
@@ -659,11 +656,11 @@ struct HopperGemm {
   // Of a weight that is odd as a whole.
   __device__ static void consume_odd(const Cta& cta, int consumer) {
 #pragma unroll 1
-    for (int i = blockIdx.x; i < cta.tiles(); i += gridDim.x) {
+    for (int i = cta.first_tile(); i < cta.tiles(); i += cta.of.parts.blocks) {
       if (cta.of.parts.count == 1)
         finish_odd(cta, consumer, cta.tile(i));
       else if (threadIdx.x % 128 == 0)
-        mark_part(cta, consumer, i, true);
+        mark_part(cta, consumer, cta.tile(i), true);
     }
   }
 
@@ -686,7 +683,8 @@ struct HopperGemm {
     if (of.parts.count > 1) cuda::start_next_kernel();
     const bool all_odd = format.start();
     __syncthreads();
-    const Cta cta{of, format, raw};
+    const int part = of.parts.count > 1 ? static_cast<int>(blockIdx.x) / of.parts.blocks : 0;
+    const Cta cta{of, format, raw, part};
     constexpr int kOfProducers = kProducers * kProducerThreads;
     const int thread = threadIdx.x;
     if (thread < kOfProducers) {

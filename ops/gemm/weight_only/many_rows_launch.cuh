@@ -204,7 +204,7 @@ Status start_hopper_tile(const Call& call, const char* name, const many_rows::Jo
   of.job.m_tiles = static_cast<int>(cuda::ceil_div(job.m, C::kTileM));
   of.job.n_tiles = static_cast<int>(cuda::ceil_div(job.n, C::kTileN));
   of.parts = place_k_parts(call, job, C::kTileM, parts);
-  const int64_t tiles = int64_t{of.job.m_tiles} * of.job.n_tiles * parts;
+  const int64_t tiles = int64_t{of.job.m_tiles} * of.job.n_tiles;
   if (tiles > INT_MAX / (2 * many_rows::kGroup))
     return unsupported(std::string(name) + ": more than 2^26 tiles");
   BoxedTensor x;
@@ -222,7 +222,8 @@ Status start_hopper_tile(const Call& call, const char* name, const many_rows::Jo
   codes.box[0] = codes.swizzle = C::kCodeRow, codes.box[1] = C::kTileN;
   PESTLE_TRY(cuda::make_tensor_map(codes, &of.codes));
   const int64_t multiprocessors = cuda::multiprocessors(cuda::device_index(call));
-  const cuda::Grid grid{std::min(tiles, multiprocessors), C::kThreads, C::kSharedBytes};
+  of.parts.blocks = static_cast<int>(std::min(tiles, blocks_of_part(parts, multiprocessors)));
+  const cuda::Grid grid{int64_t{of.parts.blocks} * parts, C::kThreads, C::kSharedBytes};
   PESTLE_TRY(cuda::launch_early(call, name, grid, many_rows::many_rows_hopper_kernel<C, Format>, of,
                                 format));
   return parts == 1 ? Status{} : start_k_parts<C::kBf16>(call, name, of, format);
