@@ -194,7 +194,7 @@ def by_machine(lines):
     machines = {}
     for line in lines:
         # Of build_cost.py, gpu_torch_log.py, gpu_evidence.py; of examples with tables of their own.
-        others = {"library_bytes", "torch_tests", "part", "rows", "direction"}
+        others = {"library_bytes", "torch_tests", "part", "rows", "direction", "figures"}
         if not sweep.is_sweep(line) and others & line.keys():
             continue
         empty = {"bench": {}, "check": {}, "mutants": {}, "sanitizer": {}, "host": {}, "sweep": []}

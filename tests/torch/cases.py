@@ -150,6 +150,12 @@ def _classes(call: Call, shape: tuple, seed: int) -> torch.Tensor:
     return torch.where(ignored, call.attributes.get("ignore_index", -100), target)
 
 
+def _offsets(shape: tuple, length: int, seed: int) -> torch.Tensor:
+    """Ascending, as contracts ask; the first and the last sequence need not be at the ends."""
+    random = torch.Generator().manual_seed(seed)
+    return torch.randint(0, length + 1, shape, generator=random).sort().values
+
+
 def _attribute(arg, text: str):
     return {
         "choice": str, "int": int, "float": float, "bool": lambda t: t in ("true", "1")
@@ -188,6 +194,8 @@ def make(op: Op, case: dict) -> Case:
         seed = zlib.crc32(f"{op.name} {case['text']} {arg.name}".encode())
         if "target" in arg.name:
             tensor = _classes(call, call.shape(arg), seed).to(dtype)
+        elif arg.name in ("q_offsets", "k_offsets"):
+            tensor = _offsets(call.shape(arg), call.values[f"S{arg.name[0]}"], seed).to(dtype)
         else:
             tensor = _fill(call.shape(arg), dtype, case["data"], seed)
         if dtype == torch.float32 and arg.name != "x":

@@ -132,9 +132,10 @@ inline constexpr Case cases[] = {
     {"B=1 Hq=2 Sq=450 D=128 Hk=1 Sk=520 Dv=128 q_offsets=i32 k_offsets=i32 N=4 causal=true "
      "align=bottom_right",
      kEdge, Dist::kOutliers},
+    // Not of outliers: beside an lse that is not attention's, gradients of logits span more than f16.
     {"B=1 Hq=1 Sq=520 D=128 Hk=1 Sk=450 Dv=96 q=f16 out=f16 d_out=f16 q_offsets=i32 k_offsets=i32 "
      "N=4 window_left=90 window_right=40",
-     kEdge, Dist::kOutliers},
+     kEdge},
     {"B=1 Hq=4 Sq=400 D=64 Hk=2 Sk=400 Dv=64 q_offsets=i32 k_offsets=i32 N=3 softcap=3 sinks=f32",
      kEdge, Dist::kOutliers},
     {"B=1 Hq=1 Sq=300 D=128 Hk=1 Sk=290 Dv=128 q_offsets=i32 k_offsets=i32 N=12 softcap=2", kEdge},
