@@ -171,18 +171,6 @@ __device__ void add_registers(const void* tile, float* out) {
   add_product_of<float, 32, true>(
       tile, out, [&](float(&d)[32], uint64_t b) { hopper::multiply_registers<kType>(d, a, b, 1); });
 }
-__device__ void add_eight(const void* tile, float* out) {
-  uint32_t a[4] = {1, 2, 3, 4};
-  float d[4] = {};
-  hopper::hold(a);
-  hopper::hold(d);
-  hopper::fence_wgmma();
-  hopper::multiply_eight(d, a, hopper::describe_eight(tile), 1);
-  hopper::commit_wgmma();
-  hopper::wait_wgmma<0>();
-  store_sum(d, out);
-}
-
 #endif  // PESTLE_HOPPER
 
 __global__ void __launch_bounds__(128) of_16_bits(float* out) {
@@ -221,7 +209,6 @@ __global__ void __launch_bounds__(128) of_8_bits(float* out) {
   add_wgmma<WgmmaType::kE4m3E5m2, 256, true, true, float>(tile, out);
   add_wgmma<WgmmaType::kE5m2E4m3, 64, true, true, float>(tile, out);
   add_wgmma<WgmmaType::kInt8, 256, true, true, int>(tile, out);
-  add_eight(tile, out);
   add_registers<WgmmaType::kE4m3>(tile, out);
   add_registers<WgmmaType::kE5m2>(tile, out);
   add_registers<WgmmaType::kE4m3E5m2>(tile, out);

@@ -1,5 +1,5 @@
 // gemv_nvfp4 on CUDA.
-// _hopper: gemv_nvfp4_hopper.cuh. From sm_80 on: gemv_nvfp4_slices.cuh.
+// Words: gemv_nvfp4_slices.cuh.
 // _any: a warp a row, a block of 16 a lane, byte by byte: any strides, offsets and K.
 // Nibbles  both operands have the same order, on which a sum of products does not depend.
 #include <cuda_fp16.h>
@@ -12,7 +12,6 @@
 #include "backends/cuda/host/runtime.h"
 #include "formats/nvfp4.h"
 #include "formats/swizzle.h"
-#include "ops/gemm/gemv_nvfp4/gemv_nvfp4_hopper.cuh"
 #include "ops/gemm/gemv_nvfp4/gemv_nvfp4_slices.cuh"
 #include "ops/gemm/gemv_nvfp4/gemv_nvfp4_spec.h"
 
@@ -126,8 +125,7 @@ std::string refuses(const Call& call, const Machine&) {
   return "";
 }
 
-// `rows`: of a CTA.
-Job job_of(const Call& call, int64_t rows) {
+Job job_of(const Call& call) {
   const TensorView& a = call.tensor(kA);
   const TensorView& b = call.tensor(kB);
   const TensorView& out = call.tensor(kOut);
@@ -143,8 +141,7 @@ Job job_of(const Call& call, int64_t rows) {
           alpha_of(call),
           cuda::AnyTensor(out),
           out.shape[1],
-          k,
-          cuda::ceil_div(out.shape[1], rows)};
+          k};
 }
 
 // Quads of a CTA: as many as leave all CTAs at once on the device, where sums have room for them.
@@ -158,34 +155,15 @@ int64_t quads_each(int64_t quads, int64_t batches, int warps, int device) {
 
 Status run(const Call& call) {
   const int64_t batches = call.tensor(kOut).shape[0];
-  Job job = job_of(call, kQuad);
+  Job job = job_of(call);
   const int warps = static_cast<int>(
       std::clamp(cuda::ceil_div(job.k, int64_t{kSlice}), int64_t{1}, int64_t{kSliceWarps}));
   const int64_t quads = quads_of(job.rows, job.scale_a.swizzled);
-  job.slice = quads_each(quads, batches, warps, cuda::device_index(call));
-  job.row_groups = cuda::ceil_div(quads, job.slice);
+  job.quads = quads_each(quads, batches, warps, cuda::device_index(call));
+  job.row_groups = cuda::ceil_div(quads, job.quads);
   const cuda::Grid grid{.blocks = job.row_groups * batches, .threads = 32 * warps};
   const auto kernel = job.scale_a.swizzled ? gemv_slices<true> : gemv_slices<false>;
   return cuda::launch(call, "gemv_nvfp4", grid, kernel, job, quads);
-}
-
-std::string refuses_hopper(const Call& call, const Machine& machine) {
-  if (machine.compute_capability != 90) return "needs compute capability 9.0 (Hopper)";
-  if (cuda::portable()) return "needs code for sm_90a, this build has portable code only";
-  if (!apart_by(call.tensor(kScaleA), 4))
-    return "scale_a needs batches and rows that are 4 bytes apart and begin at a multiple of 4";
-  return refuses(call, machine);
-}
-
-Status run_hopper(const Call& call) {
-  const TensorView& out = call.tensor(kOut);
-  Job job = job_of(call, kTileRows);
-  const int ranks = ranks_of(job.row_groups * out.shape[0], job.k);
-  job.slice = cuda::ceil_div(job.k, int64_t{kLine} * kGroups * ranks) * kLine;
-  const cuda::Grid grid{
-      .blocks = job.row_groups * out.shape[0] * ranks, .threads = kHopperThreads, .cluster = ranks};
-  const auto kernel = job.scale_a.swizzled ? gemv_hopper<true> : gemv_hopper<false>;
-  return cuda::launch(call, "gemv_nvfp4_hopper", grid, kernel, job, ranks);
 }
 
 Status run_fallback(const Call& call) {
@@ -206,11 +184,6 @@ Status run_fallback(const Call& call) {
 }
 
 constexpr Impl kImpls[] = {
-    {.id = "cuda/gemv_nvfp4_hopper",
-     .device = DeviceType::kCuda,
-     .min_compute_capability = 90,
-     .refuses = refuses_hopper,
-     .run = run_hopper},
     {.id = "cuda/gemv_nvfp4",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

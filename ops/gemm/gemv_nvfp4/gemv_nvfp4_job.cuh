@@ -41,8 +41,8 @@ struct Job {
   const char* alpha;  // of any alignment; null: 1
   cuda::AnyTensor out;
   int64_t rows, k;
-  int64_t row_groups;  // of a batch, of so many rows as a CTA takes
-  int64_t slice = 0;   // columns of a warpgroup: gemv_nvfp4_hopper.cuh
+  int64_t row_groups = 0;  // CTAs of a batch
+  int64_t quads = 0;       // of rows, of a CTA
 };
 
 __device__ inline void store_result(const cuda::AnyTensor& out, const char* alpha, int64_t batch,

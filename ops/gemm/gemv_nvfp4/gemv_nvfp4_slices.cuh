@@ -175,7 +175,7 @@ __device__ void sum_slices(const Job& job, int64_t batch, int first, int count, 
   }
 }
 
-// `job.row_groups`: CTAs of a batch; `job.slice`: quads of one.
+// `job.row_groups`: CTAs of a batch; `job.quads`: of one.
 template <bool kSwizzled>
 __global__ void __launch_bounds__(32 * kSliceWarps, kResidentWarps / kSliceWarps)
     gemv_slices(const __grid_constant__ Job job, int64_t quads) {
@@ -183,8 +183,8 @@ __global__ void __launch_bounds__(32 * kSliceWarps, kResidentWarps / kSliceWarps
   const int warps = static_cast<int>(blockDim.x / 32);
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
   const int64_t batch = blockIdx.x / job.row_groups;
-  const int first = static_cast<int>(blockIdx.x % job.row_groups * job.slice);
-  const int count = static_cast<int>(min(job.slice, quads - first));
+  const int first = static_cast<int>(blockIdx.x % job.row_groups * job.quads);
+  const int count = static_cast<int>(min(job.quads, quads - first));
   sum_slices<kSwizzled>(job, batch, first, count, warp, warps, sums);
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < count * kQuad;

@@ -25,11 +25,6 @@ __device__ inline uint64_t describe(const void* tile, int chunk_bytes) {
   d |= static_cast<uint64_t>(1024 >> 4) << 32;
   return d | uint64_t{1} << 62;  // 128-byte swizzle
 }
-// 8 rows of 32 bytes along k, not swizzled: their first 16 bytes one after the other, then the others.
-__device__ inline uint64_t describe_eight(const void* tile) {
-  constexpr uint64_t kHalf = 8 * 16 >> 4;
-  return (shared_address(tile) & 0x3FFFF) >> 4 | kHalf << 16 | kHalf << 32;
-}
 
 __device__ inline void fence_wgmma() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void commit_wgmma() {
@@ -133,15 +128,6 @@ __device__ inline void multiply_registers(float (&d)[32], const uint32_t (&a)[4]
   PESTLE_WGMMA_R(WgmmaType::kE5m2, "e5m2.e5m2");
   PESTLE_WGMMA_R(WgmmaType::kE4m3E5m2, "e4m3.e5m2");
   PESTLE_WGMMA_R(WgmmaType::kE5m2E4m3, "e5m2.e4m3");
-}
-// 8 columns of E4M3.
-__device__ inline void multiply_eight(float (&d)[4], const uint32_t (&a)[4], uint64_t b, int p) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %9, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, "
-      "{%4, %5, %6, %7}, %8, p, 1, 1;\n}"
-      : PESTLE_D4("+f", 0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(p));
 }
 
 #undef PESTLE_WGMMA_R
