@@ -2,14 +2,11 @@
 // Words: gemv_nvfp4_slices.cuh.
 // _any: a warp a row, a block of 16 a lane, byte by byte: any strides, offsets and K.
 // Nibbles  both operands have the same order, on which a sum of products does not depend.
-#include <cuda_fp16.h>
-
 #include <algorithm>
 
 #include "backends/cuda/device/numeric/fp8.cuh"
 #include "backends/cuda/device/tensor/any_tensor.cuh"
 #include "backends/cuda/host/launch.h"
-#include "backends/cuda/host/runtime.h"
 #include "formats/nvfp4.h"
 #include "formats/swizzle.h"
 #include "ops/gemm/gemv_nvfp4/gemv_nvfp4_slices.cuh"
@@ -27,14 +24,6 @@ constexpr int kOut = arg_index(spec, "out");
 constexpr int kScaleLayout = arg_index(spec, "scale_layout");
 
 constexpr int kWarps = 8;  // of a CTA of _any
-
-// Row `row` of out, of the warp's lanes' sums. `alpha` is null for 1.
-__device__ void store_sum(const cuda::AnyTensor& out, const char* alpha, int64_t batch, int64_t row,
-                          bool inside, float sum) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
-  if (threadIdx.x % 32 == 0 && inside) store_result(out, alpha, batch, row, sum);
-}
 
 // Any strides: a block of 16 a lane, each code and scale a byte.
 struct FallbackJob {
@@ -75,7 +64,9 @@ __global__ void __launch_bounds__(kWarps * 32) gemv_fallback(FallbackJob job) {
     sum += products *
            (job.scale(job.scale_a, batch, row, block) * job.scale(job.scale_b, batch, 0, block));
   }
-  store_sum(job.out, job.alpha, batch, row, true, sum);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+  if (threadIdx.x % 32 == 0) store_result(job.out, job.alpha, batch, row, sum);
 }
 
 const char* alpha_of(const Call& call) {
