@@ -272,20 +272,25 @@ def run({names}):
 """
 
 
+def product_of(name: str, folder: str) -> kernels.Kernel:
+    """Pestle's op beside the rung of that name, as a kernel in a file of the folder."""
+    names, call, _ = FORGE[name]
+    path = Path(folder) / "product.py"
+    path.write_text(PESTLE.format(op=name.partition("/")[0], names=names, call=call))
+    return kernels.read(path)
+
+
 def forge(args: argparse.Namespace, figures: dict) -> bool:
     """Time of Pestle's op over that of the rung, in turns; and the geometric mean of all."""
     found = kernels.find([kernels.BUILT_IN])
     mode = "warm" if args.device == "cpu" else "cold"
     settings = benching.Settings(device=args.device, seconds=args.seconds, modes=(mode,))
     ratios = []
-    for name, (names, call, texts) in FORGE.items():
+    for name, (_, _, texts) in FORGE.items():
         with tempfile.TemporaryDirectory() as folder, noted(figures, name):
-            op = name.partition("/")[0]
-            path = Path(folder) / "product.py"
-            path.write_text(PESTLE.format(op=op, names=names, call=call))
-            done = benching.compare(
-                found[name], kernels.read(path), problems.get(op, []), texts, settings
-            )
+            problem = problems.get(name.partition("/")[0], [])
+            product = product_of(name, folder)
+            done = benching.compare(found[name], product, problem, texts, settings)
             figures[name] = [compared.json() for compared in done]
             ratios += [c.ratio.value if c.ratio else 0 for c in done]
             say(kernel=name, cases=figures[name])
@@ -323,12 +328,10 @@ def ladders(args: argparse.Namespace, figures: dict) -> bool:
     for name, kernel in kernels.find([kernels.BUILT_IN]).items():
         if kernel.problem in LADDERS and checking.device_of(kernel, args.device) is not None:
             rung(name, kernel)
-    for name, (names, call, _) in FORGE.items():
-        op = name.partition("/")[0]
+    for name in FORGE:
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "product.py"
-            path.write_text(PESTLE.format(op=op, names=names, call=call))
-            rung(f"{op}/product", kernels.read(path))
+            product = product_of(name, folder)
+            rung(product.name, product)
     return done_well(figures)
 
 
