@@ -7,14 +7,11 @@
 
 namespace pestle::ops::attention_backward::backward_hopper {
 
-inline bool is_packed(const AttentionCall& c) { return c.q_offsets.dtype != DType::kNone; }
-
 // Heads of k whose q, d_out and sums of d_q, those of a sequence where they are packed, lie in half
 // of the L2 together.
 inline int heads_at_once(const AttentionCall& c) {
-  const int64_t sequences = is_packed(c) ? std::max(c.q_offsets.count - 1, 1) : 1;
   const int64_t bytes =
-      int64_t{c.group} * c.queries / sequences * (6 * c.depth + 2 * c.value_depth);
+      int64_t{c.group} * c.queries / c.sequences() * (6 * c.depth + 2 * c.value_depth);
   const int64_t heads = int64_t{c.batches} * c.key_heads;
   return static_cast<int>(std::clamp<int64_t>((25 << 20) / std::max<int64_t>(bytes, 1), 1,
                                               std::max<int64_t>(heads, 1)));
@@ -101,7 +98,7 @@ template <WgmmaType kWgmma>
 Status start_kind(const Call& args, const BackwardCall& call, const BackwardJob& job,
                   const StartFacts& start_facts) {
   constexpr MaskKind kFloats = kWgmma == WgmmaType::kBf16 ? MaskKind::kBf16 : MaskKind::kF16;
-  if (is_packed(job.call))
+  if (job.call.is_packed())
     return job.softcap_log2 != 0 ? start_packed<kWgmma, true>(args, call, job, start_facts)
                                  : start_packed<kWgmma, false>(args, call, job, start_facts);
   switch (job.call.mask.dtype) {

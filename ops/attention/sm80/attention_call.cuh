@@ -5,6 +5,7 @@
 // Queries and keys are counted in 32 bits (refuse_attention_sizes), places in memory in 64.
 #pragma once
 
+#include <algorithm>
 #include <climits>
 
 #include "backends/cuda/device/numeric/exponential.cuh"
@@ -80,6 +81,9 @@ struct AttentionCall {
   // and more is no limit, and overflows nowhere.
   int left = 0, right = 0;
   bool bottom_right = false;
+
+  bool is_packed() const { return q_offsets.dtype != DType::kNone; }
+  int64_t sequences() const { return is_packed() ? std::max(q_offsets.count - 1, 1) : 1; }
 
 #ifdef __CUDACC__
   // ---- what a query sees ----

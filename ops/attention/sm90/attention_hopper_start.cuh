@@ -6,13 +6,11 @@
 
 namespace pestle::cuda::attention_hopper {
 
-inline bool is_packed(const AttentionCall& c) { return c.q_offsets.dtype != DType::kNone; }
-
 // Heads of q whose k and v, those of a sequence where they are packed, lie in half of the L2
 // together.
 inline int64_t heads_at_once(const AttentionCall& c) {
-  const int64_t sequences = is_packed(c) ? std::max(c.q_offsets.count - 1, 1) : 1;
-  const int64_t bytes = 2 * ceil_div(std::max(c.keys, 1), sequences) * (c.depth + c.value_depth);
+  const int64_t bytes =
+      2 * ceil_div(std::max(c.keys, 1), c.sequences()) * (c.depth + c.value_depth);
   return std::max<int64_t>(1, (25 << 20) / bytes) * c.group;
 }
 
@@ -24,13 +22,13 @@ Grid deal_out(int multiprocessors, Job* job) {
   const AttentionCall& c = job->base.call;
   const int64_t heads = int64_t{c.batches} * c.heads, at_once = heads_at_once(c);
   // Packed: as find_sequence counts them.
-  job->base.tiles = static_cast<int>(is_packed(c) ? c.queries / C::kRows + c.q_offsets.count + 1
-                                                  : ceil_div(c.queries, C::kRows));
+  job->base.tiles = static_cast<int>(c.is_packed() ? c.queries / C::kRows + c.q_offsets.count + 1
+                                                   : ceil_div(c.queries, C::kRows));
   job->total = static_cast<int>(heads * job->base.tiles);
   job->base.last_first = c.right < c.keys;
   const bool sections = job->base.last_first && heads > 2 * at_once;
   job->base.section = static_cast<int>(!job->base.last_first ? 1 : sections ? at_once : heads);
-  return {.blocks = sections || is_packed(c) ? job->total : std::min(job->total, multiprocessors),
+  return {.blocks = sections || c.is_packed() ? job->total : std::min(job->total, multiprocessors),
           .threads = C::kThreads,
           .shared_bytes = sizeof(Memory<C>)};
 }
