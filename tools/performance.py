@@ -247,7 +247,7 @@ def build_table(builds):
     for name, line in sorted(builds.items()):
         table.append(
             f"| {name} | {line['architectures']} | {line['cuda_files']} | "
-            f"{line['cuda_minutes']:.1f} | {line['library_bytes'] / 2**20:.1f} MiB |"
+            f"{line.get('cpu_minutes', line['cuda_minutes']):.1f} | {line['library_bytes'] / 2**20:.1f} MiB |"
         )
     return table
 

@@ -167,6 +167,9 @@ def test_builds_have_a_table():
              "machine": {"commit": "c0ffee"}}  # fmt: skip
     assert faults_of(build) == []
     assert "| cuda-release | 80;90a | 62 | 61.5 | 39.0 MiB |" in performance.render([build, BENCH])
+    # Of a build whose steps overlapped.
+    build["cpu_minutes"] = 143.5
+    assert "| cuda-release | 80;90a | 62 | 143.5 | 39.0 MiB |" in performance.render([build, BENCH])
 
 
 def test_sweeps_are_on_the_page():
