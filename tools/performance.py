@@ -245,9 +245,10 @@ def build_table(builds):
     table = ["| build | architectures | CUDA files | minutes of one core | library |"]
     table.append("|---|---|--:|--:|--:|")
     for name, line in sorted(builds.items()):
+        minutes = line.get("cpu_minutes", line["cuda_minutes"])
         table.append(
-            f"| {name} | {line['architectures']} | {line['cuda_files']} | "
-            f"{line.get('cpu_minutes', line['cuda_minutes']):.1f} | {line['library_bytes'] / 2**20:.1f} MiB |"
+            f"| {name} | {line['architectures']} | {line['cuda_files']} | {minutes:.1f} | "
+            f"{line['library_bytes'] / 2**20:.1f} MiB |"
         )
     return table
 
