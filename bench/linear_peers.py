@@ -62,12 +62,16 @@ def copies_of(values):
     return [values] + [tuple(t.clone() for t in values) for _ in range(count - 1)]
 
 
-def weight_formats(what, weight):
+def weight_formats(what, weight, wanted):
     """name: (a call of x and a copy's tensors, copies)."""
     found = {}
 
+    def is_wanted(name):
+        return not wanted or name.endswith(tuple(wanted))
+
     def add(name, call, tensors):
-        found[name] = (call, copies_of(tensors))
+        if is_wanted(name):
+            found[name] = (call, copies_of(tensors))
 
     if what == "dispatched":
         add("torch bf16", lambda x, w: F.linear(x, w), (weight,))
@@ -104,6 +108,8 @@ def weight_formats(what, weight):
     add("pestle int8", lambda x, *w: pestle.linear_int8(x, *w, **rows),
         pestle.quantize_int8(weight, **rows))  # fmt: skip
     for name, config in HUMMING.items() if HummingLayer else ():
+        if not is_wanted("humming " + name):
+            continue
         layer = HummingLayer(
             shape_n=weight.shape[0], shape_k=weight.shape[1], weight_config=dict(config),
             torch_dtype=torch.bfloat16,
@@ -180,6 +186,7 @@ def arguments():
     parser.add_argument("--what", choices=("dispatched", "weight_only"), default="dispatched")
     parser.add_argument("--shapes", nargs="*", help="NxK")
     parser.add_argument("--rows", nargs="*", type=int)
+    parser.add_argument("--formats", nargs="*", help="candidates whose names end with one of these")
     parser.add_argument("--part", default="0/1", help="I/N: every N-th shape from the I-th on")
     parser.add_argument("--seconds", type=float, default=0.003, help="of a candidate's turn")
     parser.add_argument("--turns", type=int, default=5)
@@ -198,7 +205,7 @@ def main():
     torch.manual_seed(7)
     for n, k in shapes:
         weight = torch.randn(n, k, device="cuda", dtype=torch.bfloat16) * 0.02
-        formats = weight_formats(options.what, weight)
+        formats = weight_formats(options.what, weight, options.formats)
         for m in rows:
             if options.budget and time.monotonic() - began > options.budget:
                 print(f"{m}x{n}x{k}: not begun, {options.budget:g} s are over", file=sys.stderr)
