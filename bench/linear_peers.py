@@ -149,7 +149,7 @@ def measure(m, weight, formats, options):
     n, k = weight.shape
     x = torch.randn(m, k, device="cuda", dtype=torch.bfloat16) * 0.5
     exact = x.float() @ weight.float().mT
-    graphs, errors = {}, {}
+    graphs, errors, alive = {}, {}, []
     for name, (call, copies) in formats.items():
         # FP8 products take codes, of any scale: making them is not part of the call.
         given = x.to(torch.float8_e4m3fn) if name in ("torch fp8", CODES) else x
@@ -161,6 +161,7 @@ def measure(m, weight, formats, options):
             continue
         graph.replay()
         graphs[name] = graph, len(copies)
+        alive.append(given)  # what a graph reads is its caller's to keep
         if given is x:
             errors[name] = float(f"{((out.float() - exact).norm() / exact.norm()).item():.3g}")
     times = {name: [] for name in graphs}
