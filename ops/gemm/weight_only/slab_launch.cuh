@@ -18,9 +18,6 @@
 
 namespace pestle::ops {
 
-// Rows of x, at least, for the decoding to be a small share.
-constexpr int64_t kRowsForSlabs = 2048;
-
 // A slab as b.
 inline Stack slab_columns(const void* matrix, DType dtype, int64_t rows, int64_t k) {
   return {matrix, dtype, k, rows, 1, 1, k, 0};
@@ -164,14 +161,15 @@ Status run_row_bytes_slabs(const Call& call, const char* name, const WeightOnlyA
 #endif  // __CUDACC__
 
 // Op, beside what WeightOnlyOp asks for: kSlabFactors: sums have factors of their columns;
-// run_slabs(call).
+// kRowsForSlabs: rows of x, at least, for the decoding to be a small share; run_slabs(call).
 template <class Op>
 std::string refuses_slabs(const Call& call, const Machine& machine) {
   std::string why = refuse_machine(machine);
   if (!why.empty()) return why;
   const TensorView& x = call.tensor(Op::kArgs.x);
   if (x.dtype == DType::kF32) return "is for x of bf16 or f16";
-  if (row_count(x) < kRowsForSlabs) return "is for 2048 rows of x or more";
+  if (row_count(x) < Op::kRowsForSlabs)
+    return "is for " + std::to_string(Op::kRowsForSlabs) + " rows of x or more";
   why = WeightOnlyOp<Op>::refuses_many(call, machine);
   if (why.empty() && Op::sums_groups(call)) why = "scales multiply sums of groups, not codes";
   return why.empty() ? refuse_slabs(call, Op::kArgs, Op::kBits, Op::kSlabFactors) : why;
