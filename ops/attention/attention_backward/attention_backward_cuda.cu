@@ -3,8 +3,9 @@
 //          workspace. Then the first that takes the call: cuda/attention_backward_hopper, bf16 and
 //          f16, up to 128 columns, masks of their dtype or boolean, packed sequences without one
 //          (attention_backward_hopper.cuh);
-//          cuda/attention_backward_tiles_f32, f32 up to 128 columns, and
-//          cuda/attention_backward_tiles, bf16 and f16 up to 256, all in steps of 8 columns, by
+//          cuda/attention_backward_parts, f32 up to 128 columns as exact as f32, by f16 parts
+//          (attention_backward_parts.cu); cuda/attention_backward_tiles_f32, the same by tf32 parts or
+//          with precision=tf32, and cuda/attention_backward_tiles, bf16 and f16 up to 256, all in steps of 8 columns, by
 //          mma.sync (attention_backward_tiles.cuh); cuda/attention_backward_any, any dtype, depth,
 //          stride and alignment (attention_backward_any.cuh), which also makes the tiles with
 //          infinities or NaN of the others. d_mask and d_sinks: attention_backward_mask.cuh.
@@ -225,11 +226,10 @@ std::string refuses_parts(const Call& args, const Machine& machine) {
   const BackwardCall call(args);
   if (call.in.tf32) return "is for precision=highest";
   const int cc = machine.compute_capability;
-  if ((cc < 90 || cc >= 120) &&
-      std::max(call.in.depth(), call.in.value_depth()) > 64)
+  if ((cc < 90 || cc >= 120) && std::max(call.in.depth(), call.in.value_depth()) > 64)
     return "f32 heads of more than 64 columns need 193 KiB of shared memory a block";
-  if (call.in.batches() * call.in.heads() *
-          (call.in.queries() / 32 + call.in.keys() / 32 + 2) > INT_MAX / 4)
+  if (call.in.batches() * call.in.heads() * (call.in.queries() / 32 + call.in.keys() / 32 + 2) >
+      INT_MAX / 4)
     return "more than 2^29 tiles of queries or keys";
   return refuses_f32_tiles(args, machine);
 }
@@ -321,10 +321,11 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 80,
      .refuses = refuses_parts,
      .run = run_parts,
-     .workspace = PESTLE_BACKWARD_TILES_BYTES " + 16 + " PESTLE_F16_PARTS_BYTES(
-         "B*Hq", "Sq", "D") " + " PESTLE_F16_PARTS_BYTES("B*Hq", "Sq", "Dv") " + "
-         PESTLE_F16_PARTS_BYTES("B*Hk", "Sk", "D") " + " PESTLE_F16_PARTS_BYTES("B*Hk", "Sk",
-                                                                                  "Dv")},
+     .workspace = PESTLE_BACKWARD_TILES_BYTES
+     " + 16 + " PESTLE_F16_PARTS_BYTES("B*Hq", "Sq", "D") " + " PESTLE_F16_PARTS_BYTES(
+         "B*Hq", "Sq",
+         "Dv") " + " PESTLE_F16_PARTS_BYTES("B*Hk", "Sk",
+                                            "D") " + " PESTLE_F16_PARTS_BYTES("B*Hk", "Sk", "Dv")},
     {.id = "cuda/attention_backward_tiles_f32",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

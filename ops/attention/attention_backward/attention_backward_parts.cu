@@ -175,9 +175,9 @@ struct PartsFast : Fast<C> {
     for (int n = 0; n < kEights; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        sums[n][e] = __fmaf_rn(
-            __fmaf_rn(low[n / 2][n % 2][e], cuda::kOfLowParts, high[n / 2][n % 2][e]), factor,
-            sums[n][e]);
+        sums[n][e] =
+            __fmaf_rn(__fmaf_rn(low[n / 2][n % 2][e], cuda::kOfLowParts, high[n / 2][n % 2][e]),
+                      factor, sums[n][e]);
   }
   // out[16 outer rows, columns] += factor * weights[outer, inner] * inner rows, of weights in f16's range.
   __device__ void add_in_range(const Weights& weights, uint32_t inner_rows, int columns,
@@ -441,8 +441,8 @@ Status start_both(const Call& call, const PartsJob& job) {
 template <bool kGeneral>
 Status start_parts_columns(const Call& call, const PartsJob& job) {
   if (std::max(job.call.depth, job.call.value_depth) <= 64)
-    return start_both<64, PESTLE_G64, kGeneral>(call, job);
-  return start_both<128, PESTLE_G128, kGeneral>(call, job);
+    return start_both<64, 1, kGeneral>(call, job);
+  return start_both<128, 2, kGeneral>(call, job);
 }
 
 }  // namespace

@@ -18,8 +18,8 @@ Status start(const Call& call, const PartsJob& job) {
 template <bool kGeneral>
 Status start_columns(const Call& call, const PartsJob& job) {
   if (std::max(job.call.depth, job.call.value_depth) <= 64)
-    return start<Config<64, kGeneral, PESTLE_G64>>(call, job);
-  return start<Config<128, kGeneral, PESTLE_G128>>(call, job);
+    return start<Config<64, kGeneral, 1>>(call, job);
+  return start<Config<128, kGeneral, 2>>(call, job);
 }
 
 }  // namespace

@@ -317,8 +317,8 @@ struct Kernel : attention_tiles::Kernel<C> {
     for (int n = 0; n < kOutEights; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        out[0][n][e] = fmaf(out[0][n][e], own[e / 2],
-                            from[(5 + n * 4 + e) * kGroupThreads] * others[e / 2]);
+        out[0][n][e] =
+            fmaf(out[0][n][e], own[e / 2], from[(5 + n * 4 + e) * kGroupThreads] * others[e / 2]);
   }
 
   // ----

@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(kPartsThreads)
       high[j] = p.high;
       low[j] = p.low;
     }
-    char* to = t.to.data + (int64_t{head} * t.to.rows + row) * 4 * t.to.columns +
-               piece % pieces * 16;
+    char* to =
+        t.to.data + (int64_t{head} * t.to.rows + row) * 4 * t.to.columns + piece % pieces * 16;
     *reinterpret_cast<uint4*>(to) = make_uint4(high[0], high[1], high[2], high[3]);
     *reinterpret_cast<uint4*>(to + 2 * t.to.columns) = make_uint4(low[0], low[1], low[2], low[3]);
   }

@@ -35,9 +35,7 @@ struct F16Parts {
   __device__ const char* at(int head, int row) const {
     return data + (int64_t{head} * rows + row) * 4 * columns;
   }
-  __device__ const float* factors_of(int head) const {
-    return factors + int64_t{head} * blocks();
-  }
+  __device__ const float* factors_of(int head) const { return factors + int64_t{head} * blocks(); }
 #endif
 };
 
@@ -99,7 +97,8 @@ __device__ inline F16PartsPair f16_parts(float a, float b) {
 // its parts lie at `*memory`, which goes behind them.
 inline F16Parts add_split_rows(SplitRowsJob& job, const AttentionRows& from, int batches, int heads,
                                int rows, int columns, char** memory) {
-  const int64_t all = int64_t{batches} * heads, blocks = all * ((rows + kPartsRows - 1) / kPartsRows);
+  const int64_t all = int64_t{batches} * heads,
+                blocks = all * ((rows + kPartsRows - 1) / kPartsRows);
   F16Parts to{.data = *memory, .rows = rows, .columns = columns};
   to.factors = reinterpret_cast<float*>(*memory + all * rows * to.row_bytes());
   *memory = reinterpret_cast<char*>(to.factors) + (blocks + 3) / 4 * 16;
