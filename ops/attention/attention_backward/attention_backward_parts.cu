@@ -224,13 +224,14 @@ struct PartsFast : Fast<C> {
       for (int e = 0; e < 4; ++e) f(weights[n][e], n * 4 + e);
   }
   __device__ static uint32_t size_of(float w) { return __float_as_uint(w) & 0x7FFFFFFFu; }
-  // Brings the largest to [2^14, 2^15). True if others are tiny then: they are put aside. `down` is what
-  // takes them back.
+  static constexpr int kMostUp = 120;
+  // Brings the largest to [2^14, 2^15), or takes all 2^120 times. True if others are tiny then: they
+  // are put aside. `down` is what takes them back.
   __device__ static bool take_level(Weights& weights, volatile float* rest, float* down) {
     uint32_t size = 0;
     for_weights(weights, [&](float w, int) { size = max(size, size_of(w)); });
     const int exponent = static_cast<int>(__reduce_max_sync(~0u, size) >> 23) - 127;
-    const int by = max(-114, min(100, 14 - exponent));
+    const int by = max(-114, min(kMostUp, 14 - exponent));
     const float up = __uint_as_float(static_cast<uint32_t>(127 + by) << 23);
     *down = __uint_as_float(static_cast<uint32_t>(127 - by) << 23);
     uint32_t least = ~0u;  // bits, less 1: zeros are not tiny
@@ -238,7 +239,7 @@ struct PartsFast : Fast<C> {
       w *= up;
       least = min(least, size_of(w) - 1);
     });
-    if (!__any_sync(~0u, least < kSmallestPart - 1)) return false;
+    if (by == kMostUp || !__any_sync(~0u, least < kSmallestPart - 1)) return false;
     for_weights(weights, [&](float& w, int i) {
       const bool tiny = size_of(w) < kSmallestPart;
       rest[i] = tiny ? w * *down : 0;

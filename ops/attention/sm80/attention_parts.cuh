@@ -241,12 +241,13 @@ struct Kernel : attention_tiles::Kernel<C> {
     for_exponentials([&](float p, int) { least = min(least, __float_as_uint(p) - 1); });
     return __any_sync(kAllLanes, least < kSmallestPart - 1) != 0;
   }
-  // Brings the largest to [2^14, 2^15) and puts aside what is tiny then; returns what takes it back.
+  // Brings the largest, at least 2^-126, to [2^14, 2^15) or as far as 2^120 goes, and puts aside what
+  // is tiny then; returns what takes it back.
   __device__ float take_level(volatile float* rest) {
     uint32_t size = 0;
     for_exponentials([&](float p, int) { size = max(size, __float_as_uint(p)); });
     const int exponent = static_cast<int>(__reduce_max_sync(kAllLanes, size) >> 23) - 127;
-    const int by = max(-100, min(100, 14 - exponent));
+    const int by = max(-100, min(120, 14 - exponent));
     const float up = exp2f(static_cast<float>(by));
     for_exponentials([&](float& p, int i) {
       const bool tiny = __float_as_uint(p * up) < kSmallestPart;
