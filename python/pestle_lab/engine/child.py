@@ -77,10 +77,13 @@ _spare: list[Child] = []
 
 
 def prepare() -> None:
-    """Starts one that the first `take` gets; if nobody takes it, it ends with this process."""
+    """Starts one that the next `take` gets; if nobody takes it, it ends with this process."""
+    if not _spare:
+        atexit.register(lambda: [_spare.pop().close() for _ in range(len(_spare))])
     _spare.append(Child())
-    atexit.register(lambda: [child.close() for child in _spare])
 
 
 def take() -> Child:
-    return _spare.pop() if _spare else Child()
+    with contextlib.suppress(IndexError):
+        return _spare.pop()
+    return Child()
