@@ -48,7 +48,7 @@ class Side:
 
     def block(self, count: int, mode: str, among=(0,)) -> list[int]:
         rng, process = self.machine.rng, self.process
-        base = self.ns * self.machine.speed() * process.factor[list(among)[0]]
+        base = self.ns * self.machine.speed() * process.factor[next(iter(among))]
         samples = base * (1 + self.jitter * np.abs(rng.standard_normal(count)))
         samples *= 1 + rng.exponential(0.3, count) * (rng.random(count) < self.late)
         samples[0] *= 1 if process.latest is self else 1.05  # it finds what another one left

@@ -3,6 +3,7 @@ however many kernels and processes are given it, by threads, and before anything
 
 from __future__ import annotations
 
+import math
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -35,30 +36,33 @@ class Contents:
     """Of the sets of a case, by their numbers: those of a seed, and others later on."""
 
     def __init__(self, case: Case, seed: int):
-        self.case, self.seed, self.later = case, seed, 0
+        self.case, self.seed = case, seed
+        self.keeps = False
         self.first: list[Future[Content]] = []
+        self.others: dict[int, Future[Content]] = {}
 
-    def begin(self, count: int) -> None:
-        """Starts to make the first `count`; `get` waits for them."""
-        if self.first:
-            return
+    def begin(self, count: int, others: int = 0) -> None:
+        """Starts to make the first `count`, and `others` beside them; `get` waits for them."""
         # Values and magnitudes in float64
-        size = sum(16 * int(np.prod(plan.shape)) for plan in self.case.of_role("output"))
-        keeps = count * size <= KEPT
+        size = sum(16 * math.prod(plan.shape) for plan in self.case.of_role("output"))
+        self.keeps = (count + others) * size <= KEPT
         pool = ThreadPoolExecutor(AHEAD)
-        self.first = [pool.submit(self._make, i, keeps) for i in range(count)]
+        self.first = [pool.submit(self._make, i) for i in range(count)]
+        if self.keeps:
+            self.others = {i: pool.submit(self._make, 1000 * i) for i in range(1, others + 1)}
         pool.shutdown(wait=False)
 
-    def _make(self, number: int, keeps: bool) -> Content:
-        made = Content(self.case, self.case.inputs(self.seed + number), keeps)
-        if keeps:
+    def _make(self, number: int) -> Content:
+        made = Content(self.case, self.case.inputs(self.seed + number), self.keeps)
+        if self.keeps:
             made.truth()
         return made
 
     def get(self, number: int) -> Content:
         return self.first[number].result()
 
-    def fresh(self) -> Content:
-        """Other inputs than any before."""
-        self.later += 1
-        return Content(self.case, self.case.inputs(self.seed + 1000 * self.later))
+    def other(self, number: int) -> Content:
+        """Values that the first sets do not have; of each number from 1 on."""
+        if number in self.others:
+            return self.others[number].result()
+        return Content(self.case, self.case.inputs(self.seed + 1000 * number))
