@@ -28,7 +28,8 @@ SETS = (2, 16)  # input sets that calls rotate over, at least and at most
 # works on makes some tenths of a percent. Of compared kernels, which have several processes, at
 # fewer in each.
 PLACES, ROOM = 3, 2 << 30
-PAIRS, PAIR_PLACES = 2, 2  # that a comparison is made in: processes of both, or two of each one
+# A comparison is made in so many processes of both kernels; apart, in so many of each. And places.
+PAIRS, PAIRS_APART, PAIR_PLACES = 2, 4, 2
 WARMING = 0.2  # seconds of calls whose times don't count, at most
 SHORT_NS = 20_000  # under which a launch shows in a cold time, so that a graph's is measured, too
 MINIMUM = 30  # samples of a mode
@@ -38,11 +39,11 @@ BELIEVED = 0.2
 LAUNCH_NS = 60_000  # of a call on a GPU: what the kernel that holds the stream hides, and a wait
 ASKING_NS = 5_000_000  # to ask for a block of calls and to be answered
 ENOUGH_NS = 20_000_000  # of a block that the parent's clock says something about
-KEPT = 1 << 30  # bytes of buffers that were right and need not be judged again
+KEPT = 1 << 30  # bytes of outputs that were right and need not be judged again
 VARIANTS = 2  # of them, of one content: one of each kernel's
 TURNS = 12  # at least, of both kernels; 4 where time is over
 # By which a kernel may be slower once the other one is loaded, before they are taken apart.
-DISTURBED = 1.1
+DISTURBED = {"cuda": 1.1, "cpu": 1.5}
 OTHERS = 2  # contents that are made before they are asked for, on a GPU
 LOOKS = 3  # blocks that are looked at in any case; others for half the time that calls take
 IMPOSSIBLE = 0.98  # share of the nominal time that no kernel is under
@@ -132,28 +133,30 @@ class Sets:
         for index in range(count * places_of(count, size, self.session.device, self.most)):
             self.masters.append(self.contents.get(index % count))
             same = index % count if index >= count else None
-            self.session.place(index, self.masters[index].inputs, same_as=same)
+            self.session.place(index, self.masters[index].buffers(), same_as=same, are_buffers=True)
 
     def renew(self, index: int, content: Content, keep_outputs: bool) -> None:
         self.masters[index] = content
-        self.session.place(index, content.inputs, True, keep_outputs)
+        self.session.place(index, content.buffers(), True, keep_outputs, are_buffers=True)
         self.renewed = index
         self.right = [(c, found) for c, found in self.right if c in self.masters]
 
     def is_right(self, index: int, fetched: dict) -> bool:
-        """Whether these very bytes were right for this content, whoever wrote them where."""
+        """Whether these very bytes were right for this content, whoever wrote them where, and all
+        bytes of the inputs are as they were."""
+        content = self.masters[index]
+        same = (found for one, found in self.right if one is content)
         return any(
-            content is self.masters[index]
-            and all(np.array_equal(found[n], fetched[n]) for n in found)
-            for content, found in self.right
-        )
+            all(np.array_equal(found[name], fetched[name]) for name in found) for found in same
+        ) and all(np.array_equal(raw, fetched[name]) for name, raw in content.buffers().items())
 
     def keep(self, index: int, fetched: dict) -> None:
-        if len(self.masters) * sum(raw.nbytes for raw in fetched.values()) <= KEPT:
+        outputs = {plan.name: fetched[plan.name] for plan in self.case.of_role("output")}
+        if len(self.masters) * sum(raw.nbytes for raw in outputs.values()) <= KEPT:
             mine = [pair for pair in self.right if pair[0] is self.masters[index]]
             if len(mine) == VARIANTS:
                 self.right = [pair for pair in self.right if pair is not mine[0]]
-            self.right.append((self.masters[index], fetched))
+            self.right.append((self.masters[index], outputs))
 
 
 class Bench:
@@ -197,7 +200,7 @@ class Bench:
         if not self.sets.is_right(index, fetched):
             content = self.sets.masters[index]
             judge(self.case, self.session, content.inputs, fetched, content.truth(), when,
-                  self.verdict)  # fmt: skip
+                  self.verdict, content.buffers())  # fmt: skip
             self.sets.keep(index, fetched)
         self.verdict.checks[when] = "ok"
 
@@ -571,7 +574,7 @@ def _pairs(built, problem: Problem, contents: Contents, settings: Settings, apar
     """Two kernels that are together have the same buffers, so that where these lie in memory makes
     no difference between them; each is the first in a process once. Apart, each has several
     processes, since two processes differ by some tenths of a percent."""
-    orders = [(0, 1), (1, 0)] * (PAIRS // 2)
+    orders = [(0, 1), (1, 0)] * ((PAIRS_APART if apart else PAIRS) // 2)
     first = [order[0] for order in orders] if not apart else [i for o in orders for i in o]
     sessions = [
         Session(kernel, problem, made, where, settings.timeout, settings.folders)
@@ -621,13 +624,14 @@ def _disturbed(pairs, settings: Settings) -> str:
     there. Not at once: something else may have been at work."""
     for a, b in pairs:
         bench = a if a.which == 0 else b
+        most = DISTURBED[bench.session.device.partition(":")[0]] * bench.alone
         for _ in range(3):
             now = _short_look(bench, settings.modes[0])
-            if now <= DISTURBED * bench.alone:
+            if now <= most:
                 break
         else:
             name = bench.session.kernel.name
-            return f"{name} takes {now / bench.alone:.2f} of its time beside the other kernel"
+            return f"beside the other kernel {name} takes {now / bench.alone:.2f} of its time"
     return ""
 
 
@@ -650,9 +654,16 @@ def finish(pairs: list[tuple[Bench, Bench]], mode: str) -> None:
 class Turns:
     blocks: tuple[list[list[int]], list[list[int]]] = field(default_factory=lambda: ([], []))
     cells: list[tuple[int, int]] = field(default_factory=list)  # of each: the pair, and the place
+    apart: bool = False
 
     def ratio(self, settings: Settings) -> stats.Ratio:
-        return stats.ratio(*self.blocks, settings.threshold, self.cells)
+        by_place = stats.ratio(*self.blocks, settings.threshold, self.cells)
+        if not self.apart:
+            return by_place
+        pairs = [pair for pair, _ in self.cells]
+        return stats.wider(
+            by_place, stats.ratio(*self.blocks, settings.threshold, pairs), settings.threshold
+        )
 
 
 def take_turns(pairs: list[tuple[Bench, Bench]], settings: Settings) -> Turns:
@@ -666,7 +677,8 @@ def take_turns(pairs: list[tuple[Bench, Bench]], settings: Settings) -> Turns:
             for side in pair:
                 side.block(size, mode)
     cells = [(p, c) for p, pair in enumerate(pairs) for c in range(len(pair[0].cells(mode)))]
-    found, until = Turns(), time.monotonic() + 2 * settings.seconds
+    found = Turns(apart=pairs[0][0].sets is not pairs[0][1].sets)
+    until = time.monotonic() + 2 * settings.seconds
     while True:
         any_side.random.shuffle(cells)
         for at, (p, c) in enumerate(cells, 1):

@@ -80,10 +80,14 @@ def judge(
     truth: dict,
     when: str,
     verdict: Verdict,
+    untouched: dict | None = None,
 ) -> None:
-    """Raises Wrong with the first thing that is not as it should be."""
+    """Raises Wrong with the first thing that is not as it should be. `untouched`: the bytes of the
+    inputs' buffers, where they are known."""
     for plan in case.plans.values():
         where, raw = session.where(plan.name), fetched[plan.name]
+        if untouched and plan.role == "input" and np.array_equal(raw, untouched[plan.name]):
+            continue
         if touched := buffers.changed_outside(where, raw):
             raise Wrong("out_of_bounds", f"{when}: {touched} bytes beside {plan.name} were written")
         values = where.view(raw, cases.numpy_dtype(plan.dtype))

@@ -89,8 +89,7 @@ class Worker:
         elif values is None:
             _fill(raw, buffers.POISON)
         else:
-            filled = buffers.filled(where, numpy_dtype(plan.dtype), values)
-            _copy(raw, torch.from_numpy(filled))
+            _copy(raw, torch.from_numpy(values))
         typed = storage[skip + where.start % where.itemsize :]
         count = typed.numel() // where.itemsize * where.itemsize
         flat = typed[:count].view(plan.dtype)
@@ -105,8 +104,12 @@ class Worker:
             "plan": plan,
         }
 
-    def _values(self, plan, path: str) -> np.ndarray:
-        return np.fromfile(path, numpy_dtype(plan.dtype)).reshape(plan.shape)
+    def _buffer(self, plan, where, path: str, is_buffer: bool) -> np.ndarray:
+        """The bytes of an input's buffer, from a file of them or of its values."""
+        if is_buffer:
+            return np.fromfile(path, np.uint8)
+        dtype = numpy_dtype(plan.dtype)
+        return buffers.filled(where, dtype, np.fromfile(path, dtype).reshape(plan.shape))
 
     def place(self, request: dict) -> dict:
         """New buffers for an input set, or new contents of those it has. Inputs come as files, or
@@ -120,7 +123,8 @@ class Worker:
             copied = self.sets[same][plan.name] if is_input and same is not None else None
             values = None
             if is_input and copied is None:
-                values = self._values(plan, request["inputs"][plan.name])
+                path = request["inputs"][plan.name]
+                values = self._buffer(plan, where, path, request.get("are_buffers", False))
             new = self._place(plan, where, values, copied)
             if old is not None and request["keep_addresses"]:
                 if is_input or not request["keep_outputs"]:

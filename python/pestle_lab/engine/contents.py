@@ -10,8 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from ..problems import Truth
-from . import reference
-from .cases import Case
+from . import buffers, reference
+from .cases import Case, numpy_dtype
 
 KEPT = 2 << 30  # bytes of right answers that need not be made again, in all sets of a case
 AHEAD = 4  # threads that make sets
@@ -20,7 +20,15 @@ AHEAD = 4  # threads that make sets
 class Content:
     def __init__(self, case: Case, inputs: dict[str, np.ndarray], keeps: bool = True):
         self.case, self.inputs, self.keeps = case, inputs, keeps
-        self.making, self.known = threading.Lock(), None
+        self.making, self.known, self.filled = threading.Lock(), None, {}
+
+    def buffers(self) -> dict[str, np.ndarray]:
+        """The bytes of each input's buffer, guards included, as a kernel is to leave them."""
+        with self.making:
+            for name, values in self.inputs.items() if not self.filled else ():
+                where, plan = self.case.layout_of(name), self.case.plans[name]
+                self.filled[name] = buffers.filled(where, numpy_dtype(plan.dtype), values)
+            return self.filled
 
     def truth(self) -> Truth:
         with self.making:
@@ -54,6 +62,7 @@ class Contents:
 
     def _make(self, number: int) -> Content:
         made = Content(self.case, self.case.inputs(self.seed + number), self.keeps)
+        made.buffers()
         if self.keeps:
             made.truth()
         return made

@@ -173,16 +173,17 @@ class Session:
         keep_addresses: bool = False,
         keep_outputs: bool = False,
         same_as: int | None = None,
+        are_buffers: bool = False,
     ) -> None:
         """Inputs into buffers of the child: new ones, or the same with new contents. Outputs are
         full of poison, or as the last call left them. The child copies the inputs of a set that has
-        the same ones, where that is named."""
+        the same ones, where that is named. `inputs` are values, or the bytes of whole buffers."""
         files = {}
         for name, array in ({} if same_as is not None else inputs).items():
             files[name] = str(self.folder / f"{name}.in")
             array.tofile(files[name])
         self.ask("place", set=index, inputs=files, keep_addresses=keep_addresses,
-                 keep_outputs=keep_outputs, same_as=same_as)  # fmt: skip
+                 keep_outputs=keep_outputs, same_as=same_as, are_buffers=are_buffers)  # fmt: skip
 
     def fetch(self, index: int) -> dict[str, np.ndarray]:
         """The bytes of every buffer of a set."""
@@ -194,9 +195,14 @@ class Session:
         """Where the child writes the bytes of its buffers."""
         return {n: str(self.folder / f"{n}.out") for n in self.case.plans}
 
-    @staticmethod
-    def read(files: dict[str, str]) -> dict[str, np.ndarray]:
-        return {name: np.fromfile(path, np.uint8) for name, path in files.items()}
+    def read(self, files: dict[str, str]) -> dict[str, np.ndarray]:
+        """Outputs as they are now; inputs as they lie in the files until the next are fetched."""
+        return {
+            name: np.fromfile(path, np.uint8)
+            if self.case.plans[name].role == "output" or not os.path.getsize(path)
+            else np.memmap(path, np.uint8, "r")
+            for name, path in files.items()
+        }
 
     def where(self, name: str) -> buffers.Plan:
         return self.case.layout_of(name)

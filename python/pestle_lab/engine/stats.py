@@ -137,3 +137,9 @@ def ratio(
     wider = np.sqrt(len(known) / (len(known) - 1)) if len(known) > 1 else 1.0
     low, high = (float(np.exp(value + wider * x)) for x in np.percentile(drawn, [2.5, 97.5]))
     return Ratio(float(np.exp(value)), low, high, verdict(low, high, threshold))
+
+
+def wider(one: Ratio, other: Ratio, threshold: float) -> Ratio:
+    """What both intervals allow for."""
+    low, high = min(one.low, other.low), max(one.high, other.high)
+    return Ratio(one.value, low, high, verdict(low, high, threshold))
