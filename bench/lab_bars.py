@@ -139,6 +139,7 @@ class Budget:
 def turns(args, own, problem, case, settings, count: int, seconds: float) -> list[stats.Ratio]:
     """What is found by up to `count` comparisons in the same processes, in some seconds."""
     until = time.monotonic() + seconds
+    ahead(args, benching.PAIRS)
     built = [(kernel, build(kernel, args.device), args.device) for kernel in own]
     if bad := [made.log for _, made, _ in built if not made.ok]:
         raise errors.LabError(bad[0], errors.COMPILE_ERROR)
@@ -150,6 +151,9 @@ def turns(args, own, problem, case, settings, count: int, seconds: float) -> lis
             found.append(benching.take_turns(pairs, settings).ratio(settings))
         benching.finish(pairs, settings.modes[0])
     return found
+
+
+ENDING = 3.0  # seconds of the end of a group
 
 
 def verdicts(args: argparse.Namespace, pairs: list[tuple[str, str]], figures: dict) -> None:
@@ -166,23 +170,18 @@ def verdicts(args: argparse.Namespace, pairs: list[tuple[str, str]], figures: di
             modes=("warm" if args.device == "cpu" else "cold",),
         )  # fmt: skip
         case = cases.make(problem, args.case or problem.cases("performance")[0])
-        ending = 3.0  # seconds of the end of a group
-        while groups := [
-            (pair, min(left, args.group))
-            for pair in pairs
-            if (left := args.runs - counted[" against ".join(pair)].total()) > 0
-        ]:
-            more = sum(-(-(args.runs - c.total()) // args.group) for c in counted.values())
-            for pair, count in groups:
-                if budget.left() < 2 * ending and all(counted.values()):
-                    return
-                seconds = max(budget.left() / more - ending, 0)
-                mine, more = [own[name] for name in pair], more - 1
-                found = turns(args, mine, problem, case, settings, count, seconds)
-                name = " against ".join(pair)
-                counted[name].update(ratio.verdict for ratio in found)
-                ratios = [[round(v, 4) for v in (r.low, r.value, r.high)] for r in found]
-                say(pair=name, **counted[name], ratios=ratios)
+        rounds = -(-args.runs // args.group)
+        for number, (a, b) in enumerate(pairs * rounds):
+            counts = counted[f"{a} against {b}"]
+            each = budget.left() / (len(pairs) * rounds - number)
+            if each < ENDING and all(counted.values()):
+                return
+            count = min(args.runs - counts.total(), args.group)
+            mine = [own[a], own[b]]
+            found = turns(args, mine, problem, case, settings, count, each - ENDING)
+            counts.update(ratio.verdict for ratio in found)
+            ratios = [[round(v, 4) for v in (r.low, r.value, r.high)] for r in found]
+            say(pair=f"{a} against {b}", **counts, ratios=ratios)
 
 
 def same(args: argparse.Namespace, figures: dict) -> bool:
@@ -208,7 +207,6 @@ def tests_of_cheats(args: argparse.Namespace, figures: dict, file: str, *options
             cwd=ROOT / "tests/lab", stdout=sys.stderr, timeout=args.timeout,
         )  # fmt: skip
         suite = ElementTree.parse(lines).getroot()[0] if lines.exists() else {}
-        # 4, no such file among the collected: conftest.py leaves it out where there is no GPU.
         figures[file] = {"pytest": done.returncode} | {
             name: int(suite.get(name, -1)) for name in ("tests", "failures", "errors", "skipped")
         }
@@ -216,7 +214,7 @@ def tests_of_cheats(args: argparse.Namespace, figures: dict, file: str, *options
 
 
 def cheats(args: argparse.Namespace, figures: dict) -> bool:
-    found = kernels.find([kernels.BUILT_IN])
+    found = shipped(args)
     known = {k.problem: problems.get(k.problem, []) for k in found.values()}
     accused = figures["accused"] = []
 
@@ -243,6 +241,14 @@ def cheats(args: argparse.Namespace, figures: dict) -> bool:
         done.append(figures["test_cheats_cuda.py"])
     passed = all(d["pytest"] == 0 and d["tests"] > 0 for d in done)
     return done_well(figures) and passed and not accused
+
+
+def shipped(args: argparse.Namespace) -> dict[str, kernels.Kernel]:
+    """Kernels that a bar measures: all that are shipped, or those that --only names."""
+    found = kernels.find([kernels.BUILT_IN])
+    if unknown := set(args.only) - found.keys():
+        raise errors.LabError(f"--only: no kernel is named {', '.join(sorted(unknown))}")
+    return {name: found[name] for name in args.only or found}
 
 
 @contextlib.contextmanager
@@ -278,13 +284,12 @@ def ahead(args: argparse.Namespace, processes: int = 1) -> None:
 def gemv(args: argparse.Namespace, figures: dict) -> bool:
     """Time of a copy of the same bytes over the rung's, both cold, by the same clock."""
     problem, budget = problems.get("nvfp4_gemv", []), Budget(args.budget)
-    found = kernels.find([kernels.BUILT_IN])
+    found = shipped(args)
     settings = benching.Settings(device=args.device, seconds=args.seconds, kept={})
     large = machine.ceilings(args.device, again=True)["bytes_per_s"]
     figures["large_copy_gb_per_s"] = large / 1e9
     timer = Timer(torch.device(args.device))
     texts = problem.cases("performance")
-    # Another script measures one alone.
     names = [n for n in ("cuda", "triton", "cute", "pestle") if f"nvfp4_gemv/{n}" in found]
     done: dict[str, dict[str, dict]] = {name: {} for name in names}
     for text in texts:
@@ -309,8 +314,12 @@ def gemv(args: argparse.Namespace, figures: dict) -> bool:
                     shares = [case["share"] for case in done[name].values()]
                     figures[name]["share_of_copy"] = stats.geomean(shares)
                 say(kernel=name, **figures[name])
-    met = [figures.get(name, {}).get("share_of_copy", 0) >= bar for name, bar in GEMV.items()]
-    return all(met)
+    met = [
+        figures.get(name, {}).get("share_of_copy", 0) >= bar
+        for name, bar in GEMV.items()
+        if name in names or not args.only
+    ]
+    return done_well(figures) and all(met)
 
 
 # The last rung of each op, Pestle's op as a kernel of Python's, and a shape whose data no cache
@@ -356,7 +365,7 @@ def product_of(name: str, folder: str) -> kernels.Kernel:
 
 def forge(args: argparse.Namespace, figures: dict) -> bool:
     """Time of Pestle's op over that of the rung, in turns; and the geometric mean of all."""
-    found, budget = kernels.find([kernels.BUILT_IN]), Budget(args.budget)
+    found, budget = shipped(args), Budget(args.budget)
     mode = "warm" if args.device == "cpu" else "cold"
     settings = benching.Settings(device=args.device, seconds=args.seconds, modes=(mode,))
     parts = [
@@ -365,7 +374,7 @@ def forge(args: argparse.Namespace, figures: dict) -> bool:
     ratios = []
     for _, text, name in sorted(parts, key=lambda part: part[0]):
         with tempfile.TemporaryDirectory() as folder, budget.part(figures, f"{name} {text}") as go:
-            if not go or name not in found:
+            if not go:
                 continue
             ahead(args, benching.PAIRS)
             problem, began = problems.get(name.partition("/")[0], []), time.monotonic()
@@ -409,13 +418,13 @@ def ladders(args: argparse.Namespace, figures: dict) -> bool:
             figures[name] = said | {"seconds": round(time.monotonic() - began, 1)}
             say(kernel=name, **said)
 
-    found = kernels.find([kernels.BUILT_IN])
+    found = shipped(args)
     for problem in LADDERS:  # a problem's rungs one after the other: they get the same data
         for name, kernel in found.items():
             runs = checking.device_of(kernel, args.device) is not None
             if kernel.problem == problem and runs:
                 rung(name, kernel)
-        for name in (n for n in FORGE if n.startswith(f"{problem}/")):
+        for name in (n for n in FORGE if n.startswith(f"{problem}/") and not args.only):
             with tempfile.TemporaryDirectory() as folder:
                 product = product_of(name, folder)
                 rung(product.name, product)
@@ -424,11 +433,14 @@ def ladders(args: argparse.Namespace, figures: dict) -> bool:
 
 def check(args: argparse.Namespace, figures: dict) -> bool:
     """Of each shipped kernel that runs here: the second of two runs."""
-    for name, kernel in kernels.find([kernels.BUILT_IN]).items():
+    budget = Budget(args.budget)
+    for name, kernel in shipped(args).items():
         if checking.device_of(kernel, args.device) is None:
             continue
         command = [sys.executable, "-m", "pestle_lab", "check", name, "--device", args.device]
-        with noted(figures, name), tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, budget.part(figures, name) as goes:
+            if not goes:
+                continue
             for _ in range(2):
                 began = time.monotonic()
                 done = subprocess.run(command, capture_output=True, cwd=folder, timeout=120)
@@ -462,7 +474,7 @@ def whole(bar):
     return run
 
 
-DEFAULTS = {"group": 20, "timeout": 1200.0, "budget": None}
+DEFAULTS = {"group": 20, "timeout": 1200.0, "budget": None, "only": []}
 BARS = {f.__name__: whole(f) for f in (same, slower, cheats, gemv, forge, ladders, check)}
 
 
@@ -482,6 +494,13 @@ def main() -> int:
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="for the whole bar")
     parser.add_argument(
         "--timeout", type=float, default=DEFAULTS["timeout"], help="seconds for the cheats' tests"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="KERNEL",
+        help="of cheats, gemv, forge, ladders, check; may be given again",
     )
     parser.add_argument("--case", help="N=..., instead of 64 MiB")
     parser.add_argument("--commit", help="where this is no git repository")

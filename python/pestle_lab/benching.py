@@ -45,7 +45,9 @@ TURNS = 12  # at least, of both kernels; 4 where time is over
 # By which a kernel may be slower once the other one is loaded, before they are taken apart.
 DISTURBED = {"cuda": 1.1, "cpu": 1.5}
 OTHERS = 2  # contents that are made before they are asked for, on a GPU
-LOOKS = 3  # blocks that are looked at in any case; others for half the time that calls take
+# Blocks that are looked at in any case, and in each process of a comparison; others for half the
+# time that calls take.
+LOOKS, PAIR_LOOKS = 3, 2
 IMPOSSIBLE = 0.98  # share of the nominal time that no kernel is under
 
 
@@ -125,8 +127,6 @@ class Sets:
         self.masters: list[Content] = []
         self.others = 0  # contents that were asked for since
         self.renewed: int | None = None  # a set that no call has seen since it was renewed
-        # Of a set, contents and buffers that were judged to be right.
-        self.right: list[tuple[Content, dict]] = []
 
     def place(self) -> None:
         count, size = len(self.contents.first), size_of(self.case)
@@ -139,24 +139,21 @@ class Sets:
         self.masters[index] = content
         self.session.place(index, content.buffers(), True, keep_outputs, are_buffers=True)
         self.renewed = index
-        self.right = [(c, found) for c, found in self.right if c in self.masters]
 
     def is_right(self, index: int, fetched: dict) -> bool:
         """Whether these very bytes were right for this content, whoever wrote them where, and all
         bytes of the inputs are as they were."""
         content = self.masters[index]
-        same = (found for one, found in self.right if one is content)
         return any(
-            all(np.array_equal(found[name], fetched[name]) for name in found) for found in same
+            all(np.array_equal(found[name], fetched[name]) for name in found)
+            for found in content.right
         ) and all(np.array_equal(raw, fetched[name]) for name, raw in content.buffers().items())
 
     def keep(self, index: int, fetched: dict) -> None:
         outputs = {plan.name: fetched[plan.name] for plan in self.case.of_role("output")}
         if len(self.masters) * sum(raw.nbytes for raw in outputs.values()) <= KEPT:
-            mine = [pair for pair in self.right if pair[0] is self.masters[index]]
-            if len(mine) == VARIANTS:
-                self.right = [pair for pair in self.right if pair is not mine[0]]
-            self.right.append((self.masters[index], outputs))
+            content = self.masters[index]
+            content.right = [*content.right[1 - VARIANTS :], outputs]
 
 
 class Bench:
@@ -167,8 +164,10 @@ class Bench:
         session: Session,
         sets: Sets,
         which: int = 0,
+        least: int = LOOKS,
     ):
         self.session, self.case, self.sets, self.which = session, sets.case, sets, which
+        self.least = least
         self.random = random.Random(secrets.randbits(64))
         self.reported: dict[str, list[int]] = {}  # every time that the child gave, by mode
         self.poisons = True  # the outputs of the next call that is looked at
@@ -226,7 +225,7 @@ class Bench:
         """Whether the next block is looked at. To fetch large tensors takes longer than to call on
         them, so where no values are new, only as often as that stays the smaller part; when, the
         kernel can't know."""
-        if self.sets.renewed is not None or self.looks < LOOKS:
+        if self.sets.renewed is not None or self.looks < self.least:
             return True
         return self.looking < 0.5 * self.timing * self.random.uniform(0.5, 1.5)
 
@@ -581,7 +580,10 @@ def _pairs(built, problem: Problem, contents: Contents, settings: Settings, apar
         for kernel, made, where in (built[i] for i in first)
     ]
     with opened(sessions):
-        benches = [Bench(s, Sets(s, contents.case, contents, PAIR_PLACES)) for s in sessions]
+        benches = [
+            Bench(s, Sets(s, contents.case, contents, PAIR_PLACES), least=PAIR_LOOKS)
+            for s in sessions
+        ]
         with ThreadPoolExecutor(len(benches)) as pool:
             list(pool.map(Bench.prepare, benches))
         if apart:
@@ -603,7 +605,7 @@ def _join(first: Bench, built) -> Bench:
     """The other kernel in the process of the first, on its sets."""
     kernel, made, _ = built
     first.session.add(kernel, made)
-    second = Bench(first.session, first.sets, which=1)
+    second = Bench(first.session, first.sets, which=1, least=PAIR_LOOKS)
     second.check_before()
     return second
 

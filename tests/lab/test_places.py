@@ -31,7 +31,7 @@ class Stand:
 
 class Content:
     def __init__(self, number: int):
-        self.inputs = {"x": np.array([100 + number])}
+        self.inputs, self.right = {"x": np.array([100 + number])}, []
 
     def buffers(self) -> dict:
         return self.inputs

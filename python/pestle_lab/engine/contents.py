@@ -21,6 +21,7 @@ class Content:
     def __init__(self, case: Case, inputs: dict[str, np.ndarray], keeps: bool = True):
         self.case, self.inputs, self.keeps = case, inputs, keeps
         self.making, self.known, self.filled = threading.Lock(), None, {}
+        self.right: list[dict[str, np.ndarray]] = []  # bytes of outputs that were judged to be so
 
     def buffers(self) -> dict[str, np.ndarray]:
         """The bytes of each input's buffer, guards included, as a kernel is to leave them."""

@@ -17,7 +17,7 @@ import torch
 from ..problems import Bound
 from .cases import FLOATS, TensorPlan, numpy_dtype
 
-PIECE = 1 << 16  # elements at a time: their copies in f64 stay in the caches
+PIECE = 1 << 13  # elements at a time: their copies in f64 stay in a core's own cache
 
 _GRID = {  # mantissa bits, smallest exponent, largest value
     torch.float64: (52, -1022, np.finfo(np.float64).max),

@@ -33,7 +33,7 @@ def permuted(scales: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(parts).view(scales.dtype)
 
 
-ROWS = 128  # at a time: their f32 copies stay in the caches
+ROWS = 32  # at a time: their f32 copies stay in the caches
 
 
 def _some_rows(a, b, scales_a, scales_b, value, size) -> None:
