@@ -181,6 +181,7 @@ class Bench:
         self.session.open(self.case)
         self.sets.place()
         self.check_before()
+        self.sets.contents.finish()
 
     def check_before(self) -> None:
         # Compiles what is compiled at the first call.
@@ -542,14 +543,20 @@ def _timed(side: Bench, blocks: list[list[int]], mode: str) -> Timed:
 def shared_names(a: Kernel, b: Kernel) -> str:
     """Modules that two kernels' files may import, which are not the same ones: one process has
     only one module of a name."""
-    folders = {kernel.path.resolve().parent for kernel in (a, b)}
-    if len(folders) == 1 or {a.path.suffix, b.path.suffix} != {".py"}:
+    one, two = (kernel.path.resolve().parent for kernel in (a, b))
+    if one == two or {a.path.suffix, b.path.suffix} != {".py"}:
         return ""
-    names = [
-        {p.stem for p in folder.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
-        for folder in folders
-    ]
-    return ", ".join(sorted(set.intersection(*names) - {a.path.stem, b.path.stem, "__init__"}))
+    found = []
+    for path in one.iterdir():
+        name, other = path.name, two / path.name
+        if path.suffix == ".py" and other.exists():
+            if {path.resolve(), other.resolve()} & {a.path.resolve(), b.path.resolve()}:
+                continue
+            if path.read_bytes() != other.read_bytes():
+                found.append(path.stem)
+        elif (path / "__init__.py").exists() and (other / "__init__.py").exists():
+            found.append(name)
+    return ", ".join(sorted(found))
 
 
 @contextlib.contextmanager
@@ -558,7 +565,7 @@ def paired(built, problem: Problem, case: cases.Case, settings: Settings):
     nobody asked for it."""
     (a, _, _), (b, _, _) = built
     names = shared_names(a, b)
-    why = f"in processes of their own: each kernel's folder has its own {names}" if names else ""
+    why = f"in processes of their own: the kernels' folders have different {names}" if names else ""
     contents = contents_of(case, settings, built[0][2])
     for apart in (settings.apart or bool(names), True):
         with _pairs(built, problem, contents, settings, apart) as pairs:

@@ -50,7 +50,7 @@ def prepared(monkeypatch, device: str) -> tuple[Stand, list[int], benching.Bench
     }
     case = SimpleNamespace(plans=plans, text="a case", of_role=lambda role: [plans["out"]])
     known = [Content(i) for i in range(3)]
-    contents = SimpleNamespace(seed=100, first=known, get=known.__getitem__)
+    contents = SimpleNamespace(seed=100, first=known, get=known.__getitem__, finish=lambda: None)
     stand = Stand(device)
     bench = benching.Bench(stand, benching.Sets(stand, case, contents))
     bench.prepare()
@@ -86,12 +86,12 @@ def test_changed_inputs_are_judged_although_the_outputs_are_known(monkeypatch):
 def test_modules_that_one_process_would_mix_up_are_named(tmp_path):
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "helper.py").write_text("")
-        (tmp_path / folder / "mine.py").write_text("")
+        (tmp_path / folder / "helper.py").write_text(f"of = {folder!r}")
+        (tmp_path / folder / "mine.py").write_text(f"# {folder}")
     one, two = (SimpleNamespace(path=tmp_path / f / "mine.py") for f in ("one", "two"))
     assert benching.shared_names(one, two) == "helper"
     assert benching.shared_names(one, one) == ""
-    (tmp_path / "two" / "helper.py").unlink()
+    (tmp_path / "two" / "helper.py").write_text("of = 'one'")
     assert benching.shared_names(one, two) == ""
 
 
