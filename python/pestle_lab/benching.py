@@ -7,7 +7,7 @@ import random
 import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -220,7 +220,7 @@ class Bench:
             return index, self.sets.contents.other(self.sets.others)
         rng = np.random.default_rng(self.random.randrange(2**62))
         changed = one_changed(self.sets.masters[index].inputs, rng)
-        return index, Content(self.case, changed)
+        return index, Content(self.case, changed, self.sets.contents.keeps)
 
     def _looks(self) -> bool:
         """Whether the next block is looked at. To fetch large tensors takes longer than to call on
@@ -524,6 +524,10 @@ def _compare_case(built, problem, case, settings) -> Compared:
         with paired(built, problem, case, settings) as (pairs, why):
             found = take_turns(pairs, settings)
             finish(pairs, mode)
+        if not found.apart and (late := _slowed(pairs, found)):
+            done = _compare_case(built, problem, case, replace(settings, apart=True))
+            done.message = done.message or f"in processes of their own: {late}"
+            return done
         done.message = why
         done.timed = tuple(_timed(pairs[0][i], found.blocks[i], mode) for i in range(2))
         done.a, done.b = (timed.modes[mode] for timed in done.timed)
@@ -631,17 +635,33 @@ def size_of_block(bench: Bench, mode: str) -> int:
 def _disturbed(pairs, settings: Settings) -> str:
     """Whether a kernel is slower than it was alone in its process: what the other one's file did
     there. Not at once: something else may have been at work."""
-    for a, b in pairs:
-        bench = a if a.which == 0 else b
-        most = DISTURBED[bench.session.device.partition(":")[0]] * bench.alone
-        for _ in range(3):
-            now = _short_look(bench, settings.modes[0])
-            if now <= most:
-                break
-        else:
-            name = bench.session.kernel.name
-            return f"beside the other kernel {name} takes {now / bench.alone:.2f} of its time"
+    for pair in pairs:
+        bench = next(side for side in pair if side.which == 0)
+        looks = (_short_look(bench, settings.modes[0]) for _ in range(3))
+        if slow := _slower(bench, looks):
+            return slow
     return ""
+
+
+def _slowed(pairs, found: Turns) -> str:
+    """Whether one became so later on, by its turns."""
+    for p, pair in enumerate(pairs):
+        which = next(i for i, side in enumerate(pair) if side.which == 0)
+        mine = [b for (at, _), b in zip(found.cells, found.blocks[which], strict=True) if at == p]
+        times = [float(stats.middle(np.array(block, np.float64))) for block in mine]
+        if times and (slow := _slower(pair[which], [float(np.median(times))])):
+            return slow
+    return ""
+
+
+def _slower(bench: Bench, times) -> str:
+    """Whether each of the times is above what a call took before another kernel was loaded."""
+    most = DISTURBED[bench.session.device.partition(":")[0]] * bench.alone
+    for now in times:
+        if now <= most:
+            return ""
+    name = bench.session.kernel.name
+    return f"beside the other kernel {name} takes {now / bench.alone:.2f} of its time"
 
 
 def finish(pairs: list[tuple[Bench, Bench]], mode: str) -> None:

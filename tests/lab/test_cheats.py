@@ -72,25 +72,30 @@ def test_compare_catches(name, kernel_file):
 SLOWS_OTHERS = """
 import time
 
-mul = torch.mul
+mul, calls = torch.mul, 0
 
 
 def slow(*a, **k):
-    time.sleep(0.002)
+    if calls >= {after}:
+        time.sleep(0.002)
     return mul(*a, **k)
 
 
 torch.mul = slow
 
 
-def run(out, x): torch.add(x, x, out=out)
+def run(out, x):
+    global calls
+    calls += 1
+    torch.add(x, x, out=out)
 """
 
 
-def test_compare_is_not_fooled_by_a_kernel_that_slows_the_other_one(kernel_file):
+@pytest.mark.parametrize("after", [0, 150])
+def test_compare_is_not_fooled_by_a_kernel_that_slows_the_other_one(after, kernel_file):
     """They share processes; where one is slower beside the other than it was alone, they don't."""
     honest = _kernel(kernel_file, "honest", HONEST)
-    other = _kernel(kernel_file, "slows_others", SLOWS_OTHERS)
+    other = _kernel(kernel_file, "slows_others", SLOWS_OTHERS.format(after=after))
     settings = benching.Settings(device="cpu", seconds=0.3, modes=("warm",), folders=[HERE])
     problem = problems.get("double", [HERE])
     (found,) = benching.compare(honest, other, problem, ["M=64 N=256"], settings)

@@ -4,6 +4,7 @@ however many kernels and processes are given it, by threads, and before anything
 from __future__ import annotations
 
 import math
+import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -13,7 +14,8 @@ from ..problems import Truth
 from . import buffers, reference
 from .cases import Case, numpy_dtype
 
-KEPT = 2 << 30  # bytes of right answers that need not be made again, in all sets of a case
+# Bytes of buffers and right answers that need not be made again, in all sets of a case.
+KEPT = min(4 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
 AHEAD = 4  # threads that make sets
 
 
@@ -26,10 +28,15 @@ class Content:
     def buffers(self) -> dict[str, np.ndarray]:
         """The bytes of each input's buffer, guards included, as a kernel is to leave them."""
         with self.making:
-            for name, values in self.inputs.items() if not self.filled else ():
+            if self.filled:
+                return self.filled
+            made = {}
+            for name, values in self.inputs.items():
                 where, plan = self.case.layout_of(name), self.case.plans[name]
-                self.filled[name] = buffers.filled(where, numpy_dtype(plan.dtype), values)
-            return self.filled
+                made[name] = buffers.filled(where, numpy_dtype(plan.dtype), values)
+            if self.keeps:
+                self.filled = made
+            return made
 
     def truth(self) -> Truth:
         with self.making:
@@ -54,6 +61,7 @@ class Contents:
         """Starts to make the first `count`, and `others` beside them; `get` waits for them."""
         # Values and magnitudes in float64
         size = sum(16 * math.prod(plan.shape) for plan in self.case.of_role("output"))
+        size += sum(plan.nbytes for plan in self.case.of_role("input"))
         self.keeps = (count + others) * size <= KEPT
         pool = ThreadPoolExecutor(AHEAD)
         self.first = [pool.submit(self._make, i) for i in range(count)]
@@ -63,8 +71,8 @@ class Contents:
 
     def _make(self, number: int) -> Content:
         made = Content(self.case, self.case.inputs(self.seed + number), self.keeps)
-        made.buffers()
         if self.keeps:
+            made.buffers()
             made.truth()
         return made
 
@@ -75,7 +83,7 @@ class Contents:
         """Values that the first sets do not have; of each number from 1 on."""
         if number in self.others:
             return self.others[number].result()
-        return Content(self.case, self.case.inputs(self.seed + 1000 * number))
+        return Content(self.case, self.case.inputs(self.seed + 1000 * number), self.keeps)
 
     def finish(self) -> None:
         """Nothing is being made from here on: calls are about to be timed."""
