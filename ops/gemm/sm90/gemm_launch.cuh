@@ -136,7 +136,6 @@ template <class C>
 __global__ void __launch_bounds__(hopper::kGemmThreads, 1)
     gemm_kernel(const __grid_constant__ GemmJob job) {
 #if PESTLE_HOPPER
-  cuda::wait_previous_kernel();
   hopper::WarpSpecializedGemm<C>::run(job.tiles,
                                       hopper::FusedEpilogue<C::kScaled, C::kPairs>{job.epilogue});
 #endif

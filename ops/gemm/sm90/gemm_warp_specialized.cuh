@@ -37,6 +37,7 @@
 #include "backends/cuda/device/ptx/hopper.cuh"
 #include "backends/cuda/device/ptx/wgmma.cuh"
 #include "backends/cuda/device/row/tiles.h"
+#include "backends/cuda/host/early_launch.h"
 
 namespace pestle::cuda::hopper {
 
@@ -689,7 +690,12 @@ struct WarpSpecializedGemm {
   __device__ static void run(const GemmTiles& t, const Epilogue& epilogue) {
     extern __shared__ __align__(1024) char raw[];
     Memory& s = *reinterpret_cast<Memory*>(raw);
-    if (threadIdx.x == 0) init(s);
+    if (threadIdx.x == 0) {
+      init(s);
+      prefetch_map(&t.a);
+      prefetch_map(&t.b);
+    }
+    cuda::wait_previous_kernel();
     __syncthreads();
     if (Config::kCanSplitK && t.splits > 1) clear_counts(t);
     int warpgroup = threadIdx.x / 128;
@@ -700,8 +706,6 @@ struct WarpSpecializedGemm {
       give_registers<40>();
       const int warp = threadIdx.x / 32;
       if (threadIdx.x == 0) {
-        prefetch_map(&t.a);
-        prefetch_map(&t.b);
         produce(s, t);
       } else if (warp == 1 || warp == 2) {
         if constexpr (Config::EpilogueMode::kOverlapped)
