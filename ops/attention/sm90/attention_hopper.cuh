@@ -319,41 +319,44 @@ struct Consumer {
     if (!take()) return;
     first_exponentials();
     for (;;) {
-      const bool fresh = left == 0;
-      EndedRows last{};
-      if (!fresh) {
+      while (left > 0) {
         --left;
-      } else {
-        last = end_rows();
-        if (!take()) return last_sums(last);
+        go_on<false>();
       }
-      const Ring<C::kStages> values = ring.before();
-      wait(&m.k_full[ring.stage], ring.parity);
-      await_turn();
-      hold_all();
-      start_logits();
-      wait(&m.v_full[values.stage], values.parity);
-      start_sums(values.stage);
-      pass_turn();
-      if constexpr (C::kGeneral) load_mask(work());
-      wait_wgmma<1>();
-      hold(logits);
-      release_queries();
-      make_logits(work());
-      make_exponentials();
-      release_behind_exponentials(&m.k_empty[ring.stage]);
-      wait_wgmma<0>();
-      hold(out);
-      hold(weights);
-      release(&m.v_empty[values.stage]);
-      if (!fresh) scale_out();
-      pack_weights();
-      if (fresh) {
-        finish(work_before(), last);
-        clear_out();
-      }
-      ring.advance();
+      const EndedRows last = end_rows();
+      if (!take()) return last_sums(last);
+      go_on<true>();
+      finish(work_before(), last);
+      clear_out();
     }
+  }
+  // The exponentials of a tile and the sums of the one before it, whose queries are others if kFresh.
+  // Two copies: in one loop with a branch the compiler takes places in the ring for a thread's own,
+  // and makes descriptors outside of uniform registers.
+  template <bool kFresh>
+  __device__ __forceinline__ void go_on() {
+    const Ring<C::kStages> values = ring.before();
+    wait(&m.k_full[ring.stage], ring.parity);
+    await_turn();
+    hold_all();
+    start_logits();
+    wait(&m.v_full[values.stage], values.parity);
+    start_sums(values.stage);
+    pass_turn();
+    if constexpr (C::kGeneral) load_mask(work());
+    wait_wgmma<1>();
+    hold(logits);
+    release_queries();
+    make_logits(work());
+    make_exponentials();
+    release_behind_exponentials(&m.k_empty[ring.stage]);
+    wait_wgmma<0>();
+    hold(out);
+    hold(weights);
+    release(&m.v_empty[values.stage]);
+    if constexpr (!kFresh) scale_out();
+    pack_weights();
+    ring.advance();
   }
   __device__ void first_exponentials() {
     if constexpr (C::kGeneral) load_mask(work());
