@@ -142,11 +142,12 @@ __device__ void add_both_ways(const void* tile, float* out) {
   add_wgmma<kType, kN, true, true, float>(tile, out);
   add_wgmma<kType, kN, false, false, float>(tile, out);
 }
-template <WgmmaType kType>
-__device__ void add_176(const void* tile, float* out) {
+template <WgmmaType kType, int kN>
+__device__ void add_rows(const void* tile, float* out) {
   const uint64_t a = hopper::describe<true>(tile, 128);
-  add_product_of<float, 88, true>(
-      tile, out, [&](float(&d)[88], uint64_t b) { hopper::multiply_176<kType>(d, a, b, 1); });
+  add_product_of<float, kN / 2, true>(tile, out, [&](float(&d)[kN / 2], uint64_t b) {
+    hopper::multiply_rows<kType, kN>(d, a, b, 1);
+  });
 }
 // The left side in registers.
 template <WgmmaType kType, int kN>
@@ -188,8 +189,10 @@ __global__ void __launch_bounds__(128) of_16_bits_wide(float* out) {
 #if PESTLE_HOPPER
   extern __shared__ char tile[];
   add_both_ways<WgmmaType::kBf16, 192>(tile, out);
-  add_176<WgmmaType::kBf16>(tile, out);
-  add_176<WgmmaType::kF16>(tile, out);
+  add_rows<WgmmaType::kBf16, 80>(tile, out);
+  add_rows<WgmmaType::kBf16, 112>(tile, out);
+  add_rows<WgmmaType::kBf16, 176>(tile, out);
+  add_rows<WgmmaType::kF16, 176>(tile, out);
   add_along<WgmmaType::kF16, 192>(tile, out);
 #endif
 }

@@ -7,16 +7,16 @@
 namespace pestle::cuda::attention_hopper {
 
 // Heads of q whose k and v, those of a sequence where they are packed, lie in half of the L2
-// together.
+// together, or are few enough that several blocks read each at once.
 inline int64_t heads_at_once(const AttentionCall& c) {
   const int64_t bytes =
       2 * ceil_div(std::max(c.keys, 1), c.sequences()) * (c.depth + c.value_depth);
-  return std::max<int64_t>(1, (25 << 20) / bytes) * c.group;
+  return std::max<int64_t>(32, (25 << 20) / bytes) * c.group;
 }
 
-// Where queries see differently many keys the longest tiles come first: dealt out in turns where
-// few heads make that even, else a block each, heads in sections. So are packed sequences, of whose
-// lengths the host knows nothing.
+// Where queries see differently many keys the longest tiles come first, dealt out in turns, of all
+// heads or in equal sections of them. Packed sequences get a block a tile: of their lengths the host
+// knows nothing.
 template <class C>
 Grid deal_out(int multiprocessors, Job* job) {
   const AttentionCall& c = job->base.call;
@@ -26,9 +26,11 @@ Grid deal_out(int multiprocessors, Job* job) {
                                                    : ceil_div(c.queries, C::kRows));
   job->total = static_cast<int>(heads * job->base.tiles);
   job->base.last_first = c.right < c.keys;
-  const bool sections = job->base.last_first && heads > 2 * at_once;
-  job->base.section = static_cast<int>(!job->base.last_first ? 1 : sections ? at_once : heads);
-  return {.blocks = sections || c.is_packed() ? job->total : std::min(job->total, multiprocessors),
+  const int64_t sections =
+      job->base.last_first ? std::max<int64_t>(1, (heads + at_once / 2) / at_once) : heads;
+  job->base.section = static_cast<int>(ceil_div(heads, sections));
+  job->sections = static_cast<int>(ceil_div(heads, job->base.section));
+  return {.blocks = c.is_packed() ? job->total : std::min(job->total, multiprocessors),
           .threads = C::kThreads,
           .shared_bytes = sizeof(Memory<C>)};
 }
@@ -39,7 +41,9 @@ Status start(const Call& call, const ops::AttentionInputs& in, const AttentionJo
   Job job;
   job.base = base;
   if (C::kGeneral) job.rule = logit_rule(base.call);
-  PESTLE_TRY(box_rows(in.q, C::kRows, &job.q));
+  job.unit = C::kGeneral ? job.rule.unit : base.call.scale * kLog2E;
+  job.slack = std::min((C::kWgmma == WgmmaType::kF16 ? 7 : 8) / job.unit, 0x1p127f);
+  PESTLE_TRY(box_rows(in.q, 64, &job.q));
   PESTLE_TRY(box_rows(in.k, C::kKeys, &job.k));
   PESTLE_TRY(box_rows(in.v, C::kKeys, &job.v));
   const Grid grid = deal_out<C>(multiprocessors(device_index(call)), &job);
@@ -50,6 +54,10 @@ template <WgmmaType kWgmma, bool kGeneral>
 Status start_columns(const Call& call, const ops::AttentionInputs& in, const AttentionJob& job) {
   const int columns = std::max(job.call.depth, job.call.value_depth);
   if (columns <= 64) return start<Config<kWgmma, 64, kGeneral>>(call, in, job);
+  if constexpr (!kGeneral) {
+    if (columns > 64 && columns <= 96) return start<Config<kWgmma, 96, false>>(call, in, job);
+    if (columns > 128 && columns <= 192) return start<Config<kWgmma, 192, false>>(call, in, job);
+  }
   if (columns <= 128) return start<Config<kWgmma, 128, kGeneral>>(call, in, job);
   return start<Config<kWgmma, 256, kGeneral>>(call, in, job);
 }
