@@ -1,8 +1,8 @@
 // attention_backward on CUDA.
 // Map      First lse in units of ln 2 and d_out . out of each query, a warp a query, into the
 //          workspace. Then the first that takes the call: cuda/attention_backward_hopper, bf16 and
-//          f16, up to 128 columns, masks of their dtype or boolean, packed sequences without one
-//          (attention_backward_hopper.cuh);
+//          f16, up to 128 columns with masks of their dtype or boolean or packed sequences
+//          (attention_backward_hopper.cuh), up to 256 without a mask (attention_backward_wide.cuh);
 //          cuda/attention_backward_tiles_f32, f32 up to 128 columns, and
 //          cuda/attention_backward_tiles, bf16 and f16 up to 256, all in steps of 8 columns, by
 //          mma.sync (attention_backward_tiles.cuh); cuda/attention_backward_any, any dtype, depth,
@@ -18,9 +18,9 @@
 #include "backends/cuda/device/row/block_sums.cuh"
 #include "backends/cuda/host/launch.h"
 #include "backends/cuda/host/runtime.h"
-#include "ops/attention/attention_backward/attention_backward_hopper.h"
 #include "ops/attention/attention_backward/attention_backward_mask.cuh"
 #include "ops/attention/attention_backward/attention_backward_tiles.h"
+#include "ops/attention/attention_backward/hopper/attention_backward_hopper.h"
 #include "ops/attention/sm90/attention_hopper.h"
 
 namespace pestle::ops::attention_backward {
@@ -241,6 +241,8 @@ Status run_tiles(const Call& args) {
   return start_mask_and_sinks(args, call, job);
 }
 
+bool is_wide(const AttentionInputs& in) { return std::max(in.depth(), in.value_depth()) > 128; }
+
 std::string refuses_hopper(const Call& args, const Machine& machine) {
   if (machine.compute_capability != 90) return "needs compute capability 9.0 (Hopper)";
   if (cuda::portable()) return "needs code for sm_90a, this build has portable code only";
@@ -248,8 +250,8 @@ std::string refuses_hopper(const Call& args, const Machine& machine) {
   const AttentionInputs& in = call.in;
   if (in.q_offsets.dtype != DType::kNone && in.has_mask())
     return "has packed sequences without a mask only";
-  if (std::max(in.depth(), in.value_depth()) > 128)
-    return "has heads of 128 columns at most, not of " +
+  if (is_wide(in) && in.has_mask())
+    return "has masks for heads of 128 columns at most, not of " +
            std::to_string(std::max(in.depth(), in.value_depth()));
   if (std::string why = refuses_tiles(args, machine); !why.empty()) return why;
   if (in.has_mask()) {
@@ -274,8 +276,10 @@ Status run_hopper(const Call& args) {
   const BackwardCall call(args);
   const BackwardJob job = job_of(args, call);
   const auto facts = [&](uint32_t* largest) { return start_facts(args, call, job, largest); };
-  PESTLE_TRY(call.in.q.dtype == DType::kBF16 ? start_hopper_bf16(args, call, job, facts)
-                                             : start_hopper_f16(args, call, job, facts));
+  const auto start = is_wide(call.in)
+                         ? (call.in.q.dtype == DType::kBF16 ? start_wide_bf16 : start_wide_f16)
+                         : (call.in.q.dtype == DType::kBF16 ? start_hopper_bf16 : start_hopper_f16);
+  PESTLE_TRY(start(args, call, job, facts));
   PESTLE_TRY(start_any(args, job, true));
   return start_mask_and_sinks(args, call, job);
 }
