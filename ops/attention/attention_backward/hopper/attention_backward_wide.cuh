@@ -282,6 +282,8 @@ struct ValuesConsumer : WideConsumer<C> {
       start_logits(0);
     }
     for_steps(w, c.group, [&](int, int tile) { step(w, tile * C::kQueries, n + 1 == all); });
+    wait_wgmma<0>();  // nothing is under way: said here, the compiler needn't
+    hold(s);
     // Through v: whoever has ds of the last step knows that dp of all steps has been made.
     this->store(w, d_v, m.v, Base::kOne + kValues, job.base.d_v, c.value_depth, 1 / kWeightScale,
                 job.base.redo_v);
