@@ -8,14 +8,18 @@
 //            d_v[keys, columns] += p . d_out   d_k[keys, columns] += ds . q
 //          with p = e^(s - lse) and ds = p (dp - delta) in registers: the sums of one product are the
 //          register operand of the next. ds also goes to shared memory, from where both consumers
-//          make half each of d_q[queries, columns] = ds . k over all 128 keys. Two more warps: the
-//          loader (copies by the tensor copy engine, a ring of two stages) and the writer (adds d_q to
-//          f32 sums in the workspace, 16 KiB a bulk copy). Another kernel rounds these to d_q. Where
-//          there is a mask, two more warps load it (attention_backward_hopper_mask.cuh).
-// Order    Blocks take tickets; keys ascend with them. deterministic: the writer adds to a tile of
+//          make half each of d_q[queries, columns] = ds . k over all 128 keys. More warps: the loader
+//          (copies by the tensor copy engine, a ring of two stages) and two writers (add d_q to f32
+//          sums in the workspace, 16 KiB a bulk copy). Where there is a mask, one writer and two warps
+//          that load it (attention_backward_hopper_mask.cuh). Another kernel rounds the sums
+//          (attention_backward_hopper_round.cuh), those of d_k and d_v too where blocks divide the
+//          heads that share keys.
+// Order    Blocks take tickets; keys ascend with them. deterministic: a writer adds to a tile of
 //          queries when all tiles of keys below its own have added to it, which a count a tile tells.
 //          They have lower tickets, so they run or are done: no block waits for one that can't start.
-//          Else tiles are added as they come.
+//          Else tiles are added as they come. A turn takes some 2.8 us, longer than a tile: to see the
+//          count, to add, to tell. Two writers hide that. Blocks of a head that run at once follow
+//          each other at that distance, so tickets go round as many heads as there may be.
 // Traffic  q and d_out once for each 128 keys, d_q's sums read and written as often, in the L2, which
 //          holds those of the heads that are worked on at once.
 // Numerics f32 sums; p and ds rounded to q's dtype. Of f16 p is taken 2^4 times, ds by a power of two
@@ -60,13 +64,21 @@ struct Config {
   static constexpr int kPieces = kColumns / 64;
   static constexpr int kQueries = 128 / kPieces;  // of a tile
   static constexpr int kChunks = kQueries / 64;
+  // Steps take turns with them, so that one's way to the L2 and back is hidden behind the other's.
+  // Masks leave neither a warp nor shared memory for a second one.
+  static constexpr int kWriters = kMasked ? 1 : 2;
 };
 
 // The same for packed sequences.
 template <class C>
 struct Packed : C {
   static constexpr bool kPacked = true;
+  static constexpr int kWriters =
+      C::kChunks == 1 ? 2 : 1;  // 128 queries leave no room for the runs
 };
+
+template <class C>
+constexpr int kSumsOfKeys = 64 * C::kColumns;  // floats of d_k, as of d_v, that a consumer makes
 
 // Tiles as wgmma wants them: 64 columns, all rows, in rows of 128 bytes (swizzled) are a piece.
 template <class C>
@@ -76,12 +88,12 @@ struct Memory {
   char q[kStages][C::kPieces][kQueryPiece], d_out[kStages][C::kPieces][kQueryPiece];
   // ds of 64 queries each: rows are keys. Written in one step while the last one's may be read.
   char gradients[2][C::kChunks][kKeyPiece];
-  // What a consumer hands to the writer: float4 [eight of columns][thread], as in the workspace.
-  float4 d_q[kConsumers][kSumsOfConsumer / 4];
+  // What a consumer hands to a writer: float4 [eight of columns][thread], as in the workspace.
+  float4 d_q[C::kWriters][kConsumers][kSumsOfConsumer / 4];
   float lse[kStages][C::kQueries], delta[kStages][C::kQueries];  // they come with q
   uint64_t keys_full;                                            // k and v are there
   uint64_t q_full[kStages], q_empty[kStages], d_out_full[kStages], d_out_empty[kStages];
-  uint64_t d_q_full[kConsumers], d_q_empty[kConsumers];
+  uint64_t d_q_full[C::kWriters][kConsumers], d_q_empty[C::kWriters][kConsumers];
   int ticket;
   MaskSlots<C::kMasked> mask;
   KeyRuns<C::kPacked, kKeys> runs;
@@ -95,7 +107,13 @@ struct Job {
   uint32_t* counts = nullptr;   // tiles of keys that have added to d_q's sums: [B, Hq, query_tiles]
   float* sums = nullptr;        // [B, Hq, query_tiles][consumer][float4 as in Memory::d_q]
   int key_tiles = 0, query_tiles = 0;
-  int section = 1;  // heads of k that go through their tiles together
+  // A block takes one of `parts` of the heads of q that share one of k. Of several parts d_k and d_v
+  // are added up in f32: [B, Hk, 2 key_tiles][d_v, d_k][64 columns][float4 as in Memory::d_q],
+  // and counted: [B, Hk, 2 key_tiles].
+  int parts = 1;
+  float* key_sums = nullptr;
+  uint32_t* key_counts = nullptr;
+  int section = 1;  // parts that go through their tiles together
   bool deterministic = true;
   LogitRule rule;  // with a mask or a soft cap
   bool mask_in_eights = false;
@@ -107,22 +125,27 @@ using namespace cuda::hopper;
 // A tile of keys, and the tiles of queries that see one of them.
 struct Work {
   int batch, key_head, key0, tile;
-  int length, place0;  // keys that count; the place of query 0 among them, unless packed
-  int first, end;      // tiles of queries
-  bool ordered;        // packed sequences are, so d_q can be added up by turns
+  int part, head0, end_head;  // of the group of heads of q
+  int length, place0;         // keys that count; the place of query 0 among them, unless packed
+  int first, end;             // tiles of queries
+  bool ordered;               // packed sequences are, so d_q can be added up by turns
 };
 
 template <class C>
 __device__ inline Work work_at(Memory<C>& m, const Job& job, int index) {
   const AttentionCall& c = job.base.call;
-  // Sections of heads; in each, all heads' first tiles, then all heads' second ones.
-  const int heads = c.batches * c.key_heads, a_section = job.section * job.key_tiles;
+  // Sections of parts of heads; in each, all parts' first tiles, then all parts' second ones.
+  const int parts = c.batches * c.key_heads * job.parts, a_section = job.section * job.key_tiles;
   const int first = index / a_section * job.section, rest = index % a_section;
-  const int here = min(job.section, heads - first), head = first + rest % here;
+  const int here = min(job.section, parts - first), at = first + rest % here;
   Work w;
   w.tile = rest / here;
-  w.batch = head / c.key_heads;
-  w.key_head = head % c.key_heads;
+  w.part = at % job.parts;
+  w.batch = at / job.parts / c.key_heads;
+  w.key_head = at / job.parts % c.key_heads;
+  const int of_part = c.group / job.parts;
+  w.head0 = w.key_head * c.group + w.part * of_part;
+  w.end_head = w.head0 + of_part;
   w.key0 = w.tile * kKeys;
   if constexpr (C::kPacked) {
     const PackedTile t = find_queries(m.runs, c, w.key0);
@@ -142,9 +165,9 @@ __device__ inline Work work_at(Memory<C>& m, const Job& job, int index) {
 
 // What every role goes through, in this order: f(head of q, tile of queries).
 template <class F>
-__device__ inline void for_steps(const Work& w, int group, F f) {
-  for (int i = 0; i < group; ++i)
-    for (int tile = w.end - 1; tile >= w.first; --tile) f(w.key_head * group + i, tile);
+__device__ inline void for_steps(const Work& w, F f) {
+  for (int head = w.head0; head < w.end_head; ++head)
+    for (int tile = w.end - 1; tile >= w.first; --tile) f(head, tile);
 }
 
 // The n-th use of a ring of kSlots barriers: which, and the parity that its n-th phase ends with.
@@ -208,7 +231,7 @@ struct Loader {
   }
   __device__ void run(const Work& w) {
     if (w.first < w.end) load_keys(w);
-    for_steps(w, c.group, [&](int head, int tile) {
+    for_steps(w, [&](int head, int tile) {
       step(w, head, tile);
       __syncwarp();
     });
@@ -222,7 +245,7 @@ __device__ inline void load_mask(Memory<C>& m, const Job& job, const Work& w) {
   const AttentionCall& c = job.base.call;
   MaskLoader<C::kMask == MaskKind::kBool> loader{m.mask, c.mask, job.mask_in_eights, c.queries,
                                                  c.keys};
-  for_steps(w, c.group, [&](int head, int tile) {
+  for_steps(w, [&](int head, int tile) {
 #pragma unroll 1
     for (int chunk = 0; chunk < C::kChunks; ++chunk)
       loader.load(w.batch, head, tile * C::kQueries + chunk * kMaskQueries, w.key0);
@@ -230,12 +253,13 @@ __device__ inline void load_mask(Memory<C>& m, const Job& job, const Work& w) {
   cuda::wait_for_all_copies();  // before the warp ends
 }
 
-// ---- the writer: a thread --------------------------------------------------------------------
+// ---- a writer: a thread -----------------------------------------------------------------------
 
 template <class C>
 struct Writer {
   Memory<C>& m;
   const Job& job;
+  const int which;            // takes the steps n with n % kWriters == which
   FirstKeyOfQuery first_key;  // of packed sequences
   int n = 0;                  // steps
 
@@ -248,7 +272,7 @@ struct Writer {
     return static_cast<uint32_t>(w.tile - first / kKeys);
   }
   __device__ void step(const Work& w, int head, int tile) {
-    const uint32_t parity = parity_of<1>(n++);
+    const uint32_t parity = parity_of<C::kWriters>(n);
     const int64_t place = (int64_t{w.batch} * job.base.call.heads + head) * job.query_tiles + tile;
     const bool in_turns = job.deterministic && (!C::kPacked || w.ordered);
     if (in_turns) {
@@ -257,21 +281,25 @@ struct Writer {
     }
 #pragma unroll
     for (int i = 0; i < kConsumers; ++i) {
-      wait(&m.d_q_full[i], parity);
-      add_floats(job.sums + (place * kConsumers + i) * kSumsOfConsumer, m.d_q[i], sizeof(m.d_q[i]));
+      wait(&m.d_q_full[which][i], parity);
+      add_floats(job.sums + (place * kConsumers + i) * kSumsOfConsumer, m.d_q[which][i],
+                 sizeof(m.d_q[which][i]));
       commit_stores();
     }
     wait_stores_read<1>();
-    arrive(&m.d_q_empty[0]);
+    arrive(&m.d_q_empty[which][0]);
     wait_stores_read<0>();
-    arrive(&m.d_q_empty[1]);
+    arrive(&m.d_q_empty[which][1]);
     if (!in_turns) return;
     wait_stores<0>();
     fence_async_proxy_of_all();  // the sums, before the count that tells of them
     count_up(&job.counts[place]);
   }
   __device__ void run(const Work& w) {
-    for_steps(w, job.base.call.group, [&](int head, int tile) { step(w, head, tile); });
+    for_steps(w, [&](int head, int tile) {
+      if (n % C::kWriters == which) step(w, head, tile);
+      ++n;
+    });
     wait_stores<0>();  // shared memory must outlive what reads it
   }
 };
@@ -536,16 +564,17 @@ struct Consumer {
                      gradients[i][3]);
     fence_async_proxy();  // before wgmma reads them
   }
-  // To the writer, when it has read the last step's.
+  // To the step's writer, when it has read what it was handed last.
   __device__ void hand_over() const {
-    wait(&m.d_q_empty[consumer], parity_of<1>(n) ^ 1);
-    float4* const to = m.d_q[consumer] + threadIdx.x % 128;
+    const int writer = slot_of<C::kWriters>(n);
+    wait(&m.d_q_empty[writer][consumer], parity_of<C::kWriters>(n) ^ 1);
+    float4* const to = m.d_q[writer][consumer] + threadIdx.x % 128;
 #pragma unroll
     for (int i = 0; i < 8; ++i)
       to[i * 128] = make_float4(d_q[4 * i], d_q[4 * i + 1], d_q[4 * i + 2], d_q[4 * i + 3]);
     fence_async_proxy();  // before the copy engine reads them
     __syncwarp();         // all lanes' stores lie before lane 0's arrival
-    release(&m.d_q_full[consumer]);
+    release(&m.d_q_full[writer][consumer]);
   }
   // Own keys from w.length on become 0, for d_q: 0 times what lies there must be 0.
   __device__ void clear_keys(const Work& w) const {
@@ -669,13 +698,40 @@ struct Consumer {
     }
     __syncwarp();  // the next gradient goes the same way
   }
+  __device__ static void add(float* to, const float (&sums)[C::kColumns / 2]) {
+#pragma unroll
+    for (int i = 0; i < C::kColumns / 8; ++i)
+      add_four(to + (i * 128 + threadIdx.x % 128) * 4, sums[4 * i], sums[4 * i + 1],
+               sums[4 * i + 2], sums[4 * i + 3]);
+  }
+  // Own keys' d_k and d_v onto those of the parts before, deterministic: when these are there.
+  __device__ void add_part(const Work& w) const {
+    const int64_t place =
+        (int64_t{w.batch} * c.key_heads + w.key_head) * 2 * job.key_tiles + 2 * w.tile + consumer;
+    uint32_t* const count = &job.key_counts[place];
+    const bool first = threadIdx.x % 128 == 0;
+    if (job.deterministic) {
+      if (first) wait_count(count, w.part);
+      sync_threads(2 + consumer, 128);
+    }
+    float* const to = job.key_sums + place * 2 * kSumsOfKeys<C>;
+    add(to, d_v);
+    add(to + kSumsOfKeys<C>, d_k);
+    if (!job.deterministic) return;
+    sync_threads(2 + consumer, 128);
+    if (first) count_up(count);
+  }
   __device__ void run(const Work& w) {
     if constexpr (C::kF16) power = power_of(job, w.batch, w.key_head);
     if (w.first < w.end) {
       wait(&m.keys_full, 0);
       if (w.length < c.keys && w.key0 + kKeys > w.length) clear_keys(w);
     }
-    for_steps(w, c.group, [&](int, int tile) { step(w, tile * C::kQueries); });
+    for_steps(w, [&](int, int tile) { step(w, tile * C::kQueries); });
+    if (job.parts > 1) {
+      if (w.first < w.end) add_part(w);
+      return;
+    }
     store(w, d_v, job.base.d_v, c.value_depth, 1 / kWeightScale, job.base.redo_v);
     store(w, d_k, job.base.d_k, c.depth, c.scale / power, job.base.redo_k);
   }
@@ -691,9 +747,11 @@ __device__ inline void init(Memory<C>& m) {
     init_barrier(&m.d_out_full[i], 1);
     init_barrier(&m.d_out_empty[i], kWarps);
   }
-  for (int i = 0; i < kConsumers; ++i) {
-    init_barrier(&m.d_q_full[i], 4);   // a consumer's warps
-    init_barrier(&m.d_q_empty[i], 1);  // the writer
+  for (int writer = 0; writer < C::kWriters; ++writer) {
+    for (int i = 0; i < kConsumers; ++i) {
+      init_barrier(&m.d_q_full[writer][i], 4);   // a consumer's warps
+      init_barrier(&m.d_q_empty[writer][i], 1);  // the writer
+    }
   }
   if constexpr (C::kMasked) {
     for (int i = 0; i < kMaskSlots; ++i) {
@@ -723,72 +781,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warpgroup == 0) {
     give_registers<kProducerRegisters>();
     if (threadIdx.x / 32 == 0) Loader<C>(m, job).run(w);
-    if (threadIdx.x == 32) Writer<C>{m, job}.run(w);
+    const int warp = static_cast<int>(threadIdx.x / 32);
+    if (warp >= 1 && warp <= C::kWriters && threadIdx.x % 32 == 0)
+      Writer<C>{m, job, warp - 1}.run(w);
     if constexpr (C::kMasked)
       if (threadIdx.x >= 128 - kMaskThreads) load_mask(m, job, w);
   } else {
     take_registers<kConsumerRegisters>();
     Consumer<C>(m, job, warpgroup - 1).run(w);
-  }
-#endif
-}
-
-static __global__ void __launch_bounds__(256) clear_kernel(uint4* to, int64_t count) {
-  const int64_t step = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step)
-    to[i] = make_uint4(0, 0, 0, 0);
-}
-
-// d_q from its sums: a block for 64 queries of a head. A thread takes 8 columns of a row and of the one
-// 8 below, which are 64 bytes of the sums.
-template <class C>
-__global__ void __launch_bounds__(256) backward_d_q_kernel(const __grid_constant__ Job job) {
-#if PESTLE_HOPPER
-  const AttentionCall& c = job.base.call;
-  const int tiles = (c.queries + kTile - 1) / kTile, tile = static_cast<int>(blockIdx.x) % tiles;
-  const int head = static_cast<int>(blockIdx.x) / tiles, b = head / c.heads, h = head % c.heads;
-  float by = c.scale;
-  if constexpr (C::kF16) by /= power_of(job, b, h / c.group);
-  constexpr int kOfThread = C::kPieces;
-  const float* const sums =
-      job.sums +
-      (int64_t{head} * job.query_tiles * kConsumers + tile * C::kPieces) * kSumsOfConsumer;
-  float4 parts[kOfThread][4];
-  float zero = 0;
-#pragma unroll
-  for (int i = 0; i < kOfThread; ++i) {
-    const int at = static_cast<int>(threadIdx.x) + 256 * i;
-    const int eight = at % 8, piece = at / 8 % C::kPieces, pair = at / 8 / C::kPieces;
-    const auto* const from = reinterpret_cast<const float4*>(sums + piece * kSumsOfConsumer) +
-                             eight * 128 + pair / 8 * 32 + pair % 8 * 4;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float4 v = parts[i][j] = from[j];
-      zero = __fmaf_rn(v.x, 0.0f,
-                       __fmaf_rn(v.y, 0.0f, __fmaf_rn(v.z, 0.0f, __fmaf_rn(v.w, 0.0f, zero))));
-    }
-  }
-  const bool wrong = __syncthreads_or(zero != 0) != 0;
-  if (threadIdx.x == 0) job.base.redo_q[blockIdx.x] = wrong;
-  if (wrong) return;
-#pragma unroll
-  for (int i = 0; i < kOfThread; ++i) {
-    const int at = static_cast<int>(threadIdx.x) + 256 * i;
-    const int column = (at / 8 % C::kPieces) * 64 + at % 8 * 8, pair = at / 8 / C::kPieces;
-    if (column >= c.depth) continue;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int query = tile * kTile + pair / 8 * 16 + pair % 8 + 8 * half;
-      if (query >= c.queries) continue;
-      uint32_t words[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float4 v = parts[i][j];
-        words[j] = half == 0 ? pack<C>(v.x * by, v.y * by) : pack<C>(v.z * by, v.w * by);
-      }
-      *reinterpret_cast<uint4*>(job.base.d_q.at(b, h, query) + column * 2) =
-          make_uint4(words[0], words[1], words[2], words[3]);
-    }
   }
 #endif
 }
