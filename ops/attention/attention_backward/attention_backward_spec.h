@@ -127,6 +127,19 @@ inline constexpr Case cases[] = {
     {"B=1 Hq=1 Sq=63 D=72 Hk=1 Sk=65 Dv=72", kEdge},
     {"B=1 Hq=8 Sq=129 D=128 Hk=1 Sk=127 Dv=128 causal=true", kEdge},
     {"B=1 Hq=1 Sq=65 D=192 Hk=1 Sk=63 Dv=128 causal=true align=bottom_right", kEdge},
+    // Heads of q that share one of k in several parts, in one, in some of many; counts of tiles that no
+    // multiple is near.
+    {"B=1 Hq=6 Sq=321 D=128 Hk=2 Sk=390 Dv=96 causal=true", kEdge},
+    {"B=2 Hq=8 Sq=65 D=64 Hk=1 Sk=257 Dv=64 q=f16 out=f16 d_out=f16 causal=true align=bottom_right "
+     "key_lengths=i32",
+     kEdge},
+    {"B=1 Hq=5 Sq=400 D=128 Hk=1 Sk=333 Dv=128 window_left=100 window_right=3 deterministic=false",
+     kEdge},
+    {"B=1 Hq=12 Sq=129 D=128 Hk=3 Sk=140 Dv=128", kEdge, Dist::kSpecial},
+    {"B=1 Hq=900 Sq=20 D=32 Hk=450 Sk=130 Dv=32 q=f16 out=f16 d_out=f16", kEdge},
+    {"B=1 Hq=480 Sq=20 D=32 Hk=120 Sk=130 Dv=32", kEdge},
+    {"B=2 Hq=3 Sq=129 D=64 Hk=1 Sk=140 Dv=64 mask=bool Bm=1 Hm=1 Mq=129 Mk=140", kEdge},
+    {"B=1 Hq=6 Sq=300 D=128 Hk=2 Sk=390 Dv=128 q_offsets=i32 k_offsets=i32 N=7 causal=true", kEdge},
     {"B=2 Hq=2 Sq=66 D=192 Hk=1 Sk=97 Dv=192 q=f16 d_out=f16 softcap=2 window_left=30", kEdge},
     {"B=2 Hq=4 Sq=129 D=136 Hk=2 Sk=193 Dv=136 window_left=50 window_right=20 sinks=bf16", kEdge},
     {"B=3 Hq=2 Sq=65 D=256 Hk=2 Sk=190 Dv=256 q=f16 out=f16 d_out=f16 key_lengths=i64 softcap=3",

@@ -8,14 +8,19 @@
 //            d_v[keys, columns] += p . d_out   d_k[keys, columns] += ds . q
 //          with p = e^(s - lse) and ds = p (dp - delta) in registers: the sums of one product are the
 //          register operand of the next. ds also goes to shared memory, from where both consumers
-//          make half each of d_q[queries, columns] = ds . k over all 128 keys. Two more warps: the
-//          loader (copies by the tensor copy engine, a ring of two stages) and the writer (adds d_q to
-//          f32 sums in the workspace, 16 KiB a bulk copy). Another kernel rounds these to d_q. Where
-//          there is a mask, two more warps load it (attention_backward_hopper_mask.cuh).
-// Order    Blocks take tickets; keys ascend with them. deterministic: the writer adds to a tile of
+//          make half each of d_q[queries, columns] = ds . k over all 128 keys, a step later: neither
+//          waits for the other, and one's exponentials fall into the other's products. More warps: the
+//          loader (copies by the tensor copy engine, a ring of two stages) and two writers (add d_q to
+//          f32 sums in the workspace, 16 KiB a bulk copy). Where there is a mask, one writer and two
+//          warps that load it (attention_backward_hopper_mask.cuh). Another kernel rounds the sums
+//          (attention_backward_hopper_round.cuh), those of d_k and d_v too where blocks divide the
+//          heads that share keys.
+// Order    Blocks take tickets; keys ascend with them. deterministic: a writer adds to a tile of
 //          queries when all tiles of keys below its own have added to it, which a count a tile tells.
 //          They have lower tickets, so they run or are done: no block waits for one that can't start.
-//          Else tiles are added as they come.
+//          Else tiles are added as they come. A turn takes some 2.8 us, longer than a tile: to see the
+//          count, to add, to tell. Two writers hide that. Blocks of a head that run at once follow
+//          each other at that distance, so tickets go round as many heads as the L2 allows.
 // Traffic  q and d_out once for each 128 keys, d_q's sums read and written as often, in the L2, which
 //          holds those of the heads that are worked on at once.
 // Numerics f32 sums; p and ds rounded to q's dtype. Of f16 p is taken 2^4 times, ds by a power of two
@@ -40,14 +45,19 @@ struct Config {
   static constexpr bool kPacked = false, kWide = false;
   static constexpr bool kF16 = kOf == WgmmaType::kF16;
   static constexpr int kColumns = kColumnsOf;  // of q, k, v at most
-  static constexpr int kPieces = kColumns / 64;
+  static constexpr int kPieces = (kColumns + 63) / 64;
   static constexpr int kQueries = 128 / kPieces;  // of a tile
   static constexpr int kChunks = kQueries / 64;
   static constexpr int kParts = kPieces * kChunks;  // of d_q, each a consumer's
   static constexpr int kKeys = 128;                 // of a block
   static constexpr int kOutStages = kStages;        // of d_out
-  using Plain = Config<kOf, kColumnsOf>;
+  using Plain = Config<kOf, 64 * kPieces>;
 };
+
+// Steps take turns with them, so that one's way to the L2 and back is hidden behind the other's. Masks
+// leave neither a warp nor shared memory for a second one, tiles of 128 queries no room beside runs.
+template <class C>
+constexpr int kWriters = C::kMasked || (C::kPacked && C::kChunks == 2) ? 1 : 2;
 
 // Tiles as wgmma wants them: 64 columns, all rows, in rows of 128 bytes (swizzled) are a piece.
 template <class C>
@@ -55,14 +65,16 @@ struct Memory<C, false> {
   static constexpr int kKeyPiece = C::kKeys * 128, kQueryPiece = C::kQueries * 128;
   char k[C::kPieces][kKeyPiece], v[C::kPieces][kKeyPiece];
   char q[kStages][C::kPieces][kQueryPiece], d_out[kStages][C::kPieces][kQueryPiece];
-  // ds of 64 queries each: rows are keys. Written in one step while the last one's may be read.
+  // ds of 64 queries each: rows are keys. Read in the step after the one that wrote it, so that no
+  // consumer waits for the other.
   char gradients[2][C::kChunks][kKeyPiece];
-  // What a consumer hands to the writer: float4 [eight of columns][thread], as in the workspace.
-  float4 d_q[kConsumers][kSumsOfPart / 4];
+  // What a consumer hands to a writer: float4 [eight of columns][thread], as in the workspace.
+  float4 d_q[kWriters<C>][kConsumers][kSumsOfPart / 4];
   float lse[kStages][C::kQueries], delta[kStages][C::kQueries];  // they come with q
   uint64_t keys_full;                                            // k and v are there
   uint64_t q_full[kStages], q_empty[kStages], d_out_full[kStages], d_out_empty[kStages];
-  uint64_t d_q_full[kConsumers], d_q_empty[kConsumers];
+  uint64_t gradients_full[2], gradients_empty[2];
+  uint64_t d_q_full[kWriters<C>][kConsumers], d_q_empty[kWriters<C>][kConsumers];
   int ticket;
   MaskSlots<C::kMasked> mask;
   KeyRuns<C::kPacked, C::kKeys> runs;
@@ -77,7 +89,7 @@ __device__ inline void load_mask(Memory<C>& m, const Job& job, const Work& w) {
   const AttentionCall& c = job.base.call;
   MaskLoader<C::kMask == MaskKind::kBool> loader{m.mask, c.mask, job.mask_in_eights, c.queries,
                                                  c.keys};
-  for_steps(w, c.group, [&](int head, int tile) {
+  for_steps(w, [&](int head, int tile) {
 #pragma unroll 1
     for (int chunk = 0; chunk < C::kChunks; ++chunk)
       loader.load(w.batch, head, tile * C::kQueries + chunk * kMaskQueries, w.key0);
@@ -85,17 +97,18 @@ __device__ inline void load_mask(Memory<C>& m, const Job& job, const Work& w) {
   cuda::wait_for_all_copies();  // before the warp ends
 }
 
-// ---- the writer: a thread --------------------------------------------------------------------
+// ---- a writer: a thread ----------------------------------------------------------------------
 
 template <class C>
 struct Writer {
   Memory<C>& m;
   const Job& job;
+  const int which;            // takes the steps n with n % kWriters == which
   FirstKeyOfQuery first_key;  // of packed sequences
   int n = 0;                  // steps
 
   __device__ void step(const Work& w, int head, int tile) {
-    const uint32_t parity = parity_of<1>(n++);
+    const uint32_t parity = parity_of<kWriters<C>>(n);
     const int64_t place = (int64_t{w.batch} * job.base.call.heads + head) * job.query_tiles + tile;
     const bool in_turns = job.deterministic && (!C::kPacked || w.ordered);
     if (in_turns) {
@@ -104,21 +117,25 @@ struct Writer {
     }
 #pragma unroll
     for (int i = 0; i < kConsumers; ++i) {
-      wait(&m.d_q_full[i], parity);
-      add_floats(job.sums + (place * kConsumers + i) * kSumsOfPart, m.d_q[i], sizeof(m.d_q[i]));
+      wait(&m.d_q_full[which][i], parity);
+      add_floats(job.sums + (place * kConsumers + i) * kSumsOfPart, m.d_q[which][i],
+                 sizeof(m.d_q[which][i]));
       commit_stores();
     }
     wait_stores_read<1>();
-    arrive(&m.d_q_empty[0]);
+    arrive(&m.d_q_empty[which][0]);
     wait_stores_read<0>();
-    arrive(&m.d_q_empty[1]);
+    arrive(&m.d_q_empty[which][1]);
     if (!in_turns) return;
     wait_stores<0>();
     fence_async_proxy_of_all();  // the sums, before the count that tells of them
     count_up(&job.counts[place]);
   }
   __device__ void run(const Work& w) {
-    for_steps(w, job.base.call.group, [&](int head, int tile) { step(w, head, tile); });
+    for_steps(w, [&](int head, int tile) {
+      if (n % kWriters<C> == which) step(w, head, tile);
+      ++n;
+    });
     wait_stores<0>();  // shared memory must outlive what reads it
   }
 };
@@ -132,7 +149,9 @@ struct Consumer : KeyRows<C> {
   using Rows::c, Rows::consumer, Rows::job, Rows::lane, Rows::m, Rows::n, Rows::warp;
   using Rows::first_key, Rows::for_facts, Rows::hide, Rows::k16Rows, Rows::kEights, Rows::kUnits,
       Rows::kWeightScale, Rows::matrix_row, Rows::release, Rows::sees_all, Rows::unit_of;
-  static constexpr int kExchange = 1;  // the barrier of both consumers; 2 + consumer: of one
+  static constexpr int kBoth = 1;  // the barrier of both consumers; 2 + consumer: of one
+  // The second consumer begins so much later: then one's exponentials fall into the other's products.
+  static constexpr int kApart = 1000;  // ns, some third of a step
 
   float power = 1;  // of f16: ds is so many times too large
   // [own keys, queries]: of every eight n of queries [4 n + 2 h + e] is key 16 warp + lane / 4 + 8 h
@@ -150,14 +169,23 @@ struct Consumer : KeyRows<C> {
   // ---- products ----
 
   // d_q = ds . k over the block's keys, both across them. Of 64 queries consumers take 64 columns
-  // each, of 128 queries 64 each.
-  __device__ void start_d_q(const char (&ds)[C::kChunks][M::kKeyPiece]) {
+  // each, of 128 queries 64 each. Of the step before; in the first one it is nothing that counts.
+  __device__ void start_d_q() {
+    const auto& ds = m.gradients[slot_of<2>(n + 1)];
+    wait(&m.gradients_full[slot_of<2>(n + 1)], (n - 1) >> 1 & 1);
     const uint64_t a = describe<false>(ds[C::kChunks == 2 ? consumer : 0], M::kKeyPiece);
     const uint64_t b = describe<false>(m.k[C::kPieces == 2 ? consumer : 0], M::kKeyPiece);
+    hold(d_q);
+    fence_wgmma();
 #pragma unroll
     for (int i = 0; i < C::kKeys / 16; ++i)
       multiply<C::kWgmma, 64, false, false>(d_q, a + i * k16Rows, b + i * k16Rows, i > 0);
     commit_wgmma();
+  }
+  // When it is there.
+  __device__ void finish_d_q(int step) const {
+    release(&m.gradients_empty[slot_of<2>(step)]);
+    hand_over(step);
   }
 
   // ---- weights ----
@@ -254,23 +282,29 @@ struct Consumer : KeyRows<C> {
 
   // ---- shared memory ----
 
-  __device__ void share_gradients(const char (&to)[C::kChunks][M::kKeyPiece]) const {
+  // For both consumers' products of the next step, when they are done with those of the step before.
+  __device__ void share_gradients() const {
+    const int to = slot_of<2>(n);
+    wait(&m.gradients_empty[to], parity_of<2>(n) ^ 1);
 #pragma unroll
     for (int i = 0; i < kUnits; ++i)
-      store_matrices(matrix_row(to, i), gradients[i][0], gradients[i][1], gradients[i][2],
-                     gradients[i][3]);
+      store_matrices(matrix_row(m.gradients[to], i), gradients[i][0], gradients[i][1],
+                     gradients[i][2], gradients[i][3]);
     fence_async_proxy();  // before wgmma reads them
+    __syncwarp();         // all lanes' stores lie before lane 0's arrival
+    release(&m.gradients_full[to]);
   }
-  // To the writer, when it has read the last step's.
-  __device__ void hand_over() const {
-    wait(&m.d_q_empty[consumer], parity_of<1>(n) ^ 1);
-    float4* const to = m.d_q[consumer] + threadIdx.x % 128;
+  // d_q of a step to its writer, when it has read what it was handed last.
+  __device__ void hand_over(int step) const {
+    const int writer = slot_of<kWriters<C>>(step);
+    wait(&m.d_q_empty[writer][consumer], parity_of<kWriters<C>>(step) ^ 1);
+    float4* const to = m.d_q[writer][consumer] + threadIdx.x % 128;
 #pragma unroll
     for (int i = 0; i < 8; ++i)
       to[i * 128] = make_float4(d_q[4 * i], d_q[4 * i + 1], d_q[4 * i + 2], d_q[4 * i + 3]);
     fence_async_proxy();  // before the copy engine reads them
     __syncwarp();         // all lanes' stores lie before lane 0's arrival
-    release(&m.d_q_full[consumer]);
+    release(&m.d_q_full[writer][consumer]);
   }
   // Own keys from w.length on become 0, for d_q: 0 times what lies there must be 0.
   __device__ void clear_keys(const Work& w) const {
@@ -283,7 +317,7 @@ struct Consumer : KeyRows<C> {
         rows[i] = make_uint4(0, 0, 0, 0);
     }
     fence_async_proxy();
-    sync_threads(kExchange, 128 * kConsumers);  // both consumers', before either multiplies by them
+    sync_threads(kBoth, 128 * kConsumers);  // both consumers', before either multiplies by them
   }
 
   // ---- a tile of queries ----
@@ -292,7 +326,6 @@ struct Consumer : KeyRows<C> {
     const int stage = slot_of<kStages>(n);
     const uint32_t parity = parity_of<kStages>(n);
     const bool cut = !sees_all(w, query0);
-    auto& shared_gradients = m.gradients[n % 2];
     // What follows from them is made again in each step: there is no register to keep it in.
     asm volatile("" : "+r"(lane), "+r"(warp));
 
@@ -332,28 +365,57 @@ struct Consumer : KeyRows<C> {
     hold(d_v);
     fence_wgmma();
     this->start_sums(d_v, weights, m.d_out[stage][0]);
-    share_gradients(shared_gradients);
-    // Both halves of ds are there. It also says that both consumers are done with the products of the
-    // step before, which read the other buffer of ds: the next step may write it.
-    sync_threads(kExchange, 128 * kConsumers);
-    hold(d_q);
+    share_gradients();
+    start_d_q();
     hold(gradients);
     hold(d_k);
     fence_wgmma();
-    start_d_q(shared_gradients);
     this->start_sums(d_k, gradients, m.q[stage][0]);
 
-    wait_wgmma<1>();  // d_v and d_q are there
+    wait_wgmma<1>();  // d_v is there, and d_q of the step before
     hold(d_v);
     hold(weights);
-    hold(d_q);
     release(&m.d_out_empty[stage]);
-    hand_over();
+    hold(d_q);
+    if (n > 0) finish_d_q(n - 1);
     wait_wgmma<0>();  // d_k
     hold(d_k);
     hold(gradients);
     release(&m.q_empty[stage]);
     ++n;
+  }
+
+  // d_q of the last step.
+  __device__ void finish() {
+    if (n == 0) return;
+    start_d_q();
+    wait_wgmma<0>();
+    hold(d_q);
+    finish_d_q(n - 1);
+  }
+
+  __device__ static void add(float* to, const float (&sums)[C::kColumns / 2]) {
+#pragma unroll
+    for (int i = 0; i < C::kColumns / 8; ++i)
+      add_four(to + (i * 128 + threadIdx.x % 128) * 4, sums[4 * i], sums[4 * i + 1],
+               sums[4 * i + 2], sums[4 * i + 3]);
+  }
+  // Own keys' d_k and d_v onto those of the parts before, deterministic: when these are there.
+  __device__ void add_part(const Work& w) const {
+    const int64_t place =
+        (int64_t{w.batch} * c.key_heads + w.key_head) * 2 * job.key_tiles + 2 * w.tile + consumer;
+    uint32_t* const count = &job.key_counts[place];
+    const bool first = threadIdx.x % 128 == 0;
+    if (job.deterministic) {
+      if (first) wait_count(count, w.part);
+      sync_threads(2 + consumer, 128);
+    }
+    float* const to = job.key_sums + place * 2 * kSumsOfKeys<C>;
+    add(to, d_v);
+    add(to + kSumsOfKeys<C>, d_k);
+    if (!job.deterministic) return;
+    sync_threads(2 + consumer, 128);
+    if (first) count_up(count);
   }
 
   __device__ void run(const Work& w) {
@@ -362,7 +424,13 @@ struct Consumer : KeyRows<C> {
       wait(&m.keys_full, 0);
       if (w.length < c.keys && w.key0 + C::kKeys > w.length) clear_keys(w);
     }
-    for_steps(w, c.group, [&](int, int tile) { step(w, tile * C::kQueries); });
+    if (consumer == 1) __nanosleep(kApart);
+    for_steps(w, [&](int, int tile) { step(w, tile * C::kQueries); });
+    finish();
+    if (job.parts > 1) {
+      if (w.first < w.end) add_part(w);
+      return;
+    }
     this->store(w, d_v, m.v, 2 + consumer, job.base.d_v, c.value_depth, 1 / kWeightScale,
                 job.base.redo_v);
     this->store(w, d_k, m.v, 2 + consumer, job.base.d_k, c.depth, c.scale / power, job.base.redo_k);
@@ -379,9 +447,15 @@ __device__ inline void init(Memory<C>& m) {
     init_barrier(&m.d_out_full[i], 1);
     init_barrier(&m.d_out_empty[i], kWarps);
   }
-  for (int i = 0; i < kConsumers; ++i) {
-    init_barrier(&m.d_q_full[i], 4);   // a consumer's warps
-    init_barrier(&m.d_q_empty[i], 1);  // the writer
+  for (int i = 0; i < 2; ++i) {
+    init_barrier(&m.gradients_full[i], kWarps);
+    init_barrier(&m.gradients_empty[i], kWarps);
+  }
+  for (int writer = 0; writer < kWriters<C>; ++writer) {
+    for (int i = 0; i < kConsumers; ++i) {
+      init_barrier(&m.d_q_full[writer][i], 4);   // a consumer's warps
+      init_barrier(&m.d_q_empty[writer][i], 1);  // the writer
+    }
   }
   if constexpr (C::kMasked) {
     for (int i = 0; i < kMaskSlots; ++i) {
@@ -410,8 +484,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128), 0);
   if (warpgroup == 0) {
     give_registers<kProducerRegisters>();
-    if (threadIdx.x / 32 == 0) Loader<C>(m, job).run(w);
-    if (threadIdx.x == 32) Writer<C>{m, job}.run(w);
+    const int warp = static_cast<int>(threadIdx.x / 32);
+    if (warp == 0) Loader<C>(m, job).run(w);
+    if (warp >= 1 && warp <= kWriters<C> && threadIdx.x % 32 == 0)
+      Writer<C>{m, job, warp - 1}.run(w);
     if constexpr (C::kMasked)
       if (threadIdx.x >= 128 - kMaskThreads) load_mask(m, job, w);
   } else {

@@ -22,6 +22,8 @@ constexpr int kConsumers = 2, kConsumerKeys = 64;  // the latter is a consumer's
 constexpr int kStages = 2;
 constexpr int kThreads = 128 * (1 + kConsumers);
 constexpr int kSumsOfPart = 64 * 64;  // floats of d_q: 64 queries, 64 columns
+template <class C>
+constexpr int kSumsOfKeys = kSumsOfPart * C::kPieces;  // of d_k, as of d_v: 64 keys
 constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 
 // Shared memory of a kernel of configuration C.
@@ -44,7 +46,13 @@ struct Job {
   uint32_t* counts = nullptr;
   float* sums = nullptr;  // [B, Hq, query_tiles][part][float4 as in Memory::d_q]
   int key_tiles = 0, query_tiles = 0;
-  int section = 1;  // heads of k that go through their tiles together
+  // A block takes one of `parts` of the heads of q that share one of k. Of several parts d_k and d_v
+  // are added up in f32: [B, Hk, 2 key_tiles][d_v, d_k][64 columns][float4 as in Memory::d_q],
+  // and counted: [B, Hk, 2 key_tiles].
+  int parts = 1;
+  float* key_sums = nullptr;
+  uint32_t* key_counts = nullptr;
+  int section = 1;  // parts that go through their tiles together
   bool deterministic = true;
   LogitRule rule;  // with a mask or a soft cap
   bool mask_in_eights = false;
@@ -56,22 +64,27 @@ using namespace cuda::hopper;
 // A tile of keys, and the tiles of queries that see one of them.
 struct Work {
   int batch, key_head, key0, tile;
-  int length, place0;  // keys that count; the place of query 0 among them, unless packed
-  int first, end;      // tiles of queries
-  bool ordered;        // packed sequences are, so d_q can be added up by turns
+  int part, head0, end_head;  // of the heads of q that share the keys
+  int length, place0;         // keys that count; the place of query 0 among them, unless packed
+  int first, end;             // tiles of queries
+  bool ordered;               // packed sequences are, so d_q can be added up by turns
 };
 
 template <class C>
 __device__ inline Work work_at(KeyRuns<C::kPacked, C::kKeys>& runs, const Job& job, int index) {
   const AttentionCall& c = job.base.call;
-  // Sections of heads; in each, all heads' first tiles, then all heads' second ones.
-  const int heads = c.batches * c.key_heads, a_section = job.section * job.key_tiles;
+  // Sections of parts of heads; in each, all parts' first tiles, then all parts' second ones.
+  const int parts = c.batches * c.key_heads * job.parts, a_section = job.section * job.key_tiles;
   const int first = index / a_section * job.section, rest = index % a_section;
-  const int here = min(job.section, heads - first), head = first + rest % here;
+  const int here = min(job.section, parts - first), at = first + rest % here;
   Work w;
   w.tile = rest / here;
-  w.batch = head / c.key_heads;
-  w.key_head = head % c.key_heads;
+  w.part = at % job.parts;
+  w.batch = at / job.parts / c.key_heads;
+  w.key_head = at / job.parts % c.key_heads;
+  const int of_part = c.group / job.parts;
+  w.head0 = w.key_head * c.group + w.part * of_part;
+  w.end_head = w.head0 + of_part;
   w.key0 = w.tile * C::kKeys;
   if constexpr (C::kPacked) {
     const PackedTile t = find_queries(runs, c, w.key0);
@@ -91,9 +104,9 @@ __device__ inline Work work_at(KeyRuns<C::kPacked, C::kKeys>& runs, const Job& j
 
 // What every role goes through, in this order: f(head of q, tile of queries).
 template <class F>
-__device__ inline void for_steps(const Work& w, int group, F f) {
-  for (int i = 0; i < group; ++i)
-    for (int tile = w.end - 1; tile >= w.first; --tile) f(w.key_head * group + i, tile);
+__device__ inline void for_steps(const Work& w, F f) {
+  for (int head = w.head0; head < w.end_head; ++head)
+    for (int tile = w.end - 1; tile >= w.first; --tile) f(head, tile);
 }
 
 // The n-th use of a ring of kSlots barriers: which, and the parity that its n-th phase ends with.
@@ -174,7 +187,7 @@ struct Loader {
   }
   __device__ void run(const Work& w) {
     if (w.first < w.end) load_keys(w);
-    for_steps(w, c.group, [&](int head, int tile) {
+    for_steps(w, [&](int head, int tile) {
       step(w, head, tile);
       __syncwarp();
     });
@@ -373,64 +386,5 @@ struct KeyRows {
 };
 
 #endif  // PESTLE_HOPPER
-
-static __global__ void __launch_bounds__(256) clear_kernel(uint4* to, int64_t count) {
-  const int64_t step = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step)
-    to[i] = make_uint4(0, 0, 0, 0);
-}
-
-// d_q from its sums: a block for 64 queries of a head. A thread takes 8 columns of a row and of the one
-// 8 below, which are 64 bytes of the sums.
-template <class C>
-__global__ void __launch_bounds__(256) backward_d_q_kernel(const __grid_constant__ Job job) {
-#if PESTLE_HOPPER
-  const AttentionCall& c = job.base.call;
-  const int tiles = (c.queries + kTile - 1) / kTile, tile = static_cast<int>(blockIdx.x) % tiles;
-  const int head = static_cast<int>(blockIdx.x) / tiles, b = head / c.heads, h = head % c.heads;
-  float by = c.scale;
-  if constexpr (C::kF16) by /= power_of(job, b, h / c.group);
-  constexpr int kOfThread = C::kPieces;
-  const float* const sums =
-      job.sums + (int64_t{head} * job.query_tiles * C::kParts + tile * C::kPieces) * kSumsOfPart;
-  float4 parts[kOfThread][4];
-  float zero = 0;
-#pragma unroll
-  for (int i = 0; i < kOfThread; ++i) {
-    const int at = static_cast<int>(threadIdx.x) + 256 * i;
-    const int eight = at % 8, piece = at / 8 % C::kPieces, pair = at / 8 / C::kPieces;
-    const auto* const from = reinterpret_cast<const float4*>(sums + piece * kSumsOfPart) +
-                             eight * 128 + pair / 8 * 32 + pair % 8 * 4;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float4 v = parts[i][j] = from[j];
-      zero = __fmaf_rn(v.x, 0.0f,
-                       __fmaf_rn(v.y, 0.0f, __fmaf_rn(v.z, 0.0f, __fmaf_rn(v.w, 0.0f, zero))));
-    }
-  }
-  const bool wrong = __syncthreads_or(zero != 0) != 0;
-  if (threadIdx.x == 0) job.base.redo_q[blockIdx.x] = wrong;
-  if (wrong) return;
-#pragma unroll
-  for (int i = 0; i < kOfThread; ++i) {
-    const int at = static_cast<int>(threadIdx.x) + 256 * i;
-    const int column = (at / 8 % C::kPieces) * 64 + at % 8 * 8, pair = at / 8 / C::kPieces;
-    if (column >= c.depth) continue;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int query = tile * kTile + pair / 8 * 16 + pair % 8 + 8 * half;
-      if (query >= c.queries) continue;
-      uint32_t words[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float4 v = parts[i][j];
-        words[j] = half == 0 ? pack<C>(v.x * by, v.y * by) : pack<C>(v.z * by, v.w * by);
-      }
-      *reinterpret_cast<uint4*>(job.base.d_q.at(b, h, query) + column * 2) =
-          make_uint4(words[0], words[1], words[2], words[3]);
-    }
-  }
-#endif
-}
 
 }  // namespace pestle::ops::attention_backward::backward_hopper

@@ -14,12 +14,22 @@ Status start(const Call& args, const BackwardCall& call, const BackwardJob& base
   return start_kernel<C>(args, call, base, job, start_facts, backward_hopper_kernel<C>);
 }
 
+// The columns of a call's instance. 96 are for calls without a mask or a soft cap.
+template <bool kHas96>
+int columns_of(const BackwardJob& job) {
+  const int columns = std::max(job.call.depth, job.call.value_depth);
+  return columns <= 64 ? 64 : columns <= 96 && kHas96 ? 96 : 128;
+}
+
 template <WgmmaType kWgmma, MaskKind kMask, bool kCapped>
 Status start_columns(const Call& args, const BackwardCall& call, const BackwardJob& job,
                      const StartFacts& start_facts) {
-  return std::max(job.call.depth, job.call.value_depth) <= 64
-             ? start<Config<kWgmma, 64, kMask, kCapped>>(args, call, job, start_facts)
-             : start<Config<kWgmma, 128, kMask, kCapped>>(args, call, job, start_facts);
+  constexpr bool kHas96 = kMask == MaskKind::kNone && !kCapped;
+  const int columns = columns_of<kHas96>(job);
+  if constexpr (kHas96)
+    if (columns == 96) return start<Config<kWgmma, 96>>(args, call, job, start_facts);
+  return columns == 64 ? start<Config<kWgmma, 64, kMask, kCapped>>(args, call, job, start_facts)
+                       : start<Config<kWgmma, 128, kMask, kCapped>>(args, call, job, start_facts);
 }
 
 // Without a mask.
@@ -27,7 +37,10 @@ template <WgmmaType kWgmma, bool kCapped>
 Status start_packed(const Call& args, const BackwardCall& call, const BackwardJob& job,
                     const StartFacts& start_facts) {
   constexpr MaskKind kNone = MaskKind::kNone;
-  return std::max(job.call.depth, job.call.value_depth) <= 64
+  const int columns = columns_of<!kCapped>(job);
+  if constexpr (!kCapped)
+    if (columns == 96) return start<Packed<Config<kWgmma, 96>>>(args, call, job, start_facts);
+  return columns == 64
              ? start<Packed<Config<kWgmma, 64, kNone, kCapped>>>(args, call, job, start_facts)
              : start<Packed<Config<kWgmma, 128, kNone, kCapped>>>(args, call, job, start_facts);
 }

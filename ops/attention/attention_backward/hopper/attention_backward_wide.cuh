@@ -105,7 +105,7 @@ struct WideWriter {
     count_up(count);
   }
   __device__ void run(const Work& w) {
-    for_steps(w, job.base.call.group, [&](int head, int tile) { step(w, head, tile); });
+    for_steps(w, [&](int head, int tile) { step(w, head, tile); });
     wait_stores<0>();  // shared memory must outlive what reads it
   }
 };
@@ -281,7 +281,7 @@ struct ValuesConsumer : WideConsumer<C> {
       this->await_keys(w);
       start_logits(0);
     }
-    for_steps(w, c.group, [&](int, int tile) { step(w, tile * C::kQueries, n + 1 == all); });
+    for_steps(w, [&](int, int tile) { step(w, tile * C::kQueries, n + 1 == all); });
     wait_wgmma<0>();  // nothing is under way: said here, the compiler needn't
     hold(s);
     // Through v: whoever has ds of the last step knows that dp of all steps has been made.
@@ -389,7 +389,7 @@ struct KeysConsumer : WideConsumer<C> {
   __device__ void run(const Work& w) {
     if constexpr (C::kF16) power = power_of(job, w.batch, w.key_head);
     if (this->steps(w) > 0) this->await_keys(w);
-    for_steps(w, c.group, [&](int, int tile) { step(w, tile * C::kQueries); });
+    for_steps(w, [&](int, int tile) { step(w, tile * C::kQueries); });
     // Through q: the other consumer has made s of all steps when p is there, and so is d_k when the
     // own warps have met.
     this->store(w, d_k, m.q[0], Base::kOne + kKeysOwner, job.base.d_k, c.depth, c.scale / power,
