@@ -252,7 +252,7 @@ struct AnyGradient {
 };
 
 // Columns of d_k or d_v of a tile of keys.
-__device__ inline void make_keys(const BackwardJob& job, int64_t block, AnyShared& shared) {
+__device__ inline void any_keys(const BackwardJob& job, int64_t block, AnyShared& shared) {
   const AttentionCall& c = job.call;
   const int k_parts = any_parts(c.depth), parts = k_parts + any_parts(c.value_depth);
   const int part = static_cast<int>(block % parts);
@@ -282,7 +282,7 @@ __device__ inline bool keys_are_left(const BackwardJob& job, int64_t block) {
 }
 
 // Columns of d_q of a tile of queries.
-__device__ inline void make_queries(const BackwardJob& job, int64_t block, AnyShared& shared) {
+__device__ inline void any_queries(const BackwardJob& job, int64_t block, AnyShared& shared) {
   const AttentionCall& c = job.call;
   const int parts = any_parts(c.depth), tiles = job.query_tiles();
   const int tile_of_all = static_cast<int>(block / parts);
@@ -303,14 +303,10 @@ __device__ inline bool queries_are_left(const BackwardJob& job, int64_t block) {
   return job.redo_q[block / any_parts(job.call.depth)] != 0;
 }
 
-// make(i) for 0 <= i < count; with only_left for those with is_left(i), by fewer blocks, each of which
-// looks at as many at once as it has threads.
+// make(i) for 0 <= i < count with is_left(i), by any number of blocks, each of which looks at as many
+// at once as it has threads.
 template <class IsLeft, class Make>
-__device__ inline void for_blocks(int64_t count, bool only_left, IsLeft is_left, Make make) {
-  if (!only_left) {
-    make(blockIdx.x);
-    return;
-  }
+__device__ inline void for_left(int64_t count, IsLeft is_left, Make make) {
   for (int64_t first = blockIdx.x; first < count; first += int64_t{gridDim.x} * kAnyThreads) {
     const int64_t own = first + int64_t{threadIdx.x} * gridDim.x;
     if (!__syncthreads_or(own < count && is_left(own))) continue;
@@ -320,17 +316,13 @@ __device__ inline void for_blocks(int64_t count, bool only_left, IsLeft is_left,
     }
   }
 }
-
-// All blocks of keys, or of queries; `only_redo`: where a word says so.
-__device__ inline void any_keys(const BackwardJob& job, bool only_redo, AnyShared& shared) {
-  for_blocks(
-      any_blocks_of_keys(job), only_redo, [&](int64_t i) { return keys_are_left(job, i); },
-      [&](int64_t i) { make_keys(job, i, shared); });
-}
-__device__ inline void any_queries(const BackwardJob& job, bool only_redo, AnyShared& shared) {
-  for_blocks(
-      any_blocks_of_queries(job), only_redo, [&](int64_t i) { return queries_are_left(job, i); },
-      [&](int64_t i) { make_queries(job, i, shared); });
+__device__ inline void make_left(const BackwardJob& job, AnyShared& shared) {
+  for_left(
+      any_blocks_of_keys(job), [&](int64_t i) { return keys_are_left(job, i); },
+      [&](int64_t i) { any_keys(job, i, shared); });
+  for_left(
+      any_blocks_of_queries(job), [&](int64_t i) { return queries_are_left(job, i); },
+      [&](int64_t i) { any_queries(job, i, shared); });
 }
 
 #endif  // __CUDACC__

@@ -31,14 +31,19 @@ namespace {
 using cuda::Grid;
 
 __global__ void __launch_bounds__(kAnyThreads)
-    keys_kernel(const __grid_constant__ BackwardJob job, bool only_redo) {
+    keys_kernel(const __grid_constant__ BackwardJob job) {
   __shared__ AnyShared shared;
-  any_keys(job, only_redo, shared);
+  any_keys(job, blockIdx.x, shared);
 }
 __global__ void __launch_bounds__(kAnyThreads)
-    queries_kernel(const __grid_constant__ BackwardJob job, bool only_redo) {
+    queries_kernel(const __grid_constant__ BackwardJob job) {
   __shared__ AnyShared shared;
-  any_queries(job, only_redo, shared);
+  any_queries(job, blockIdx.x, shared);
+}
+__global__ void __launch_bounds__(kAnyThreads)
+    left_kernel(const __grid_constant__ BackwardJob job) {
+  __shared__ AnyShared shared;
+  make_left(job, shared);
 }
 __global__ void __launch_bounds__(kAnyThreads) mask_kernel(const __grid_constant__ MaskJob job) {
   __shared__ AnyShared shared;
@@ -96,17 +101,19 @@ Status start_facts(const Call& args, const BackwardCall& call, const BackwardJob
   return start_facts(args, facts);
 }
 
-// d_k, d_v and d_q of all tiles, or of those that a fast kernel has left.
-Status start_any(const Call& args, const BackwardJob& job, bool only_redo) {
-  // Few blocks look for what is left: mostly nothing.
+// d_k, d_v and d_q of all tiles.
+Status start_any(const Call& args, const BackwardJob& job) {
+  PESTLE_TRY(cuda::launch(args, "attention_backward_any_keys",
+                          {any_blocks_of_keys(job), kAnyThreads}, keys_kernel, job));
+  return cuda::launch(args, "attention_backward_any_queries",
+                      {any_blocks_of_queries(job), kAnyThreads}, queries_kernel, job);
+}
+// Of those that a fast kernel has left, mostly none: few blocks look for them.
+Status start_left(const Call& args, const BackwardJob& job) {
+  const int64_t blocks = std::max(any_blocks_of_keys(job), any_blocks_of_queries(job));
   const int64_t few = 2 * cuda::multiprocessors(cuda::device_index(args));
-  const auto grid = [&](int64_t blocks) {
-    return Grid{only_redo ? std::min(blocks, few) : blocks, kAnyThreads};
-  };
-  PESTLE_TRY(cuda::launch(args, "attention_backward_any_keys", grid(any_blocks_of_keys(job)),
-                          keys_kernel, job, only_redo));
-  return cuda::launch(args, "attention_backward_any_queries", grid(any_blocks_of_queries(job)),
-                      queries_kernel, job, only_redo);
+  return cuda::launch(args, "attention_backward_left", {std::min(blocks, few), kAnyThreads},
+                      left_kernel, job);
 }
 
 Status start_mask_and_sinks(const Call& args, const BackwardCall& call, const BackwardJob& job) {
@@ -190,7 +197,7 @@ Status run_any(const Call& args) {
   const BackwardCall call(args);
   const BackwardJob job = job_of(args, call);
   PESTLE_TRY(start_facts(args, call, job));
-  PESTLE_TRY(start_any(args, job, false));
+  PESTLE_TRY(start_any(args, job));
   return start_mask_and_sinks(args, call, job);
 }
 
@@ -203,7 +210,7 @@ Status run_tiles(const Call& args) {
   else
     PESTLE_TRY(call.in.q.dtype == DType::kBF16 ? start_tiles_bf16(args, job)
                                                : start_tiles_f16(args, job));
-  PESTLE_TRY(start_any(args, job, true));
+  PESTLE_TRY(start_left(args, job));
   return start_mask_and_sinks(args, call, job);
 }
 
@@ -215,7 +222,7 @@ Status run_parts(const Call& args) {
   PESTLE_TRY(start_facts(args, call, job));
   const auto end = reinterpret_cast<uintptr_t>(job.redo_q + words);
   PESTLE_TRY(start_parts(args, job, reinterpret_cast<void*>((end + 15) / 16 * 16)));
-  PESTLE_TRY(start_any(args, job, true));
+  PESTLE_TRY(start_left(args, job));
   return start_mask_and_sinks(args, call, job);
 }
 
@@ -260,7 +267,7 @@ Status run_hopper(const Call& args) {
                          ? (call.in.q.dtype == DType::kBF16 ? start_wide_bf16 : start_wide_f16)
                          : (call.in.q.dtype == DType::kBF16 ? start_hopper_bf16 : start_hopper_f16);
   PESTLE_TRY(start(args, call, job, facts));
-  PESTLE_TRY(start_any(args, job, true));
+  PESTLE_TRY(start_left(args, job));
   return start_mask_and_sinks(args, call, job);
 }
 
