@@ -18,6 +18,18 @@ constexpr int kAnyThreads = 256;
 constexpr int kSlice = 32;  // columns of a product, or rows of a sum, in shared memory at once
 constexpr int kPitch = kTile + 4;
 
+// What blocks make: a tile's columns, 128 at a time.
+PESTLE_HD inline int any_parts(int columns) { return (columns + kAnyColumns - 1) / kAnyColumns; }
+PESTLE_HD inline int64_t any_blocks_of_keys(const BackwardJob& job) {
+  const AttentionCall& c = job.call;
+  return int64_t{c.batches} * c.key_heads * job.key_tiles() *
+         (any_parts(c.depth) + any_parts(c.value_depth));
+}
+PESTLE_HD inline int64_t any_blocks_of_queries(const BackwardJob& job) {
+  const AttentionCall& c = job.call;
+  return int64_t{c.batches} * c.heads * job.query_tiles() * any_parts(c.depth);
+}
+
 #ifdef __CUDACC__
 
 struct alignas(16) AnyShared {  // read by fours
@@ -239,18 +251,15 @@ struct AnyGradient {
   }
 };
 
-// A block: columns of d_k or d_v of a tile of keys. `only_redo`: where a word says so.
-__device__ inline void any_keys(const BackwardJob& job, bool only_redo, AnyShared& shared) {
+// Columns of d_k or d_v of a tile of keys.
+__device__ inline void any_keys(const BackwardJob& job, int64_t block, AnyShared& shared) {
   const AttentionCall& c = job.call;
-  const int k_parts = (c.depth + kAnyColumns - 1) / kAnyColumns;
-  const int parts = k_parts + (c.value_depth + kAnyColumns - 1) / kAnyColumns;
-  const int tiles = (c.keys + kTile - 1) / kTile;
-  const int part = static_cast<int>(blockIdx.x) % parts;
-  const int tile_of_all = static_cast<int>(blockIdx.x) / parts;
+  const int k_parts = any_parts(c.depth), parts = k_parts + any_parts(c.value_depth);
+  const int part = static_cast<int>(block % parts);
+  const int tiles = job.key_tiles(), tile_of_all = static_cast<int>(block / parts);
   const int tile = tile_of_all % tiles, head = tile_of_all / tiles;
   AnyGradient<true> g(job, shared);
   g.of_values = part >= k_parts;
-  if (only_redo && (g.of_values ? job.redo_v : job.redo_k)[tile_of_all] == 0) return;
   g.x = g.of_values ? &job.d_out : &c.q;
   g.column0 = (part - (g.of_values ? k_parts : 0)) * kAnyColumns;
   g.columns = g.of_values ? c.value_depth : c.depth;
@@ -266,18 +275,21 @@ __device__ inline void any_keys(const BackwardJob& job, bool only_redo, AnyShare
   g.store(g.of_values ? job.d_v : job.d_k, g.pair.key_head, g.pair.key0, c.keys,
           g.of_values ? 1 : c.scale);
 }
+// Has a fast kernel left them?
+__device__ inline bool keys_are_left(const BackwardJob& job, int64_t block) {
+  const int k_parts = any_parts(job.call.depth), parts = k_parts + any_parts(job.call.value_depth);
+  return (block % parts >= k_parts ? job.redo_v : job.redo_k)[block / parts] != 0;
+}
 
-// A block: columns of d_q of a tile of queries.
-__device__ inline void any_queries(const BackwardJob& job, bool only_redo, AnyShared& shared) {
+// Columns of d_q of a tile of queries.
+__device__ inline void any_queries(const BackwardJob& job, int64_t block, AnyShared& shared) {
   const AttentionCall& c = job.call;
-  const int parts = (c.depth + kAnyColumns - 1) / kAnyColumns;
-  const int tiles = (c.queries + kTile - 1) / kTile;
-  const int tile_of_all = static_cast<int>(blockIdx.x) / parts;
-  if (only_redo && job.redo_q[tile_of_all] == 0) return;
+  const int parts = any_parts(c.depth), tiles = job.query_tiles();
+  const int tile_of_all = static_cast<int>(block / parts);
   AnyGradient<false> g(job, shared);
   g.of_values = false;
   g.x = &c.k;
-  g.column0 = static_cast<int>(blockIdx.x) % parts * kAnyColumns;
+  g.column0 = static_cast<int>(block % parts) * kAnyColumns;
   g.columns = c.depth;
   const int head = tile_of_all / tiles;
   g.pair.b = head / c.heads;
@@ -286,6 +298,31 @@ __device__ inline void any_queries(const BackwardJob& job, bool only_redo, AnySh
   g.pair.query0 = tile_of_all % tiles * kTile;
   for (g.pair.key0 = 0; g.pair.key0 < c.keys; g.pair.key0 += kTile) g.add_tile();
   g.store(job.d_q, g.pair.head, g.pair.query0, c.queries, c.scale);
+}
+__device__ inline bool queries_are_left(const BackwardJob& job, int64_t block) {
+  return job.redo_q[block / any_parts(job.call.depth)] != 0;
+}
+
+// make(i) for 0 <= i < count with is_left(i), by any number of blocks, each of which looks at as many
+// at once as it has threads.
+template <class IsLeft, class Make>
+__device__ inline void for_left(int64_t count, IsLeft is_left, Make make) {
+  for (int64_t first = blockIdx.x; first < count; first += int64_t{gridDim.x} * kAnyThreads) {
+    const int64_t own = first + int64_t{threadIdx.x} * gridDim.x;
+    if (!__syncthreads_or(own < count && is_left(own))) continue;
+    for (int i = 0; i < kAnyThreads; ++i) {
+      const int64_t block = first + int64_t{i} * gridDim.x;
+      if (block < count && is_left(block)) make(block);
+    }
+  }
+}
+__device__ inline void make_left(const BackwardJob& job, AnyShared& shared) {
+  for_left(
+      any_blocks_of_keys(job), [&](int64_t i) { return keys_are_left(job, i); },
+      [&](int64_t i) { any_keys(job, i, shared); });
+  for_left(
+      any_blocks_of_queries(job), [&](int64_t i) { return queries_are_left(job, i); },
+      [&](int64_t i) { any_queries(job, i, shared); });
 }
 
 #endif  // __CUDACC__

@@ -1,27 +1,27 @@
 // attention_backward on CUDA.
-// Map      First lse in units of ln 2 and d_out . out of each query, a warp a query, into the
-//          workspace. Then the first that takes the call: cuda/attention_backward_hopper, bf16 and
-//          f16, up to 128 columns, masks of their dtype or boolean, packed sequences without one
-//          (attention_backward_hopper.cuh);
+// Map      First lse in units of ln 2 and d_out . out of each query into the workspace
+//          (attention_backward_facts.cuh). Then the first that takes the call:
+//          cuda/attention_backward_hopper, bf16 and f16, up to 128 columns with masks of their dtype or
+//          boolean or packed sequences (attention_backward_hopper.cuh), up to 256 without a mask
+//          (attention_backward_wide.cuh);
 //          cuda/attention_backward_parts, f32 up to 128 columns as exact as f32, by f16 parts
-//          (attention_backward_parts.cu); cuda/attention_backward_tiles_f32, the same by tf32 parts or
-//          with precision=tf32, and cuda/attention_backward_tiles, bf16 and f16 up to 256, all in steps of 8 columns, by
-//          mma.sync (attention_backward_tiles.cuh); cuda/attention_backward_any, any dtype, depth,
-//          stride and alignment (attention_backward_any.cuh), which also makes the tiles with
-//          infinities or NaN of the others. d_mask and d_sinks: attention_backward_mask.cuh.
+//          (attention_backward_parts.cu); cuda/attention_backward_tiles_f32, the same by tf32 parts
+//          or with precision=tf32, and cuda/attention_backward_tiles, bf16 and f16 up to 256, all in
+//          steps of 8 columns, by mma.sync (attention_backward_tiles.cuh);
+//          cuda/attention_backward_any, any dtype, depth, stride and alignment
+//          (attention_backward_any.cuh), which also makes the tiles with infinities or NaN of the
+//          others. d_mask and d_sinks: attention_backward_mask.cuh.
 // Traffic  Keys' kernel: q and d_out once for each 64 keys, queries' kernel: k and v once for each 64
 //          queries, from the L2 where it holds them; everything else once.
 // Numerics f32 sums in a fixed order, no atomics: two runs give the same bits. So the tiles make
 //          logits twice, seven products instead of five. Hopper's kernel makes five and adds d_q up
 //          by turns, or with deterministic=false as it comes.
-#include <cfloat>
-
-#include "backends/cuda/device/row/block_sums.cuh"
 #include "backends/cuda/host/launch.h"
 #include "backends/cuda/host/runtime.h"
-#include "ops/attention/attention_backward/attention_backward_hopper.h"
+#include "ops/attention/attention_backward/attention_backward_facts.cuh"
 #include "ops/attention/attention_backward/attention_backward_mask.cuh"
 #include "ops/attention/attention_backward/attention_backward_tiles.h"
+#include "ops/attention/attention_backward/hopper/attention_backward_hopper.h"
 #include "ops/attention/sm80/f16_parts.cuh"
 #include "ops/attention/sm90/attention_hopper.h"
 
@@ -30,62 +30,20 @@ namespace {
 
 using cuda::Grid;
 
-constexpr int kFactThreads = 256;
-
-struct FactsJob {
-  AttentionRows d_out, out, lse;
-  RowFacts* facts;
-  uint32_t* largest;  // of d_out, bits of the finite ones' sizes: [B, Hk], if wanted
-  int64_t rows;
-  int heads, key_heads, queries, columns;
-  bool aligned;
-};
-
-// +infinity for a query that does not count; a finite lse stays finite: its query counts.
-__device__ float lse_in_log2(float lse) {
-  if (!(fabsf(lse) < kInfinity)) return fabsf(lse);
-  return fminf(fmaxf(lse * kLog2E, -FLT_MAX), FLT_MAX);
-}
-
-// The bits of floats that are not negative ascend with them.
-__device__ void note_largest(uint32_t* to, uint32_t bits) {
-  bits = __reduce_max_sync(~0u, bits);
-  if (threadIdx.x % 32 == 0 && bits > *static_cast<volatile uint32_t*>(to)) atomicMax(to, bits);
-}
-
-__global__ void __launch_bounds__(kFactThreads) facts_kernel(const __grid_constant__ FactsJob job) {
-  const int64_t row = int64_t{blockIdx.x} * (kFactThreads / 32) + threadIdx.x / 32;
-  if (row >= job.rows) return;
-  const int query = static_cast<int>(row % job.queries);
-  const int64_t head = row / job.queries;
-  const int b = static_cast<int>(head / job.heads), h = static_cast<int>(head % job.heads);
-  const char* d_out = job.d_out.at(b, h, query);
-  const char* out = job.out.at(b, h, query);
-  float sum = 0;
-  uint32_t largest = 0;
-  for (int c = threadIdx.x % 32; c < job.columns; c += 32) {
-    const float d = load_element(d_out + c * job.d_out.column, job.d_out.dtype, job.aligned);
-    sum = __fmaf_rn(d, load_element(out + c * job.out.column, job.out.dtype, job.aligned), sum);
-    if (fabsf(d) < kInfinity) largest = max(largest, __float_as_uint(fabsf(d)));
-  }
-  if (job.largest != nullptr)
-    note_largest(job.largest + int64_t{b} * job.key_heads + h / (job.heads / job.key_heads),
-                 largest);
-  sum = cuda::add_lanes(sum);
-  if (threadIdx.x % 32 != 0) return;
-  const float lse = cuda::load_float(job.lse.at(b, h, query), DType::kF32);
-  job.facts[row] = {lse_in_log2(lse), sum};
-}
-
 __global__ void __launch_bounds__(kAnyThreads)
-    keys_kernel(const __grid_constant__ BackwardJob job, bool only_redo) {
+    keys_kernel(const __grid_constant__ BackwardJob job) {
   __shared__ AnyShared shared;
-  any_keys(job, only_redo, shared);
+  any_keys(job, blockIdx.x, shared);
 }
 __global__ void __launch_bounds__(kAnyThreads)
-    queries_kernel(const __grid_constant__ BackwardJob job, bool only_redo) {
+    queries_kernel(const __grid_constant__ BackwardJob job) {
   __shared__ AnyShared shared;
-  any_queries(job, only_redo, shared);
+  any_queries(job, blockIdx.x, shared);
+}
+__global__ void __launch_bounds__(kAnyThreads)
+    left_kernel(const __grid_constant__ BackwardJob job) {
+  __shared__ AnyShared shared;
+  make_left(job, shared);
 }
 __global__ void __launch_bounds__(kAnyThreads) mask_kernel(const __grid_constant__ MaskJob job) {
   __shared__ AnyShared shared;
@@ -126,35 +84,36 @@ BackwardJob job_of(const Call& args, const BackwardCall& call) {
 }
 
 Status start_facts(const Call& args, const BackwardCall& call, const BackwardJob& job,
-                   uint32_t* largest = nullptr) {
+                   uint32_t* largest = nullptr, const Zeros& zeros = {}) {
   const AttentionCall& c = job.call;
-  const int64_t rows = int64_t{c.batches} * c.heads * c.queries;
   const FactsJob facts{job.d_out,
                        cuda::attention_rows(call.out),
                        cuda::attention_rows(call.lse),
                        job.facts,
                        largest,
-                       rows,
+                       zeros,
+                       c.batches,
                        c.heads,
                        c.key_heads,
                        c.queries,
                        c.value_depth,
                        job.aligned};
-  return cuda::launch(args, "attention_backward_facts",
-                      {cuda::ceil_div(rows, kFactThreads / 32), kFactThreads}, facts_kernel, facts);
+  return start_facts(args, facts);
 }
 
-// d_k, d_v and d_q of all tiles, or of those that a fast kernel has left.
-Status start_any(const Call& args, const BackwardJob& job, bool only_redo) {
-  const AttentionCall& c = job.call;
-  const int64_t of_depth = cuda::ceil_div(c.depth, kAnyColumns);
-  const int64_t of_values = cuda::ceil_div(c.value_depth, kAnyColumns);
-  const int64_t keys = int64_t{c.batches} * c.key_heads * job.key_tiles() * (of_depth + of_values);
-  const int64_t queries = int64_t{c.batches} * c.heads * job.query_tiles() * of_depth;
-  PESTLE_TRY(cuda::launch(args, "attention_backward_any_keys", {keys, kAnyThreads}, keys_kernel,
-                          job, only_redo));
-  return cuda::launch(args, "attention_backward_any_queries", {queries, kAnyThreads},
-                      queries_kernel, job, only_redo);
+// d_k, d_v and d_q of all tiles.
+Status start_any(const Call& args, const BackwardJob& job) {
+  PESTLE_TRY(cuda::launch(args, "attention_backward_any_keys",
+                          {any_blocks_of_keys(job), kAnyThreads}, keys_kernel, job));
+  return cuda::launch(args, "attention_backward_any_queries",
+                      {any_blocks_of_queries(job), kAnyThreads}, queries_kernel, job);
+}
+// Of those that a fast kernel has left, mostly none: few blocks look for them.
+Status start_left(const Call& args, const BackwardJob& job) {
+  const int64_t blocks = std::max(any_blocks_of_keys(job), any_blocks_of_queries(job));
+  const int64_t few = 2 * cuda::multiprocessors(cuda::device_index(args));
+  return cuda::launch(args, "attention_backward_left", {std::min(blocks, few), kAnyThreads},
+                      left_kernel, job);
 }
 
 Status start_mask_and_sinks(const Call& args, const BackwardCall& call, const BackwardJob& job) {
@@ -238,7 +197,7 @@ Status run_any(const Call& args) {
   const BackwardCall call(args);
   const BackwardJob job = job_of(args, call);
   PESTLE_TRY(start_facts(args, call, job));
-  PESTLE_TRY(start_any(args, job, false));
+  PESTLE_TRY(start_any(args, job));
   return start_mask_and_sinks(args, call, job);
 }
 
@@ -251,7 +210,7 @@ Status run_tiles(const Call& args) {
   else
     PESTLE_TRY(call.in.q.dtype == DType::kBF16 ? start_tiles_bf16(args, job)
                                                : start_tiles_f16(args, job));
-  PESTLE_TRY(start_any(args, job, true));
+  PESTLE_TRY(start_left(args, job));
   return start_mask_and_sinks(args, call, job);
 }
 
@@ -263,9 +222,11 @@ Status run_parts(const Call& args) {
   PESTLE_TRY(start_facts(args, call, job));
   const auto end = reinterpret_cast<uintptr_t>(job.redo_q + words);
   PESTLE_TRY(start_parts(args, job, reinterpret_cast<void*>((end + 15) / 16 * 16)));
-  PESTLE_TRY(start_any(args, job, true));
+  PESTLE_TRY(start_left(args, job));
   return start_mask_and_sinks(args, call, job);
 }
+
+bool is_wide(const AttentionInputs& in) { return std::max(in.depth(), in.value_depth()) > 128; }
 
 std::string refuses_hopper(const Call& args, const Machine& machine) {
   if (machine.compute_capability != 90) return "needs compute capability 9.0 (Hopper)";
@@ -274,8 +235,8 @@ std::string refuses_hopper(const Call& args, const Machine& machine) {
   const AttentionInputs& in = call.in;
   if (in.q_offsets.dtype != DType::kNone && in.has_mask())
     return "has packed sequences without a mask only";
-  if (std::max(in.depth(), in.value_depth()) > 128)
-    return "has heads of 128 columns at most, not of " +
+  if (is_wide(in) && in.has_mask())
+    return "has masks for heads of 128 columns at most, not of " +
            std::to_string(std::max(in.depth(), in.value_depth()));
   if (std::string why = refuses_tiles(args, machine); !why.empty()) return why;
   if (in.has_mask()) {
@@ -299,10 +260,14 @@ std::string refuses_hopper(const Call& args, const Machine& machine) {
 Status run_hopper(const Call& args) {
   const BackwardCall call(args);
   const BackwardJob job = job_of(args, call);
-  const auto facts = [&](uint32_t* largest) { return start_facts(args, call, job, largest); };
-  PESTLE_TRY(call.in.q.dtype == DType::kBF16 ? start_hopper_bf16(args, call, job, facts)
-                                             : start_hopper_f16(args, call, job, facts));
-  PESTLE_TRY(start_any(args, job, true));
+  const auto facts = [&](uint32_t* largest, const Zeros& sums) {
+    return start_facts(args, call, job, largest, sums);
+  };
+  const auto start = is_wide(call.in)
+                         ? (call.in.q.dtype == DType::kBF16 ? start_wide_bf16 : start_wide_f16)
+                         : (call.in.q.dtype == DType::kBF16 ? start_hopper_bf16 : start_hopper_f16);
+  PESTLE_TRY(start(args, call, job, facts));
+  PESTLE_TRY(start_left(args, job));
   return start_mask_and_sinks(args, call, job);
 }
 

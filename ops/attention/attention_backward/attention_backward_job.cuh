@@ -34,8 +34,8 @@ struct BackwardJob {
   bool aligned = false;    // what is read lies at whole elements
   bool only_left = false;  // tiles of f32: only those whose word is kLeft
 
-  int query_tiles() const { return (call.queries + kTile - 1) / kTile; }
-  int key_tiles() const { return (call.keys + kTile - 1) / kTile; }
+  PESTLE_HD int query_tiles() const { return (call.queries + kTile - 1) / kTile; }
+  PESTLE_HD int key_tiles() const { return (call.keys + kTile - 1) / kTile; }
 #ifdef __CUDACC__
   __device__ const RowFacts* facts_of(int b, int h) const {
     return facts + (int64_t{b} * call.heads + h) * call.queries;

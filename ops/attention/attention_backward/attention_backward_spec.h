@@ -92,6 +92,10 @@ inline constexpr Case cases[] = {
     {"B=1 Hq=2 Sq=150 D=64 Hk=1 Sk=140 Dv=64 q_offsets=i32 k_offsets=i32 N=9 causal=true"},
     {"B=1 Hq=2 Sq=130 D=128 Hk=1 Sk=150 Dv=128 q=f16 out=f16 d_out=f16 q_offsets=i64 k_offsets=i32 "
      "N=10 deterministic=false"},
+    {"B=1 Hq=2 Sq=130 D=256 Hk=1 Sk=150 Dv=256 causal=true align=bottom_right sinks=f32"},
+    {"B=2 Hq=1 Sq=100 D=192 Hk=1 Sk=140 Dv=192 q=f16 out=f16 d_out=f16 key_lengths=i32 "
+     "deterministic=false"},
+    {"B=1 Hq=2 Sq=120 D=192 Hk=1 Sk=130 Dv=128 q_offsets=i32 k_offsets=i32 N=7 causal=true"},
     {"B=1 Hq=1 Sq=3 D=256 Hk=1 Sk=65 Dv=256", kEdge},
     {"B=1 Hq=1 Sq=3 D=300 Hk=1 Sk=5 Dv=264 q=f32", kEdge},
     {"B=1 Hq=2 Sq=7 D=13 Hk=1 Sk=11 Dv=3", kEdge},
@@ -123,7 +127,31 @@ inline constexpr Case cases[] = {
     {"B=1 Hq=1 Sq=63 D=72 Hk=1 Sk=65 Dv=72", kEdge},
     {"B=1 Hq=8 Sq=129 D=128 Hk=1 Sk=127 Dv=128 causal=true", kEdge},
     {"B=1 Hq=1 Sq=65 D=192 Hk=1 Sk=63 Dv=128 causal=true align=bottom_right", kEdge},
+    // Heads of q that share one of k in several parts, in one, in some of many; counts of tiles that no
+    // multiple is near.
+    {"B=1 Hq=6 Sq=321 D=128 Hk=2 Sk=390 Dv=96 causal=true", kEdge},
+    {"B=2 Hq=8 Sq=65 D=64 Hk=1 Sk=257 Dv=64 q=f16 out=f16 d_out=f16 causal=true align=bottom_right "
+     "key_lengths=i32",
+     kEdge},
+    {"B=1 Hq=5 Sq=400 D=128 Hk=1 Sk=333 Dv=128 window_left=100 window_right=3 deterministic=false",
+     kEdge},
+    {"B=1 Hq=12 Sq=129 D=128 Hk=3 Sk=140 Dv=128", kEdge, Dist::kSpecial},
+    {"B=1 Hq=900 Sq=20 D=32 Hk=450 Sk=130 Dv=32 q=f16 out=f16 d_out=f16", kEdge},
+    {"B=1 Hq=480 Sq=20 D=32 Hk=120 Sk=130 Dv=32", kEdge},
+    {"B=2 Hq=3 Sq=129 D=64 Hk=1 Sk=140 Dv=64 mask=bool Bm=1 Hm=1 Mq=129 Mk=140", kEdge},
+    {"B=1 Hq=6 Sq=300 D=128 Hk=2 Sk=390 Dv=128 q_offsets=i32 k_offsets=i32 N=7 causal=true", kEdge},
     {"B=2 Hq=2 Sq=66 D=192 Hk=1 Sk=97 Dv=192 q=f16 d_out=f16 softcap=2 window_left=30", kEdge},
+    {"B=2 Hq=4 Sq=129 D=136 Hk=2 Sk=193 Dv=136 window_left=50 window_right=20 sinks=bf16", kEdge},
+    {"B=3 Hq=2 Sq=65 D=256 Hk=2 Sk=190 Dv=256 q=f16 out=f16 d_out=f16 key_lengths=i64 softcap=3",
+     kEdge},
+    {"B=1 Hq=2 Sq=70 D=200 Hk=1 Sk=65 Dv=248 softcap=2 causal=true deterministic=false", kEdge},
+    {"B=1 Hq=1 Sq=66 D=64 Hk=1 Sk=70 Dv=160 window_left=20", kEdge},
+    {"B=1 Hq=2 Sq=64 D=160 Hk=2 Sk=70 Dv=160 mask=bf16 Bm=1 Hm=2 Mq=64 Mk=70", kEdge},
+    {"B=1 Hq=1 Sq=70 D=256 Hk=1 Sk=140 Dv=256", kEdge, Dist::kSpecial},
+    {"B=1 Hq=1 Sq=140 D=192 Hk=1 Sk=140 Dv=192 causal=true", kEdge, Dist::kOutliers},
+    {"B=1 Hq=1 Sq=200 D=256 Hk=1 Sk=210 Dv=192 q=f16 out=f16 d_out=f16 q_offsets=i32 k_offsets=i32 "
+     "N=5 softcap=2",
+     kEdge},
     {"B=1 Hq=2 Sq=129 D=64 Hk=1 Sk=130 Dv=64 q=f16 d_out=f16 q_offsets=i32 k_offsets=i32 N=9 "
      "causal=true sinks=f32",
      kEdge},

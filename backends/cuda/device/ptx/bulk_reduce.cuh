@@ -16,6 +16,12 @@ __device__ inline void add_floats(float* to, const void* from, int bytes) {
       "r"(shared_address(from)), "r"(bytes)
       : "memory");
 }
+// Four f32 onto those of global memory, at 16 bytes.
+__device__ inline void add_four(float* to, float a, float b, float c, float d) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a),
+               "f"(b), "f"(c), "f"(d)
+               : "memory");
+}
 // Until all but kPending of the committed groups are done: what they wrote is there for this thread.
 template <int kPending>
 __device__ inline void wait_stores() {

@@ -1,5 +1,5 @@
 // Gradients of attention of bf16 by Hopper's kernel: the instances.
-#include "ops/attention/attention_backward/attention_backward_hopper_start.cuh"
+#include "ops/attention/attention_backward/hopper/attention_backward_hopper_start.cuh"
 
 namespace pestle::ops::attention_backward {
 

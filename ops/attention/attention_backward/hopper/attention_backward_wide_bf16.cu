@@ -1,0 +1,12 @@
+// Gradients of attention of bf16 by Hopper's kernel for wide heads: the instances.
+#include "ops/attention/attention_backward/hopper/attention_backward_wide_start.cuh"
+
+namespace pestle::ops::attention_backward {
+
+Status start_wide_bf16(const Call& args, const BackwardCall& call, const BackwardJob& job,
+                       const StartFacts& start_facts) {
+  return backward_hopper::start_wide_kind<cuda::hopper::WgmmaType::kBf16>(args, call, job,
+                                                                          start_facts);
+}
+
+}  // namespace pestle::ops::attention_backward
