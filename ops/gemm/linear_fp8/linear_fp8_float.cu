@@ -5,6 +5,7 @@
 #include "ops/gemm/linear_fp8/linear_fp8_float.h"
 #include "ops/gemm/linear_fp8/linear_fp8_spec.h"
 #include "ops/gemm/weight_only/byte_formats.cuh"
+#include "ops/gemm/weight_only/few_rows_launch.cuh"
 #include "ops/gemm/weight_only/slab_launch.cuh"
 
 namespace pestle::ops::linear_fp8 {
@@ -69,6 +70,16 @@ Status run_float_gemv(const Call& call) {
       call, [&](auto& scale) { return run_row_bytes_gemv<kCode>(call, name, kArgs, scale); },
       [&](auto& scale, int rows) {
         return run_group_bytes_gemv<kCode>(call, name, kArgs, scale, rows, 128);
+      });
+}
+
+Status run_float_few(const Call& call) {
+  constexpr auto kCode = many_rows::ByteCode::kE4m3;
+  const char* name = "linear_fp8_128_rows";
+  return by_scales(
+      call, [&](auto& scale) { return run_row_bytes_few<kCode>(call, name, kArgs, scale); },
+      [&](auto& scale, int rows) {
+        return run_group_bytes_few<kCode>(call, name, kArgs, scale, rows, 128);
       });
 }
 

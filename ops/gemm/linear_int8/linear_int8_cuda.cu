@@ -12,6 +12,7 @@
 #include "ops/gemm/linear_int8/linear_int8_float.h"
 #include "ops/gemm/linear_int8/linear_int8_spec.h"
 #include "ops/gemm/select/gemm_advice.cuh"
+#include "ops/gemm/weight_only/few_rows_launch.cuh"
 #include "ops/gemm/weight_only/slab_launch.cuh"
 
 namespace pestle::ops::linear_int8 {
@@ -133,6 +134,7 @@ struct FloatOp {
         call.tensor(kArgs.weight).shape[1]);
   }
   static Status run_mma(const Call& call) { return run_float_gemv(call); }
+  static Status run_few(const Call& call) { return run_float_few(call); }
   static bool sums_groups(const Call& call) { return label_of(call, "granularity") == "group"; }
   static Status run_hopper(const Call& call) { return run_float_hopper(call); }
   static Status run_slabs(const Call& call) { return run_float_slabs(call); }
@@ -191,6 +193,7 @@ constexpr Impl kImpls[] = {
      .workspace = kLinearQuantizedOutputWorkspace},
     slabs_impl<FloatOp>("cuda/linear_int8_decoded"),
     hopper_impl<FloatOp>("cuda/linear_int8_float_hopper"),
+    few_rows_impl<FloatOp>("cuda/linear_int8_128_rows"),
     kFloatX[0],
     kFloatX[1],
     kFloatX[2],

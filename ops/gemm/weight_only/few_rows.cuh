@@ -56,8 +56,8 @@ struct FewRows {
   static constexpr int kUnits = kStep / 8;              // of 16 bytes, of a row of x and step
   static constexpr int kChunkUnits = kFewRowsChunk / 8;
   static constexpr int kXRow = kFewRowsChunk * 2;
-  static constexpr int kXBytes = kN8 * 8 * kXRow;   // of a warp along k and stage
-  static constexpr int kSlots = kSteps * kR * 2;    // of codes, of a lane and stage
+  static constexpr int kXBytes = kN8 * 8 * kXRow;  // of a warp along k and stage
+  static constexpr int kSlots = kSteps * kR * 2;   // of codes, of a lane and stage
   static constexpr bool kExchanged = Format::kSums == SumsOf::kOctets;
   using Mma = gemv::WeightMma<kBf16, gemv::LoneWeight<Format>, kN8, true>;
   using Sums = float[kR][kN8][4];
@@ -104,10 +104,10 @@ struct FewRows {
       rows = cta.x_rows();
       column = unit * 8;
       place = unit / kChunkUnits * kXBytes + first_row * kXRow +
-              ((step * kUnits + (kExchanged ? v : v % kOctets * 4 + v / kOctets)) ^
-               (first_row & 1) << 2) * 16;
-      from = cta.job().x +
-             (int64_t{cta.tile_m} * (kN8 * 8) + first_row) * cta.job().x_row * 16 +
+              ((step * kUnits + (kExchanged ? v : v % kOctets * 4 + v / kOctets)) ^ (first_row & 1)
+                                                                                        << 2) *
+                  16;
+      from = cta.job().x + (int64_t{cta.tile_m} * (kN8 * 8) + first_row) * cta.job().x_row * 16 +
              (cta.first_k() + column) * int64_t{2};
     }
     __device__ void copy(const Cta& cta, int chunk) const {
@@ -138,14 +138,14 @@ struct FewRows {
       const int first = cta.first_row() + warp.n * kFewRowsOfWarp + warp.g;
 #pragma unroll
       for (int r = 0; r < kR * 2; ++r)
-        rows[r] = cta.job().weight + int64_t{min(first + 8 * r, cta.job().n - 1)} *
-                                         cta.job().weight_row * 16;
+        rows[r] = cta.job().weight +
+                  int64_t{min(first + 8 * r, cta.job().n - 1)} * cta.job().weight_row * 16;
     }
     __device__ void copy(const Cta& cta, const Warp& warp, int chunk) const {
       constexpr int kCodes = 128 / Format::kBits;  // of a lane's 16 bytes
       const int first = cta.first_k() + (chunk * cta.of.k_warps + warp.k) * kFewRowsChunk;
-      const uint32_t to = cuda::warp::shared_place(cta.stage(chunk) + cta.of.k_warps * kXBytes) +
-                          threadIdx.x * 16;
+      const uint32_t to =
+          cuda::warp::shared_place(cta.stage(chunk) + cta.of.k_warps * kXBytes) + threadIdx.x * 16;
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) {
         const int column = first + i * kStep + warp.t * kCodes;
@@ -171,14 +171,13 @@ struct FewRows {
   struct LaneX {
     const char* at[2];  // of octets of even and of odd number
     __device__ LaneX(const Cta& cta, const Warp& warp, int chunk) {
-      const char* row =
-          cta.stage(chunk) + warp.k * kXBytes + warp.g * kXRow + warp.t * 16;
+      const char* row = cta.stage(chunk) + warp.k * kXBytes + warp.g * kXRow + warp.t * 16;
       at[0] = row + (warp.g & 1) * 64;
       at[1] = row + (1 - (warp.g & 1)) * 64;
     }
     __device__ uint4 load(int i, int step, int o) const {
-      return *reinterpret_cast<const uint4*>(at[o & 1] + i * (8 * kXRow) +
-                                             step * (kUnits * 16) + o / 2 * 128);
+      return *reinterpret_cast<const uint4*>(at[o & 1] + i * (8 * kXRow) + step * (kUnits * 16) +
+                                             o / 2 * 128);
     }
   };
 
@@ -190,11 +189,11 @@ struct FewRows {
     typename Format::Ready ready[kR * 2];
 #pragma unroll
     for (int r = 0; r < kR * 2; ++r) {
-      const uint4 v = *reinterpret_cast<const uint4*>(codes + (step * kR * 2 + r) *
-                                                                  static_cast<int>(blockDim.x) * 16);
+      const uint4 v = *reinterpret_cast<const uint4*>(
+          codes + (step * kR * 2 + r) * static_cast<int>(blockDim.x) * 16);
       words[r][0] = v.x, words[r][1] = v.y, words[r][2] = v.z, words[r][3] = v.w;
-      ready[r] = format.template ready<kBf16>(scales + r * 8 * scale_row, words[r], step_of_part,
-                                              odd);
+      ready[r] =
+          format.template ready<kBf16>(scales + r * 8 * scale_row, words[r], step_of_part, odd);
       if constexpr (kExchanged) gemv::exchange(words[r]);
     }
     Sums of_step;
@@ -255,8 +254,7 @@ struct FewRows {
       cuda::commit_copies();
     }
     const Format of_part = of_steps(format, chunks * cta.of.k_warps * kSteps);
-    const char* scales =
-        cta.scales + (warp.n * kFewRowsOfWarp + warp.g) * cta.of.scale_row;
+    const char* scales = cta.scales + (warp.n * kFewRowsOfWarp + warp.g) * cta.of.scale_row;
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) {
       cuda::wait_for_copies<kStages - 2>();
@@ -359,8 +357,7 @@ struct FewRows {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         if (j >= columns.count) break;
-        const bool is_odd =
-            odd || format.row_is_odd(n + j) || (kBf16 && !(fabsf(y[j]) <= FLT_MAX));
+        const bool is_odd = odd || format.row_is_odd(n + j) || (kBf16 && !(fabsf(y[j]) <= FLT_MAX));
         y[j] = is_odd ? cuda::many_rows::slow_sum<kBf16>(job, format, cuda::many_rows::PlainRows{},
                                                          row, n + j)
                       : y[j] * (factor * format.row_factor(n + j));
@@ -376,8 +373,8 @@ struct FewRows {
     Cta cta{of};
     cta.ring = reinterpret_cast<char*>(memory);
     cta.scales = cta.ring + of.ring_bytes;
-    cta.flags = reinterpret_cast<uint32_t*>(cta.scales +
-                                            of.n_warps * kFewRowsOfWarp * of.scale_row);
+    cta.flags =
+        reinterpret_cast<uint32_t*>(cta.scales + of.n_warps * kFewRowsOfWarp * of.scale_row);
     cta.part = static_cast<int>(blockIdx.x) - tile * of.parts;
     cta.tile_m = tile / n_tiles;
     cta.tile_n = tile - cta.tile_m * n_tiles;

@@ -50,8 +50,7 @@ Status start_few_rows_tile(const Call& call, const char* name, const cuda::many_
 template <bool kBf16, class Format>
 Status start_few_rows(const Call& call, const char* name, const WeightOnlyArgs& args,
                       const Format& format) {
-  const cuda::many_rows::Job job =
-      many_rows_job(call, args, call.tensor(args.x), Format::kBits);
+  const cuda::many_rows::Job job = many_rows_job(call, args, call.tensor(args.x), Format::kBits);
   const FewRowsPlan plan = choose_few_rows(few_rows_shape<Format>(call, job));
   switch (plan.eights) {
     case 1: return start_few_rows_tile<kBf16, 1>(call, name, job, format, plan);
@@ -67,6 +66,18 @@ Status run_few_rows(const Call& call, const char* name, const WeightOnlyArgs& ar
   return call.tensor(args.x).dtype == DType::kBF16
              ? start_few_rows<true>(call, name, args, format)
              : start_few_rows<false>(call, name, args, format);
+}
+
+// As run_row_bytes_gemv and run_group_bytes_gemv.
+template <many_rows::ByteCode kCode>
+Status run_row_bytes_few(const Call& call, const char* name, const WeightOnlyArgs& args,
+                         const TensorView& scale) {
+  return run_few_rows(call, name, args, gemv_row_bytes<kCode>(call, args, scale));
+}
+template <many_rows::ByteCode kCode>
+Status run_group_bytes_few(const Call& call, const char* name, const WeightOnlyArgs& args,
+                           const TensorView& scale, int rows, int columns) {
+  return run_few_rows(call, name, args, gemv_group_bytes<kCode>(call, args, scale, rows, columns));
 }
 
 #endif  // __CUDACC__

@@ -7,7 +7,7 @@
 
 namespace pestle::ops {
 
-inline constexpr int kFewRowsMost = 128;     // rows of x
+inline constexpr int kFewRowsMost = 128;  // rows of x
 inline constexpr int kFewRowsStages = 4;
 inline constexpr int kFewRowsOfWarp = 32;    // of the weight
 inline constexpr int kFewRowsChunk = 128;    // of k, of a warp and stage
@@ -19,7 +19,7 @@ struct FewRowsShape {
   double scale_bytes;           // of a row and chunk, in shared memory
   int (*scale_row)(int64_t k);  // bytes of a row's scales of so much of k there
   int64_t most_shared;
-  int most_threads;             // of a CTA
+  int most_threads;  // of a CTA
   int multiprocessors;
   bool clusters;
 };
@@ -67,15 +67,14 @@ inline double few_rows_time(const FewRowsShape& s, const FewRowsPlan& p) {
   const double tensor = units * 4 * p.eights * 1.6, issue = units * (64 + 6 * p.eights) / 4;
   const double cycles = std::max(tensor, issue) * uneven + 0.2 * std::min(tensor, issue);
   const double compute = cycles / 1750;
-  const double chunk_bytes = static_cast<double>(p.stage_bytes(s.bits)) +
-                             p.warps() * kFewRowsOfWarp * s.scale_bytes;
+  const double chunk_bytes =
+      static_cast<double>(p.stage_bytes(s.bits)) + p.warps() * kFewRowsOfWarp * s.scale_bytes;
   const double of_cta = chunk_bytes * p.chunks;
   const auto busy = static_cast<double>(std::min<int64_t>(ctas, s.multiprocessors));
   const double memory = std::max(of_cta / 40e3, of_cta * busy / 4.6e6);
-  const double join =
-      p.parts * p.k_warps == 1
-          ? 0
-          : (p.parts == 1 ? 0.4 : 1.2) + static_cast<double>(p.sum_bytes()) / 40e3;
+  const double join = p.parts * p.k_warps == 1
+                          ? 0
+                          : (p.parts == 1 ? 0.4 : 1.2) + static_cast<double>(p.sum_bytes()) / 40e3;
   return 3.5 + static_cast<double>(waves) * (std::max(compute, memory) + 0.6 + join);
 }
 
@@ -100,7 +99,8 @@ inline FewRowsPlan choose_few_rows(const FewRowsShape& s) {
   for (const int parts : kParts) {
     if (parts > 1 && !s.clusters) break;
     for (const int n_warps : kNWarps)
-      for (int k_warps = 1; k_warps * n_warps * 32 <= s.most_threads && k_warps <= 4; k_warps *= 2) {
+      for (int k_warps = 1; k_warps * n_warps * 32 <= s.most_threads && k_warps <= 4;
+           k_warps *= 2) {
         const FewRowsPlan p = few_rows_plan(s, n_warps, k_warps, parts);
         if (p.eights != 0 && (best.eights == 0 || p.us < best.us)) best = p;
       }
