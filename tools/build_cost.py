@@ -63,9 +63,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--most-mib", type=float, default=95)
+    parser.add_argument("--cpu-minutes", type=float, help="of all, where steps overlap")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     cost = measure(arguments.folder)
+    if arguments.cpu_minutes is not None:
+        cost["cpu_minutes"] = arguments.cpu_minutes
     size = cost["library_bytes"]
     print(
         f"{cost['build']}: {cost['cuda_files']} CUDA files for {cost['architectures']}: "

@@ -52,6 +52,8 @@ FIRST_PARTY = (
 NAMELESS = ("core/", "backends/", "bindings/", "python/csrc/", "harness/", "cli/")
 CODE = {".h", ".hpp", ".inc", ".c", ".cpp", ".cu", ".cuh", ".def"}
 MAX_LINES = 800
+# That a multiprocessor holds at a time, of the architecture that holds fewest (sm_86, 89, 120).
+MAX_RESIDENT_THREADS = 1536
 UNLIMITED = ("docs/", "include/pestle/ops.h")
 # Notes and the ops' notebooks together, so that they are read: what is superseded makes room.
 MAX_WORDS = 25_000
@@ -63,6 +65,9 @@ LICENSED = re.compile(r'^license(?:\.workspace = true| = "Apache-2\.0")$', re.MU
 
 INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
 GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(")
+CONSTANT = re.compile(r"\bconstexpr int (\w+) = (\d+);")
+LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\((\w+), ((?:[^()]|\([^()]*\))*)\)")
+LITERAL = re.compile(r"\b\d+\b")
 OP_ROW = re.compile(r"^PESTLE_OP\(([\w/]+), (\w+)", re.MULTILINE)
 
 
@@ -120,6 +125,36 @@ def check_code(
             faults.append((number, "the environment is read in core/env.cpp only"))
         if op_name and path.startswith(NAMELESS) and (match := op_name.search(code)):
             faults.append((number, f"names the op {match[0]}; this layer walks the table"))
+    return faults
+
+
+def constants_of(texts: dict[str, str]) -> dict[str, int | None]:
+    """Values of the integers that device code names; None where two differ."""
+    values: dict[str, int | None] = {}
+    for text in texts.values():
+        for name, value in CONSTANT.findall(text):
+            values[name] = int(value) if values.get(name, int(value)) == int(value) else None
+    return values
+
+
+def bounds_faults(texts: dict[str, str]) -> list[str]:
+    """Kernels that ask for more threads than fit. ptxas refuses them; CI has sm_80 and 90 alone."""
+    shared, faults = constants_of(texts), []
+    for path, text in texts.items():
+        names = shared | constants_of({path: text})
+        for match in LAUNCH_BOUNDS.finditer(text):
+            threads, ctas = names.get(match[1]), match[2]
+            if match[1].isdigit():
+                threads = int(match[1])
+            # Of a choice, what is chosen; a name is taken if it is a number.
+            counts = [int(n) for n in LITERAL.findall(ctas.split("?")[-1])]
+            counts += [n for n in [names.get(ctas)] if n is not None]
+            if threads and any(threads * count > MAX_RESIDENT_THREADS for count in counts):
+                line = text.count("\n", 0, match.start()) + 1
+                faults.append(
+                    f"{path}:{line}: {threads} threads times {max(counts)} are more than "
+                    f"{MAX_RESIDENT_THREADS}, which is all that some multiprocessors hold"
+                )
     return faults
 
 
@@ -194,6 +229,8 @@ def main() -> int:
         if file.suffix in CODE:
             faults += [f"{path}:{n}: {fault}" for n, fault in check_code(path, lines, op_name, ops)]
     faults += crowded(listed)
+    device = [path for path in listed if path.endswith((".cu", ".cuh")) and (root / path).is_file()]
+    faults += bounds_faults({path: (root / path).read_text() for path in device})
     pages = [path for path in listed if path.endswith(".md") and (root / path).is_file()]
     faults += wordy({path: (root / path).read_text() for path in pages})
     print("\n".join(faults) if faults else f"lint: {len(listed) - 1} files, no fault")

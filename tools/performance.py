@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import performance_attention as attention  # noqa: E402
 import performance_bars as bars  # noqa: E402
 import performance_html  # noqa: E402
+import performance_linear as linear  # noqa: E402
 import performance_sweep as sweep  # noqa: E402
 
 PAGE = "docs/performance.md"
@@ -194,7 +195,7 @@ def by_machine(lines):
     machines = {}
     for line in lines:
         # Of build_cost.py, gpu_torch_log.py, gpu_evidence.py; of examples with tables of their own.
-        others = {"library_bytes", "torch_tests", "part", "rows", "direction", "figures"}
+        others = {"library_bytes", "torch_tests", "part", "rows", "direction", "figures", "linear"}
         if not sweep.is_sweep(line) and others & line.keys():
             continue
         empty = {"bench": {}, "check": {}, "mutants": {}, "sanitizer": {}, "host": {}, "sweep": []}
@@ -245,9 +246,10 @@ def build_table(builds):
     table = ["| build | architectures | CUDA files | minutes of one core | library |"]
     table.append("|---|---|--:|--:|--:|")
     for name, line in sorted(builds.items()):
+        minutes = line.get("cpu_minutes", line["cuda_minutes"])
         table.append(
-            f"| {name} | {line['architectures']} | {line['cuda_files']} | "
-            f"{line['cuda_minutes']:.1f} | {line['library_bytes'] / 2**20:.1f} MiB |"
+            f"| {name} | {line['architectures']} | {line['cuda_files']} | {minutes:.1f} | "
+            f"{line['library_bytes'] / 2**20:.1f} MiB |"
         )
     return table
 
@@ -294,6 +296,15 @@ def render(lines, judged=()):
         about = "TFLOP/s, in turns in one process on one GPU (`bench/attention_peers.py`):"
         page += ["## Attention beside its peers", "", f"{of_attention[-1]['gpu']}, {about}", ""]
         page += [*attention.table(of_attention), ""]
+    if of_linears := [line for line in lines if linear.is_linear(line)]:
+        about = "CUDA graphs over rotating weights (`bench/linear_peers.py`)"
+        page += [
+            "## Linear layers beside their peers",
+            "",
+            f"{of_linears[-1]['gpu']}, {about}.",
+            "",
+        ]
+        page += linear.tables(of_linears)
     builds = {line["build"]: line for line in lines if "library_bytes" in line}
     if builds:
         page += ["## Builds", "", *build_table(builds), ""]

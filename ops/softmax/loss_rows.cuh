@@ -11,6 +11,13 @@ namespace pestle::ops {
 namespace softmax_device {
 
 constexpr int kLossThreads = 256;
+// As many as a multiprocessor has room for: 1536 threads on sm_86, 87, 89 and 12x, 2048 elsewhere.
+#if defined(__CUDA_ARCH__) && \
+    ((__CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900) || __CUDA_ARCH__ >= 1200)
+constexpr int kLossCtas = 1536 / kLossThreads;
+#else
+constexpr int kLossCtas = 2048 / kLossThreads;
+#endif
 
 struct LossParts {
   float2 warps[2][kLossThreads / 32];
@@ -46,7 +53,7 @@ __device__ __noinline__ inline void store_row_loss(const SoftmaxJob& job, int64_
 }
 
 template <class T>
-__global__ void __launch_bounds__(kLossThreads, 8)
+__global__ void __launch_bounds__(kLossThreads, kLossCtas)
     loss_kernel(const __grid_constant__ SoftmaxJob job) {
   cuda::wait_previous_kernel();
   __shared__ LossParts parts;

@@ -27,3 +27,16 @@ def test_other_documents_have_no_limit():
     long = "word\n" * (lint.MAX_WORDS + 1)
     assert lint.wordy({"docs/formats/fp8.md": long, "README.md": long}) == []
     assert lint.wordy({"docs/notes/cuda.md": "line\n" * (lint.MAX_NOTEBOOK_LINES + 1)}) == []
+
+
+def test_launch_bounds_fit_every_multiprocessor():
+    kernel = "__global__ void __launch_bounds__({}) one(int* x) {{}}\n"
+    few = "constexpr int kFew = 256;\n" + kernel.format("kFew, kWide ? 5 : 6")
+    assert lint.bounds_faults({"a.cuh": few, "b.cuh": kernel.format("128, 12")}) == []
+    many = "constexpr int kMany = 256;\n" + kernel.format("kMany, 8")
+    (fault,) = lint.bounds_faults({"a.cuh": few, "b.cuh": many})
+    assert fault.startswith("b.cuh:2: 256 threads times 8 ")
+    (fault,) = lint.bounds_faults(
+        {"a.cuh": few + "constexpr int kCtas = 9;\n" + kernel.format("kFew, kCtas")}
+    )
+    assert fault.startswith("a.cuh:4: ")

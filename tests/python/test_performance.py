@@ -167,6 +167,9 @@ def test_builds_have_a_table():
              "machine": {"commit": "c0ffee"}}  # fmt: skip
     assert faults_of(build) == []
     assert "| cuda-release | 80;90a | 62 | 61.5 | 39.0 MiB |" in performance.render([build, BENCH])
+    # Of a build whose steps overlapped.
+    build["cpu_minutes"] = 143.5
+    assert "| cuda-release | 80;90a | 62 | 143.5 | 39.0 MiB |" in performance.render([build, BENCH])
 
 
 def test_sweeps_are_on_the_page():
@@ -336,3 +339,25 @@ def test_attention_has_a_table_of_its_peers():
     assert "| wan | 1, 40, 32760, 128 | forward | 600 |  |  |  | 480 |  |  | 1.25 |" in page
     assert "| softcap 50 | 1, 40, 32760, 128 | forward | 300 |  |  |  |  |  |  |  |" in page
     assert page.count("| wan |") == 1
+
+
+def test_linears_have_tables_of_their_peers():
+    line = {
+        "linear": [16, 4096, 2048],
+        "what": "dispatched",
+        "us": {"torch bf16": 12.0, "pestle bf16": 10.0, "pestle int8, x quantised": 8.0},
+        "gpu": "GPU",
+        "machine": {"commit": "c0ffee"},
+    }
+    slow = line | {"linear": [32, 4096, 2048], "us": {"torch bf16": 9.0, "pestle bf16": 10.0}}
+    weights = line | {
+        "what": "weight_only",
+        "us": {"torch bf16": 12.0, "pestle int4": 6.0, "pestle fp8": 7.0, "humming int4": 8.0},
+    }
+    page = performance.render([slow | {"us": {"torch bf16": 1.0}}, line, slow, weights])
+    assert "| pestle bf16 | torch bf16 | 2 | 0.97 | 1 | 1.04 | 0.90 | 32 x 4096 x 2048 |" in page
+    assert "| pestle int8, x quantised | torch bf16, pestle bf16 | 1 | 1 | 0 | 1.25 |" in page
+    assert "fp8 x fp8" not in page
+    assert "| N x K | weights | M = 16 |" in page
+    assert "| 4096 x 2048 | int4 | 6 (8) |" in page
+    assert "| 4096 x 2048 | fp8 | 7 |" in page

@@ -161,6 +161,7 @@ struct FloatOp {
   static constexpr int kBits = 8;
   static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
   static constexpr bool kSlabFactors = true;
+  static constexpr int64_t kRowsForSlabs = 1536;
   static constexpr const char* kFallback = "linear_fp8_float_any";
 
   static std::string refuse_call(const Call& call) {

@@ -70,6 +70,7 @@ struct Op {
   static constexpr int kBits = 4;
   static constexpr WeightOnlyWorkspace kWorkspace = kRotatedX;
   static constexpr bool kSlabFactors = false;
+  static constexpr int64_t kRowsForSlabs = 1024;
   static constexpr const char* kFallback = "linear_int4_any";
 
   static std::string refuse_call(const Call&) { return ""; }

@@ -67,7 +67,7 @@ inline constexpr Case cases[] = {
     {"M=130 N=140 K=704 x=f16 group_size=64 mode=asymmetric out=f32", kEdge, Dist::kSpecial},
     {"M=131 N=140 K=288 group_size=32 mode=asymmetric"},
     // Decoded to x's dtype first.
-    {"M=2048 N=40 K=64 group_size=32 decoded=as_x bias=f32 residual=bf16 activation=silu"},
+    {"M=1024 N=40 K=64 group_size=32 decoded=as_x bias=f32 residual=bf16 activation=silu"},
     {"M=2050 N=36 K=64 group_size=32 mode=asymmetric decoded=as_x out=f32", kEdge},
     {"M=2048 N=12 K=32 decoded=as_x out=f32", kEdge, Dist::kSpecial},
     {"M=2048 N=12 K=32 mode=asymmetric decoded=as_x out=f32", kEdge, Dist::kSpecial},

@@ -53,6 +53,7 @@ struct Op {
   static constexpr int kBits = 4;
   static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
   static constexpr bool kSlabFactors = false;
+  static constexpr int64_t kRowsForSlabs = 1536;
   static constexpr const char* kFallback = "linear_mxfp4_any";
 
   static std::string refuse_call(const Call&) { return ""; }

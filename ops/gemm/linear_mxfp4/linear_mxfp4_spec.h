@@ -59,7 +59,7 @@ inline constexpr Case cases[] = {
     {"M=66 N=140 K=96 out=f32", kEdge, Dist::kSpecial},
     {"M=140 N=270 K=224 x=f16 bias=f32 residual=f16"},
     // Decoded to x's dtype first.
-    {"M=2048 N=40 K=64 bias=f32 residual=bf16 activation=silu"},
+    {"M=1536 N=40 K=64 bias=f32 residual=bf16 activation=silu"},
     {"M=2050 N=36 K=32 out=f32 nibbles=high_first scale_layout=plain", kEdge},
     {"M=2048 N=12 K=32 out=f32", kEdge, Dist::kSpecial},
     {"M=0 N=8 K=32", kEdge},

@@ -19,6 +19,7 @@ struct Op {
   static constexpr int kBits = 8;
   static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
   static constexpr bool kSlabFactors = false;
+  static constexpr int64_t kRowsForSlabs = 1024;
   static constexpr const char* kFallback = "linear_mxfp8_any";
 
   static std::string refuse_call(const Call&) { return ""; }

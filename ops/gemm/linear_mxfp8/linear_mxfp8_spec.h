@@ -57,7 +57,7 @@ inline constexpr Case cases[] = {
     {"M=66 N=140 K=96 out=f32", kEdge, Dist::kSpecial},
     {"M=140 N=270 K=224 x=f16 bias=f32 residual=f16"},
     // Decoded to x's dtype first.
-    {"M=2048 N=40 K=64 gate=bf16 G=1 activation=gelu_tanh"},
+    {"M=1024 N=40 K=64 gate=bf16 G=1 activation=gelu_tanh"},
     {"M=2050 N=36 K=32 weight=e5m2 out=f32 scale_layout=plain bias=bf16", kEdge},
     {"M=2048 N=12 K=32 weight=e5m2 out=f32", kEdge, Dist::kSpecial},
     {"M=2048 N=12 K=32 out=f32", kEdge, Dist::kSpecial},

@@ -56,6 +56,7 @@ struct Op {
   static constexpr int kBits = 4;
   static constexpr WeightOnlyWorkspace kWorkspace = kPlainX;
   static constexpr bool kSlabFactors = true;
+  static constexpr int64_t kRowsForSlabs = 1536;
   static constexpr const char* kFallback = "linear_nvfp4_any";
 
   static std::string refuse_call(const Call&) { return ""; }

@@ -59,7 +59,7 @@ inline constexpr Case cases[] = {
     {"M=97 N=300 K=736 x=f16 out=f32 scale_layout=plain", kEdge, Dist::kSpecial},
     {"M=66 N=140 K=96 out=f32", kEdge, Dist::kSpecial},
     // Decoded to x's dtype first.
-    {"M=2048 N=40 K=64"},
+    {"M=1536 N=40 K=64"},
     {"M=2050 N=36 K=32 x=f16 out=f32 nibbles=low_first scale_layout=plain bias=f32 residual=bf16",
      kEdge},
     {"M=2x1024 N=24 K=32 alpha=f32 gate=bf16 G=2 residual=bf16 beta=f32", kEdge},

@@ -1,5 +1,6 @@
 // scaled_mm_mxfp8 on CUDA.
-// Map      cuda/scaled_mm_mxfp8_many_rows: codes of both sides go through shared memory
+// Map      cuda/scaled_mm_mxfp8_decoded: from 512 rows of a and b on sm_90, both decoded by slabs
+//          (ops/gemm/weight_only/slab_pair_launch.cuh). many_rows: codes of both sides go through shared memory
 //          (ops/gemm/weight_only/many_rows.cuh); a stage of a is decoded there to bf16 once a CTA, b
 //          in registers. late: unfused epilogue of pairs. _any: a thread a result
 //          (ops/gemm/fallback/gemm_fallback_decoded.cuh).
@@ -9,7 +10,7 @@
 //          scale over codes that are not 0, or with a NaN code, are made again from f32 values.
 // Measured H100, 4608 x 12288 x 3072: 2,436 us.
 #include "ops/gemm/scaled_mm_mxfp8/scaled_mm_mxfp8_spec.h"
-#include "ops/gemm/weight_only/decoded_launch.cuh"
+#include "ops/gemm/weight_only/slab_pair_launch.cuh"
 
 namespace pestle::ops::scaled_mm_mxfp8 {
 namespace {
@@ -20,18 +21,11 @@ struct Op {
                                      arg_index(spec, "out"),         arg_index(spec, "alpha"),
                                      arg_index(spec, "scale_layout")};
   static constexpr int kBits = 8;
-  using Format = many_rows::Mx<kBits, false>;
+  static constexpr bool kSlabFactors = false;
 
   static int64_t columns(const Call& call) { return call.tensor(kArgs.b).shape[1]; }
-  static Format format(const Call& call, int codes, int scale) {
-    const TensorView& c = call.tensor(codes);
-    many_rows::MxWeight w;
-    w.scale = many_rows::scale_bytes(call.tensor(scale), kArgs.swizzled(call),
-                                     columns(call) / formats::kMxBlock, 2);
-    w.e5m2 = c.dtype == DType::kE5M2;
-    w.codes = c.as<char>();
-    w.code_row = cuda::row_distance(c);
-    return Format{w};
+  static many_rows::Mx<kBits, false> format(const Call& call, int codes, int scale) {
+    return mx_rows<kBits>(call.tensor(codes), call.tensor(scale), kArgs.swizzled(call));
   }
   static AnyMxfp8Rows fallback_rows(const Call& call, int codes, int scale) {
     return {any_blocks(call.tensor(codes), call.tensor(scale), columns(call) / formats::kMxBlock,
@@ -42,6 +36,11 @@ struct Op {
                          format(call, kArgs.a, kArgs.scale_a),
                          format(call, kArgs.b, kArgs.scale_b));
   }
+  static Status run_slabs(const Call& call) {
+    return start_slab_pairs(call, "scaled_mm_mxfp8_decoded", kArgs,
+                            format(call, kArgs.a, kArgs.scale_a),
+                            format(call, kArgs.b, kArgs.scale_b));
+  }
   static Status run_fallback(const Call& call) {
     return run_fallback_decoded(call, "scaled_mm_mxfp8_any", kArgs.out, kArgs.alpha, columns(call),
                                 fallback_rows(call, kArgs.a, kArgs.scale_a),
@@ -49,8 +48,9 @@ struct Op {
   }
 };
 
-constexpr auto kImpls = decoded_impls<Op>("cuda/scaled_mm_mxfp8_many_rows",
-                                          "cuda/scaled_mm_mxfp8_late", "cuda/scaled_mm_mxfp8_any");
+constexpr auto kImpls =
+    slab_pair_impls<Op>("cuda/scaled_mm_mxfp8_decoded", "cuda/scaled_mm_mxfp8_many_rows",
+                        "cuda/scaled_mm_mxfp8_late", "cuda/scaled_mm_mxfp8_any");
 
 }  // namespace
 

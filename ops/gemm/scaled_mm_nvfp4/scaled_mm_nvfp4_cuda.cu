@@ -1,5 +1,6 @@
 // scaled_mm_nvfp4 on CUDA.
-// Map      cuda/scaled_mm_nvfp4_many_rows: codes of both sides go through shared memory
+// Map      cuda/scaled_mm_nvfp4_decoded: from 512 rows of a and b on sm_90, both decoded by slabs
+//          (ops/gemm/weight_only/slab_pair_launch.cuh). many_rows: codes of both sides go through shared memory
 //          (ops/gemm/weight_only/many_rows.cuh); a stage of a is decoded there to bf16 once a CTA, b
 //          in registers. late: unfused epilogue of pairs. _any: a thread a result
 //          (ops/gemm/fallback/gemm_fallback_decoded.cuh).
@@ -9,7 +10,7 @@
 //          the rule's value (global scales near the ends of f32) are made again from f32 values.
 // Measured H100, 4608 x 12288 x 3072: 2,304 us.
 #include "ops/gemm/scaled_mm_nvfp4/scaled_mm_nvfp4_spec.h"
-#include "ops/gemm/weight_only/decoded_launch.cuh"
+#include "ops/gemm/weight_only/slab_pair_launch.cuh"
 
 namespace pestle::ops::scaled_mm_nvfp4 {
 namespace {
@@ -24,6 +25,7 @@ struct Op {
                                      arg_index(spec, "out"),         arg_index(spec, "alpha"),
                                      arg_index(spec, "scale_layout")};
   static constexpr int kBits = 4;
+  static constexpr bool kSlabFactors = true;
 
   static int64_t columns(const Call& call) { return call.tensor(kArgs.b).shape[1] * 2; }
   static many_rows::Nvfp4 format(const Call& call, int scale, int global_scale) {
@@ -44,6 +46,11 @@ struct Op {
                          format(call, kArgs.scale_a, kGlobalA),
                          format(call, kArgs.scale_b, kGlobalB));
   }
+  static Status run_slabs(const Call& call) {
+    return start_slab_pairs(call, "scaled_mm_nvfp4_decoded", kArgs,
+                            format(call, kArgs.scale_a, kGlobalA),
+                            format(call, kArgs.scale_b, kGlobalB));
+  }
   static Status run_fallback(const Call& call) {
     return run_fallback_decoded(call, "scaled_mm_nvfp4_any", kArgs.out, kArgs.alpha, columns(call),
                                 fallback_rows(call, kArgs.a, kArgs.scale_a, kGlobalA),
@@ -51,8 +58,9 @@ struct Op {
   }
 };
 
-constexpr auto kImpls = decoded_impls<Op>("cuda/scaled_mm_nvfp4_many_rows",
-                                          "cuda/scaled_mm_nvfp4_late", "cuda/scaled_mm_nvfp4_any");
+constexpr auto kImpls =
+    slab_pair_impls<Op>("cuda/scaled_mm_nvfp4_decoded", "cuda/scaled_mm_nvfp4_many_rows",
+                        "cuda/scaled_mm_nvfp4_late", "cuda/scaled_mm_nvfp4_any");
 
 }  // namespace
 

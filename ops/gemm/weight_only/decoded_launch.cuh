@@ -66,6 +66,20 @@ Status start_decoded(const Call& call, const char* name, const DecodedArgs& args
   return start_many_rows<true>(call, name, job, b, many_rows::DecodedRows<A>{a});
 }
 
+// An MX operand: codes of 4 bits, or of 8.
+template <int kBits>
+many_rows::Mx<kBits, false> mx_rows(const TensorView& codes, const TensorView& scale, bool swizzled,
+                                    bool high_first = false) {
+  many_rows::MxWeight w;
+  w.scale =
+      many_rows::scale_bytes(scale, swizzled, row_length(codes) * 8 / kBits / formats::kMxBlock, 2);
+  w.high_first = high_first;
+  w.e5m2 = codes.dtype == DType::kE5M2;
+  w.codes = codes.as<char>();
+  w.code_row = cuda::row_distance(codes);
+  return {w};
+}
+
 #endif  // __CUDACC__
 
 }  // namespace pestle::ops

@@ -6,6 +6,8 @@
 //   factor()  of its sums, in f32
 //   Scale, fetch   of 8 columns from a multiple of 8 on
 //   decode    8 codes to 4 pairs of neighbours; true: odd
+//   large     where both operands are decoded: may a code with that scale be 2^48 or more, though not
+//             infinite? Sums of smaller ones don't overflow
 // What is f32 in the format's rule goes, for bf16, as a power of two into the matrix, so that sums
 // overflow where those of the decoded weight do, and the rest of it, 1 to 2, is the factor. Codes and
 // scales that are infinite or NaN are such in the matrix.
@@ -47,6 +49,7 @@ struct Decoder<kBf16, Nvfp4> {
     scale_e2m1<kBf16>(words[0], kBf16 ? bf16_twice(v) : half | half << 16, format.high_first, b);
     return false;
   }
+  __device__ bool large(Scale) const { return format.of_scales >= 0x1p36f; }
 };
 
 // Bf16 holds all but the smallest products of 8-bit codes.
@@ -74,6 +77,10 @@ struct Decoder<true, Mx<kBits, false>> {
       for (int i = 0; i < 4; ++i) b[i] = multiply_bf16(b[i], by);
       return e < format.first_exact() && ((words[0] | words[1]) & 0x7F7F7F7Fu) != 0;
     }
+  }
+  __device__ bool large(Scale e) const {
+    const int power = kBits == 4 ? 3 : format.e5m2 ? 16 : 9;  // above any code
+    return e != 255 && e > 127 + 48 - power;
   }
 };
 

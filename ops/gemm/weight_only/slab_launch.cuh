@@ -6,7 +6,7 @@
 // Map      For each slab, in stream order: slab_kernel, then the GEMM. One slab's memory serves all:
 //          each kernel begins to run as the one before ends (early_launch.h) but waits for its
 //          results, so the next slab is written when the GEMM has read the last one. At the end
-//          odd_columns_kernel, where the format may have such rows.
+//          odd_kernel, where the format may have such rows.
 // Traffic  codes once, the slab written and read in the L2 where it stays; x once for each slab.
 // Numerics the GEMM's, of exact products; factors of columns in its epilogue (slab_formats.cuh).
 #pragma once
@@ -18,15 +18,16 @@
 
 namespace pestle::ops {
 
-// Rows of x, at least, for the decoding to be a small share.
-constexpr int64_t kRowsForSlabs = 2048;
-
+// A slab as b.
+inline Stack slab_columns(const void* matrix, DType dtype, int64_t rows, int64_t k) {
+  return {matrix, dtype, k, rows, 1, 1, k, 0};
+}
 // x, out and residual of the whole call, and a slab of so many rows.
 inline std::string read_slab_operands(const Call& call, const WeightOnlyArgs& args, int64_t k,
                                       const void* matrix, int64_t rows, Operands* o) {
   std::string why = read_outputs(call, args, o);
   if (why.empty()) why = read_even(call, args.x, &o->a);
-  o->b = {matrix, call.tensor(args.x).dtype, k, rows, 1, 1, k, 0};
+  o->b = slab_columns(matrix, call.tensor(args.x).dtype, rows, k);
   return why;
 }
 
@@ -46,56 +47,77 @@ inline std::string refuse_slabs(const Call& call, const WeightOnlyArgs& args, in
 
 #ifdef __CUDACC__
 
-struct SlabMemory {
-  char* matrix;
-  float* factors;  // a 1, then those of the slab's rows
-  uint8_t* odd;    // of all rows of the weight
+// The job of an operand's slabs, without its first row. Its memory begins at `at`, which goes on to
+// what follows: `rows` of a matrix and their factors, flags of all rows.
+inline many_rows::SlabJob slab_job(const TensorView& codes, int64_t rows, int64_t k,
+                                   uintptr_t* at) {
+  const uintptr_t matrix = round_up_256(*at);
+  const uintptr_t factors = matrix + static_cast<uintptr_t>(rows * k * 2);
+  const uintptr_t odd = round_up_256(factors + static_cast<uintptr_t>(rows * 4 + 4));
+  *at = odd + static_cast<uintptr_t>((row_count(codes) + 7) / 8 * 8);  // read by eights
+  many_rows::SlabJob job;
+  job.codes = codes.as<char>();
+  job.code_row = cuda::row_distance(codes);
+  job.matrix = reinterpret_cast<char*>(matrix);
+  job.factors = reinterpret_cast<float*>(factors);
+  job.odd = reinterpret_cast<uint8_t*>(odd);
+  job.k = static_cast<int>(k);
+  return job;
+}
 
-  SlabMemory(const Call& call, int64_t rows, int64_t k) {
-    const uintptr_t at = round_up_256(reinterpret_cast<uintptr_t>(call.workspace));
-    const uintptr_t behind = at + static_cast<uintptr_t>(rows * k * 2);
-    const uintptr_t last = behind + static_cast<uintptr_t>(rows * 4 + 4);
-    matrix = reinterpret_cast<char*>(at);
-    factors = reinterpret_cast<float*>(behind);
-    odd = reinterpret_cast<uint8_t*>(last);
-  }
+// kPair: both operands are decoded.
+template <bool kBf16, bool kPair, class Format>
+Status decode_slab(const Call& call, const char* name, const many_rows::SlabJob& job, int64_t rows,
+                   const Format& format) {
+  const cuda::Grid grid{rows, many_rows::kSlabThreads};
+  return cuda::launch_early(call, name, grid, many_rows::slab_kernel<kBf16, kPair, Format>, job,
+                            format);
+}
+
+// A block of out.
+struct OutBlock {
+  int64_t row, rows, column, columns;
 };
-
-// Columns of a matrix, from `first` on.
-inline void take_columns(int64_t first, int64_t columns, Stack* s) {
+inline void take_block(const OutBlock& block, Stack* s) {
   if (s->data == nullptr) return;
-  s->data = static_cast<const char*>(s->data) + first * s->column_stride * dtype_bytes(s->dtype);
-  s->columns = columns;
+  const int64_t first = block.row * s->row_stride + block.column * s->column_stride;
+  s->data = static_cast<const char*>(s->data) + first * dtype_bytes(s->dtype);
+  s->rows = block.rows;
+  s->columns = block.columns;
 }
 inline void skip_columns(int64_t first, hopper::FloatMatrix* t) {
   if (t->data != nullptr) t->data += first * t->column_stride * t->element_bytes();
 }
 
-// The columns of out that a decoded slab gives. `factors`: null, or a 1 and those of its rows.
-inline Status multiply_slab(const Call& call, const char* name, const WeightOnlyArgs& args,
-                            Operands o, int64_t first, int64_t columns, const float* factors) {
-  take_columns(first, columns, &o.out);
-  take_columns(first, columns, &o.residual);
-  o.b.columns = columns;
+// The block of out that decoded slabs give. `rows` and `columns`: a 1, then the factors of the block's;
+// null: none, as rows alone may be.
+inline Status multiply_slab(const Call& call, const char* name, int alpha, Operands o,
+                            const OutBlock& block, const float* rows, const float* columns) {
+  take_block(block, &o.out);
+  take_block(block, &o.residual);
+  o.a.rows = block.rows;
+  o.b.columns = block.columns;
   GemmJob job{};
-  PESTLE_TRY(fill_epilogue(call, args.alpha, o, &job.epilogue));
-  skip_columns(first, &job.epilogue.bias);
-  skip_columns(first, &job.epilogue.gate);
-  if (factors == nullptr) return start_dense_gemm(call, name, o, job);
-  job.epilogue.rows = {factors, 0};
-  job.epilogue.columns = {factors + 1, 1};
+  PESTLE_TRY(fill_epilogue(call, alpha, o, &job.epilogue));
+  skip_columns(block.column, &job.epilogue.bias);
+  skip_columns(block.column, &job.epilogue.gate);
+  if (columns == nullptr) return start_dense_gemm(call, name, o, job);
+  job.epilogue.rows = rows == nullptr ? hopper::Factors{columns, 0} : hopper::Factors{rows + 1, 1};
+  job.epilogue.columns = {columns + 1, 1};
   return start_dense_gemm_with_factors(call, name, o, job);
 }
 
-template <bool kBf16, class Format>
-Status make_odd_columns(const Call& call, const char* name, const WeightOnlyArgs& args,
-                        const Format& format, const uint8_t* odd) {
+// What odd rows and columns have of out.
+template <bool kBf16, class Format, class X>
+Status make_odd(const Call& call, const char* name, const WeightOnlyArgs& args,
+                const many_rows::OddFlags& odd, const Format& format, const X& source) {
   const many_rows::Job job = many_rows_job(call, args, call.tensor(args.x), Format::kBits);
   const int64_t multiprocessors = cuda::multiprocessors(cuda::device_index(call));
-  const cuda::Grid grid{std::min(cuda::ceil_div(job.n, 8), multiprocessors),
-                        many_rows::kOddThreads};
-  return cuda::launch_early(call, name, grid, many_rows::odd_columns_kernel<kBf16, Format>, job,
-                            odd, format);
+  const int64_t blocks =
+      cuda::ceil_div(job.n, 8) * cuda::ceil_div(job.m, many_rows::kOddThreads / 8);
+  const cuda::Grid grid{std::min(blocks, multiprocessors), many_rows::kOddThreads};
+  return cuda::launch_early(call, name, grid, many_rows::odd_kernel<kBf16, Format, X>, job, odd,
+                            format, source);
 }
 
 template <bool kBf16, class Format>
@@ -103,29 +125,22 @@ Status start_slabs(const Call& call, const char* name, const WeightOnlyArgs& arg
                    const Format& format) {
   using Decoder = many_rows::Decoder<kBf16, Format>;
   const TensorView& weight = call.tensor(args.weight);
+  const int64_t m = row_count(call.tensor(args.x));
   const int64_t n = weight.shape[0], k = weight.shape[1] * 8 / Format::kBits;
-  const int64_t rows = slab_rows(row_count(call.tensor(args.x)), n, k,
-                                 cuda::multiprocessors(cuda::device_index(call)));
-  const SlabMemory memory(call, rows, k);
+  const int64_t rows = slab_rows(m, n, k, cuda::multiprocessors(cuda::device_index(call)));
+  auto at = reinterpret_cast<uintptr_t>(call.workspace);
+  many_rows::SlabJob job = slab_job(weight, rows, k, &at);
   Operands o;
-  if (std::string why = read_slab_operands(call, args, k, memory.matrix, rows, &o); !why.empty())
+  if (std::string why = read_slab_operands(call, args, k, job.matrix, rows, &o); !why.empty())
     return unsupported(why);
-  many_rows::SlabJob job;
-  job.codes = weight.as<char>();
-  job.code_row = cuda::row_distance(weight);
-  job.matrix = memory.matrix;
-  job.factors = memory.factors;
-  job.odd = memory.odd;
-  job.k = static_cast<int>(k);
   for (job.first = 0; job.first < n; job.first += rows) {
     const int64_t columns = std::min(rows, n - job.first);
-    const cuda::Grid grid{columns, many_rows::kSlabThreads};
-    PESTLE_TRY(
-        cuda::launch_early(call, name, grid, many_rows::slab_kernel<kBf16, Format>, job, format));
-    PESTLE_TRY(multiply_slab(call, name, args, o, job.first, columns,
-                             Decoder::kFactors ? memory.factors : nullptr));
+    PESTLE_TRY((decode_slab<kBf16, false>(call, name, job, columns, format)));
+    PESTLE_TRY(multiply_slab(call, name, args.alpha, o, {0, m, job.first, columns}, nullptr,
+                             Decoder::kFactors ? job.factors : nullptr));
   }
-  if constexpr (Decoder::kOdd) return make_odd_columns<kBf16>(call, name, args, format, memory.odd);
+  if constexpr (Decoder::kOdd)
+    return make_odd<kBf16>(call, name, args, {nullptr, job.odd}, format, many_rows::PlainRows{});
   return {};
 }
 
@@ -146,14 +161,15 @@ Status run_row_bytes_slabs(const Call& call, const char* name, const WeightOnlyA
 #endif  // __CUDACC__
 
 // Op, beside what WeightOnlyOp asks for: kSlabFactors: sums have factors of their columns;
-// run_slabs(call).
+// kRowsForSlabs: rows of x, at least, for the decoding to be a small share; run_slabs(call).
 template <class Op>
 std::string refuses_slabs(const Call& call, const Machine& machine) {
   std::string why = refuse_machine(machine);
   if (!why.empty()) return why;
   const TensorView& x = call.tensor(Op::kArgs.x);
   if (x.dtype == DType::kF32) return "is for x of bf16 or f16";
-  if (row_count(x) < kRowsForSlabs) return "is for 2048 rows of x or more";
+  if (row_count(x) < Op::kRowsForSlabs)
+    return "is for " + std::to_string(Op::kRowsForSlabs) + " rows of x or more";
   why = WeightOnlyOp<Op>::refuses_many(call, machine);
   if (why.empty() && Op::sums_groups(call)) why = "scales multiply sums of groups, not codes";
   return why.empty() ? refuse_slabs(call, Op::kArgs, Op::kBits, Op::kSlabFactors) : why;
