@@ -70,7 +70,8 @@ __device__ inline void copy_even_rows(const char* from, int64_t stride, uint32_t
 __device__ inline void copy_scale_bytes(const cuda::many_rows::ScaleBytes& s, int64_t first,
                                         int64_t last, int bytes, char* to, int to_row) {
   const auto* data = reinterpret_cast<const char*>(s.data);
-  const uint64_t places = reinterpret_cast<uint64_t>(data) | static_cast<uint64_t>(s.row_bytes);
+  const uint64_t places =
+      reinterpret_cast<uint64_t>(data) | (s.swizzled ? 0 : static_cast<uint64_t>(s.row_bytes));
   if (!s.swizzled && (places | static_cast<uint64_t>(bytes)) % 16 == 0 && bytes == s.columns)
     return copy_even_rows(data, s.row_bytes, bytes, first, last, to, to_row);
   // A thread keeps its row; its neighbours of a row are 4 scales on.
@@ -80,7 +81,7 @@ __device__ inline void copy_scale_bytes(const cuda::many_rows::ScaleBytes& s, in
 #pragma unroll 1
   for (int i = threadIdx.x / kTileRows * 4; i < bytes; i += step) {
     const int count = max(0, min(4, s.columns - i));
-    if (s.words) {
+    if (places % 4 == 0) {
       copy_word_async(to + i, data + s.place(row, count > 0 ? i : 0), count);
     } else {
       for (int j = 0; j < 4; ++j) to[i + j] = static_cast<char>(j < count ? s.at(row, i + j) : 0);
