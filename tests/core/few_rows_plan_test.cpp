@@ -13,7 +13,6 @@ FewRowsShape shape(int64_t m, int64_t n, int64_t k, int64_t shared, bool cluster
   s.m = m, s.n = n, s.k = k;
   s.bits = 4;
   s.scale_row = scales_of_16;
-  s.scale_bytes = 8;
   s.most_shared = shared;
   s.most_threads = few_rows_eights(m) == 8 ? 256 : 512;
   s.multiprocessors = 132;
@@ -30,16 +29,27 @@ TEST(FewRowsPlan, EveryPartHasColumnsAndFits) {
             const FewRowsShape of = shape(m, n, k, shared, clusters);
             const FewRowsPlan p = choose_few_rows(of);
             SCOPED_TRACE(testing::Message() << m << " " << n << " " << k << " " << shared);
-            // What a warp alone can do is not refused.
-            ASSERT_EQ(p.eights == 0, few_rows_plan(of, 1, 1, 1).eights == 0 && !clusters);
+            // What a warp alone can do is not refused, and with Hopper's memory nothing is.
+            const bool refused = p.eights == 0;
+            ASSERT_FALSE(refused && few_rows_plan(of, 1, 1, 1).eights != 0);
+            ASSERT_FALSE(refused && shared == 227 << 10);
             if (p.eights == 0) continue;
             EXPECT_GE(p.eights * 8, std::min<int64_t>(m, 64));
-            EXPECT_GE(p.parts * p.part_k(), k);
-            EXPECT_LT((p.parts - 1) * p.part_k(), k);
+            EXPECT_GE(p.parts * p.part_k(4), k);
+            EXPECT_LT((p.parts - 1) * p.part_k(4), k);
+            EXPECT_TRUE(p.x_slots == p.chunks || p.x_slots == kFewRowsSlots);
+            EXPECT_LE(p.x_slots, p.chunks);
             EXPECT_LE(p.parts, clusters ? kFewRowsMostParts : 1);
             EXPECT_LE(p.warps() * 32, few_rows_eights(m) == 8 ? 256 : 512);
             EXPECT_LE(p.shared_bytes(4), shared);
           }
+}
+
+TEST(FewRowsPlan, KeepsXOfFewRowsInSharedMemory) {
+  const FewRowsPlan few = choose_few_rows(shape(16, 14336, 4096, 227 << 10, true));
+  EXPECT_EQ(few.x_slots, few.chunks);
+  const FewRowsPlan many = choose_few_rows(shape(64, 14336, 4096, 227 << 10, true));
+  EXPECT_LT(many.x_slots, many.chunks);
 }
 
 TEST(FewRowsPlan, SharesKWhereTilesAreFew) {

@@ -204,6 +204,7 @@ constexpr auto kFloatX = float_x_impls<FloatOp>(
 using Refusals = LinearQuantizedRefusals<kArgs>;
 
 constexpr Impl kImpls[] = {
+    few_rows_impl<FloatOp>("cuda/linear_fp8_128_rows"),
     mma_impl<FloatOp>("cuda/linear_fp8_gemv"),
     {.id = "cuda/linear_fp8_hopper",
      .device = DeviceType::kCuda,
@@ -243,7 +244,6 @@ constexpr Impl kImpls[] = {
      .workspace = kLinearQuantizedOutputWorkspace},
     slabs_impl<FloatOp>("cuda/linear_fp8_decoded"),
     hopper_impl<FloatOp>("cuda/linear_fp8_float_hopper"),
-    few_rows_impl<FloatOp>("cuda/linear_fp8_128_rows"),
     kFloatX[0],
     kFloatX[1],
     kFloatX[2],

@@ -1,11 +1,11 @@
 // linear_int4 on CUDA: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_mma.cuh, with f32 x or
 // rows of any place by gemv_weight_only.cuh, whose format is here; more rows by
-// ops/gemm/weight_only/many_rows_hopper.cuh or many_rows.cuh, very many with decoded=as_x by
+// few_rows.cuh, many_rows_hopper.cuh or many_rows.cuh of ops/gemm/weight_only, very many with decoded=as_x by
 // slab_launch.cuh.
 #include "ops/gemm/gemv/gemv_weight_only.cuh"
 #include "ops/gemm/linear_int4/linear_int4_spec.h"
-#include "ops/gemm/weight_only/int4_weight.h"
 #include "ops/gemm/weight_only/few_rows_launch.cuh"
+#include "ops/gemm/weight_only/int4_weight.h"
 #include "ops/gemm/weight_only/slab_launch.cuh"
 
 namespace pestle::ops::linear_int4 {

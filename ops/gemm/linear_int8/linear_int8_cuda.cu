@@ -155,6 +155,7 @@ constexpr auto kFloatX = float_x_impls<FloatOp>(
 using Refusals = LinearQuantizedRefusals<kArgs>;
 
 constexpr Impl kImpls[] = {
+    few_rows_impl<FloatOp>("cuda/linear_int8_128_rows"),
     mma_impl<FloatOp>("cuda/linear_int8_gemv"),
     {.id = "cuda/linear_int8_slices",
      .device = DeviceType::kCuda,
@@ -194,7 +195,6 @@ constexpr Impl kImpls[] = {
      .workspace = kLinearQuantizedOutputWorkspace},
     slabs_impl<FloatOp>("cuda/linear_int8_decoded"),
     hopper_impl<FloatOp>("cuda/linear_int8_float_hopper"),
-    few_rows_impl<FloatOp>("cuda/linear_int8_128_rows"),
     kFloatX[0],
     kFloatX[1],
     kFloatX[2],

@@ -1,5 +1,5 @@
 // linear_mxfp8 on CUDA: GEMV (up to 16 rows of bf16 x) by ops/gemm/gemv/gemv_weight_mma.cuh, else
-// ops/gemm/weight_only/many_rows_hopper.cuh or many_rows.cuh, very many rows of bf16 x by
+// few_rows.cuh, many_rows_hopper.cuh or many_rows.cuh of ops/gemm/weight_only, very many rows of bf16 x by
 // slab_launch.cuh.
 #include "ops/gemm/linear_mxfp8/linear_mxfp8_spec.h"
 #include "ops/gemm/weight_only/few_rows_launch.cuh"
@@ -75,9 +75,9 @@ constexpr auto kManyRows =
     many_rows_impls<Op>("cuda/linear_mxfp8_many_rows", "cuda/linear_mxfp8_input",
                         "cuda/linear_mxfp8_late", "cuda/linear_mxfp8_any");
 constexpr Impl kImpls[] = {slabs_impl<Op>("cuda/linear_mxfp8_decoded"),
+                           few_rows_impl<Op>("cuda/linear_mxfp8_128_rows"),
                            hopper_impl<Op>("cuda/linear_mxfp8_hopper"),
                            mma_impl<Op>("cuda/linear_mxfp8_gemv"),
-                           few_rows_impl<Op>("cuda/linear_mxfp8_128_rows"),
                            kManyRows[0],
                            kManyRows[1],
                            kManyRows[2],

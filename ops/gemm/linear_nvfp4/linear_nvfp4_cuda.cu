@@ -1,6 +1,6 @@
 // linear_nvfp4 on CUDA: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_mma.cuh, with f32 x or
 // rows of any place by gemv_weight_only.cuh, whose format is here; more rows by
-// ops/gemm/weight_only/many_rows_hopper.cuh or many_rows.cuh, very many by slab_launch.cuh.
+// few_rows.cuh, many_rows_hopper.cuh or many_rows.cuh of ops/gemm/weight_only, very many by slab_launch.cuh.
 #include "backends/cuda/device/numeric/fp8.cuh"
 #include "formats/nvfp4.h"
 #include "formats/swizzle.h"

@@ -2,12 +2,13 @@
 // registers, x is the right one.
 //
 // Map      A CTA makes a tile of 32 rows of the weight for each of its warps along n, and of up to 64
-//          rows of x. Warps along k take turns at chunks of 128; the CTAs of a cluster have a part of k
-//          each. x and codes come through a ring of four stages by cp.async, codes where the lane that
-//          decodes them reads them, so that only x has to wait for others; scales of the part come once.
-//          A warp's fragments of x serve two products.
-// Sums     go to the CTA of the cluster that adds them, through its shared memory, where the ring was:
-//          fragment i to CTA i mod parts. They are added in one order, and the epilogue is there.
+//          rows of x. Warps along k take turns at chunks of two steps; the CTAs of a cluster have a part
+//          of k each. A lane copies the codes that it decodes three steps ahead, so that warps don't
+//          wait for each other. x of the part stays in shared memory where it fits; else warps with the
+//          same k share three chunks of it and meet once a chunk. Scales of the part come once. A warp's
+//          fragments of x serve two products.
+// Sums     go to the CTA of the cluster that adds them, through its shared memory, where x and codes
+//          were: fragment i to CTA i mod parts. They are added in one order, and the epilogue is there.
 // k        as in gemv_weight_mma.cuh, whose formats these are: of a product any order, so long as both
 //          operands agree. x is put into pairs where it lies, by the thread that copied it.
 // Traffic  the weight and its scales once from memory (for each 64 rows of x), x once a tile from L2.
@@ -32,129 +33,157 @@ using gemv::SumsOf;
 struct FewRowsJob {
   cuda::many_rows::Job job;
   int n_warps, k_warps, parts, chunks;  // as of FewRowsPlan
-  int scale_row;                        // bytes of a row's scales in shared memory
-  int ring_bytes;
+  int x_slots;
+  int scale_row;                // bytes of a row's scales in shared memory
+  int code_place, scale_place;  // in shared memory
 };
 
-// Threads of a CTA at most: sums of 64 rows of x take registers, and twice as many where scales multiply
-// sums.
+// Threads of a CTA at most: sums take registers, and twice as many where scales multiply them.
 template <class Format>
 constexpr int most_threads(int eights) {
-  if (eights < 8) return 512;
-  return Format::kSums == SumsOf::kNone ? 384 : 256;
+  const int sums = eights * (Format::kSums == SumsOf::kNone ? 1 : 2);
+  return sums <= 4 ? 512 : sums <= 8 ? 384 : 256;
 }
 
 #ifdef __CUDACC__
 
 template <bool kBf16, class Format, int kN8>
 struct FewRows {
-  static constexpr int kStages = kFewRowsStages;
+  static constexpr int kDepth = kFewRowsDepth;
   static constexpr int kR = kFewRowsOfWarp / 16;  // products that share a fragment of x
   static constexpr int kStep = gemv::kStepOf<Format::kBits>;
-  static constexpr int kSteps = kFewRowsChunk / kStep;  // of a chunk
-  static constexpr int kOctets = kStep / 32;            // of a lane and step
-  static constexpr int kUnits = kStep / 8;              // of 16 bytes, of a row of x and step
-  static constexpr int kChunkUnits = kFewRowsChunk / 8;
-  static constexpr int kXRow = kFewRowsChunk * 2;
-  static constexpr int kXBytes = kN8 * 8 * kXRow;  // of a warp along k and stage
-  static constexpr int kSlots = kSteps * kR * 2;   // of codes, of a lane and stage
+  static constexpr int kSteps = kFewRowsSteps;
+  static constexpr int kChunk = few_rows_chunk(Format::kBits);
+  static constexpr int kOctets = kStep / 32;              // of a lane and step
+  static constexpr int kUnits = kStep / 8;                // of 16 bytes, of a row of x and step
+  static constexpr int kRowsAt = 32 / (kSteps * kUnits);  // of x, that a warp copies at a time
+  // An octet of all rows of x: 64 bytes each. The distance of two octets keeps the lanes apart that copy.
+  static constexpr int kXOctet = kN8 * 8 * 64 + 64;
+  static constexpr int kXSlice = static_cast<int>(few_rows_x_slice(kN8, Format::kBits));
+  static constexpr int kCodeStep = kFewRowsOfWarp * 64;  // bytes of codes, of a warp and step
   static constexpr bool kExchanged = Format::kSums == SumsOf::kOctets;
   using Mma = gemv::WeightMma<kBf16, gemv::LoneWeight<Format>, kN8, true>;
   using Sums = float[kR][kN8][4];
 
   struct Cta {
     const FewRowsJob& of;
-    char* ring;
-    char* scales;
-    uint32_t* flags;  // of odd sums, by source and warp along n
+    char *ring, *codes, *scales;  // x begins the ring
+    uint32_t* flags;              // of odd sums, by source and warp along n
     int part, tile_n, tile_m;
 
     __device__ const cuda::many_rows::Job& job() const { return of.job; }
     __device__ int x_rows() const { return min(job().m - tile_m * (kN8 * 8), kN8 * 8); }
     __device__ int first_row() const { return tile_n * of.n_warps * kFewRowsOfWarp; }
-    __device__ int first_k() const { return part * of.chunks * of.k_warps * kFewRowsChunk; }
-    __device__ int stage_bytes() const { return of.k_warps * kXBytes + kSlots * 16 * blockDim.x; }
-    __device__ char* stage(int chunk) const { return ring + chunk % kStages * stage_bytes(); }
   };
   // Warps along n are neighbours.
   struct Warp {
     int n, k, g, t;
+    int first_k, turn_k;  // of its first chunk; from one of its chunks to the next
     __device__ explicit Warp(const Cta& cta)
         : n(threadIdx.x / 32 % cta.of.n_warps),
           k(threadIdx.x / 32 / cta.of.n_warps),
           g(threadIdx.x % 32 / 4),
-          t(threadIdx.x % 4) {}
+          t(threadIdx.x % 4),
+          first_k((cta.part * cta.of.chunks * cta.of.k_warps + k) * kChunk),
+          turn_k(cta.of.k_warps * kChunk) {}
+    // Those that have the same part of k.
+    __device__ void sync_neighbours(const Cta& cta) const {
+      asm volatile("bar.sync %0, %1;" ::"r"(k + 1), "r"(cta.of.n_warps * 32) : "memory");
+    }
   };
 
   // ---- copies -----------------------------------------------------------------------------------
-  // The 16 bytes of rows of x that are the thread's, of every stage: the same columns of every
-  // `row_step`-th row, whose number has the same parity. Octets of a step that a product takes together
-  // are neighbours in shared memory, and no two of eight lanes meet in a bank.
+  // The thread's 16 bytes of every `row_step`-th row of a chunk of x, for its warp and the neighbours.
+  // They lie as fragments want them: by step, octet, row, lane of four.
   struct ThreadX {
     int first_row, row_step, rows;
-    int column, place;  // in a stage
+    int column, left;  // the next chunk's; columns of k from there on
     const char* from;
+    uint32_t to;  // in a chunk's place
+    int slot_bytes;
 
-    __device__ explicit ThreadX(const Cta& cta) {
-      const int units = cta.of.k_warps * kChunkUnits, shift = 31 - __clz(units);
-      const int unit = threadIdx.x & (units - 1), v = unit % kUnits;
-      const int step = unit % kChunkUnits / kUnits;
-      first_row = threadIdx.x >> shift;
-      row_step = blockDim.x >> shift;
+    __device__ ThreadX(const Cta& cta, const Warp& warp) {
+      const int unit = threadIdx.x % (kSteps * kUnits), step = unit / kUnits, q = unit % kUnits;
+      // Eight lanes write to two octets, and read whole sectors.
+      const int octet = kExchanged ? q / 4 : q / 8 * 2 + q % 2;
+      const int t = kExchanged ? q % 4 : q % 8 / 2;
+      first_row = warp.n * kRowsAt + threadIdx.x % 32 / (kSteps * kUnits);
+      row_step = cta.of.n_warps * kRowsAt;
       rows = cta.x_rows();
-      column = unit * 8;
-      place = unit / kChunkUnits * kXBytes + first_row * kXRow +
-              ((step * kUnits + (kExchanged ? v : v % kOctets * 4 + v / kOctets)) ^ (first_row & 1)
-                                                                                        << 2) *
-                  16;
+      const int v = kExchanged ? q : t * kOctets + octet;
+      column = warp.first_k + step * kStep + v * 8;
+      left = cta.job().k - column;
       from = cta.job().x + (int64_t{cta.tile_m} * (kN8 * 8) + first_row) * cta.job().x_row * 16 +
-             (cta.first_k() + column) * int64_t{2};
+             column * int64_t{2};
+      slot_bytes = cta.of.k_warps * kXSlice;
+      to = cuda::warp::shared_place(cta.ring) + warp.k * kXSlice +
+           (step * kOctets + octet) * kXOctet + first_row * 64 + t * 16;
     }
-    __device__ void copy(const Cta& cta, int chunk) const {
-      const int before = chunk * cta.of.k_warps * kFewRowsChunk;
-      const bool inside = cta.first_k() + before + column < cta.job().k;
-      const char* source = inside ? from + before * int64_t{2} : cta.job().x;
-      const int64_t distance = inside ? int64_t{row_step} * cta.job().x_row * 16 : 0;
-      uint32_t to = cuda::warp::shared_place(cta.stage(chunk)) + place;
+    // The next chunk.
+    __device__ void copy(const Cta& cta, const Warp& warp, int slot) {
+      const char* source = from;
+      const int bytes = left > 0 ? 16 : 0;
+      uint32_t place = to + slot * slot_bytes;
 #pragma unroll 4
       for (int row = first_row; row < rows; row += row_step) {
-        cuda::copy_async(to, source, inside ? 16 : 0);
-        source += distance;
-        to += row_step * kXRow;
+        cuda::copy_async(place, source, bytes);
+        source += int64_t{row_step} * cta.job().x_row * 16;
+        place += row_step * 64;
       }
+      from += warp.turn_k * 2;
+      left -= warp.turn_k;
     }
     // Codes of 4 bits become pairs (i, i + 4), and so does x.
-    __device__ void pair(const Cta& cta, const gemv::Pairing& pairing, int chunk) const {
+    __device__ void pair(const Cta& cta, const gemv::Pairing& pairing, int slot) const {
       if constexpr (Format::kBits != 4) return;
-      char* at = cta.stage(chunk) + place;
+      char* at = cta.ring + (to - cuda::warp::shared_place(cta.ring)) + slot * slot_bytes;
 #pragma unroll 4
-      for (int row = first_row; row < rows; row += row_step, at += row_step * kXRow)
+      for (int row = first_row; row < rows; row += row_step, at += row_step * 64)
         *reinterpret_cast<uint4*>(at) = pairing(*reinterpret_cast<const uint4*>(at));
     }
   };
-  struct CodeRows {
+  // The lane's codes of 32 rows of the weight: copied `kDepth` - 1 steps ahead, read by nobody else.
+  struct LaneCodes {
     const char* rows[kR * 2];
-    __device__ CodeRows(const Cta& cta, const Warp& warp) {
+    uint32_t to;
+    const char* at;
+    int left;  // columns from the next step's on
+
+    __device__ LaneCodes(const Cta& cta, const Warp& warp) {
+      constexpr int kCodes = 128 / Format::kBits;  // of 16 bytes
       const int first = cta.first_row() + warp.n * kFewRowsOfWarp + warp.g;
+      const int column = warp.first_k + warp.t * kCodes;
 #pragma unroll
       for (int r = 0; r < kR * 2; ++r)
         rows[r] = cta.job().weight +
-                  int64_t{min(first + 8 * r, cta.job().n - 1)} * cta.job().weight_row * 16;
+                  int64_t{min(first + 8 * r, cta.job().n - 1)} * cta.job().weight_row * 16 +
+                  int64_t{column} * Format::kBits / 8;
+      left = cta.job().k - column;
+      char* own = cta.codes + threadIdx.x / 32 * (kDepth * kCodeStep) + threadIdx.x % 32 * 16;
+      at = own;
+      to = cuda::warp::shared_place(own);
     }
-    __device__ void copy(const Cta& cta, const Warp& warp, int chunk) const {
-      constexpr int kCodes = 128 / Format::kBits;  // of a lane's 16 bytes
-      const int first = cta.first_k() + (chunk * cta.of.k_warps + warp.k) * kFewRowsChunk;
-      const uint32_t to =
-          cuda::warp::shared_place(cta.stage(chunk) + cta.of.k_warps * kXBytes) + threadIdx.x * 16;
-#pragma unroll
-      for (int i = 0; i < kSteps; ++i) {
-        const int column = first + i * kStep + warp.t * kCodes;
-        const bool inside = column < cta.job().k;
-        const int64_t at = int64_t{column} * Format::kBits / 8;
+    // Step `i` of the chunk that is copied. Of a chunk past the part's end nothing.
+    __device__ void copy(int slot, int i, bool any) {
+      const int bytes = left > i * kStep ? 16 : 0;
+      const uint32_t place = to + slot * kCodeStep;
+      if (any) {  // zeros would be written where sums lie by then
 #pragma unroll
         for (int r = 0; r < kR * 2; ++r)
-          cuda::copy_async_of_line(to + (i * kR * 2 + r) * blockDim.x * 16,
-                                   inside ? rows[r] + at : cta.job().weight, inside ? 16 : 0);
+          cuda::copy_async_of_line(place + r * 512, rows[r] + i * 64, bytes);
+      }
+      cuda::commit_copies();
+    }
+    __device__ void next_chunk(const Warp& warp) {
+#pragma unroll
+      for (int r = 0; r < kR * 2; ++r) rows[r] += warp.turn_k * Format::kBits / 8;
+      left -= warp.turn_k;
+    }
+    __device__ void load(int slot, uint32_t (&words)[kR * 2][4]) const {
+#pragma unroll
+      for (int r = 0; r < kR * 2; ++r) {
+        const uint4 v = *reinterpret_cast<const uint4*>(at + slot * kCodeStep + r * 512);
+        words[r][0] = v.x, words[r][1] = v.y, words[r][2] = v.z, words[r][3] = v.w;
       }
     }
   };
@@ -167,31 +196,13 @@ struct FewRows {
   }
 
   // ---- products ---------------------------------------------------------------------------------
-  // A lane's fragments of x of a chunk.
-  struct LaneX {
-    const char* at[2];  // of octets of even and of odd number
-    __device__ LaneX(const Cta& cta, const Warp& warp, int chunk) {
-      const char* row = cta.stage(chunk) + warp.k * kXBytes + warp.g * kXRow + warp.t * 16;
-      at[0] = row + (warp.g & 1) * 64;
-      at[1] = row + (1 - (warp.g & 1)) * 64;
-    }
-    __device__ uint4 load(int i, int step, int o) const {
-      return *reinterpret_cast<const uint4*>(at[o & 1] + i * (8 * kXRow) + step * (kUnits * 16) +
-                                             o / 2 * 128);
-    }
-  };
-
-  // 32 rows of the weight times a step of x.
-  __device__ static void add_step(const Format& format, const LaneX& x, const char* codes,
-                                  const char* scales, int scale_row, int step_of_part, int step,
+  // 32 rows of the weight times a step of x, whose fragments of the lane begin at `x`.
+  __device__ static void add_step(const Format& format, const char* x, uint32_t (&words)[kR * 2][4],
+                                  const char* scales, int scale_row, int step_of_part,
                                   uint32_t& odd, Sums& d) {
-    uint32_t words[kR * 2][4];
     typename Format::Ready ready[kR * 2];
 #pragma unroll
     for (int r = 0; r < kR * 2; ++r) {
-      const uint4 v = *reinterpret_cast<const uint4*>(
-          codes + (step * kR * 2 + r) * static_cast<int>(blockDim.x) * 16);
-      words[r][0] = v.x, words[r][1] = v.y, words[r][2] = v.z, words[r][3] = v.w;
       ready[r] =
           format.template ready<kBf16>(scales + r * 8 * scale_row, words[r], step_of_part, odd);
       if constexpr (kExchanged) gemv::exchange(words[r]);
@@ -209,7 +220,7 @@ struct FewRows {
         format.template decode<kBf16>(words[r], o, ready[r], odd, p[r]);
 #pragma unroll
       for (int i = 0; i < kN8; ++i) {
-        const uint4 v = x.load(i, step, o);
+        const uint4 v = *reinterpret_cast<const uint4*>(x + o * kXOctet + i * 512);
 #pragma unroll
         for (int r = 0; r < kR; ++r) {
           if constexpr (kExchanged) {
@@ -241,34 +252,61 @@ struct FewRows {
     else
       return format;
   }
+  // x of the first chunks, which are all where it stays.
+  __device__ static void copy_first_x(const Cta& cta, const Warp& warp, bool stays, ThreadX* x) {
+    const int first = stays ? cta.of.chunks : kFewRowsSlots - 1;  // of more chunks than slots
+#pragma unroll 1
+    for (int i = 0; i < first; ++i) x->copy(cta, warp, i);
+  }
   __device__ static void multiply_part(const Cta& cta, const Warp& warp, const Format& format,
                                        uint32_t& odd, Sums& d) {
+    static_assert(kSteps == 2 && kDepth == 2 * kSteps, "the ring is two chunks of codes");
     const gemv::Pairing pairing(format.high_first);
-    const CodeRows rows(cta, warp);
-    const ThreadX xs(cta);
-    const int chunks = cta.of.chunks;
+    const int chunks = cta.of.chunks, slots = cta.of.x_slots;
+    const bool stays = slots >= chunks;
+    LaneCodes codes(cta, warp);
+    ThreadX xs(cta, warp);
+    codes.copy(0, 0, true), codes.copy(1, 1, true);
+    codes.next_chunk(warp);
+    codes.copy(2, 0, chunks > 1);
+    copy_first_x(cta, warp, stays, &xs);
     copy_scales(cta, warp, format);
-#pragma unroll 1
-    for (int i = 0; i < kStages - 1; ++i) {
-      if (i < chunks) rows.copy(cta, warp, i), xs.copy(cta, i);
-      cuda::commit_copies();
-    }
     const Format of_part = of_steps(format, chunks * cta.of.k_warps * kSteps);
     const char* scales = cta.scales + (warp.n * kFewRowsOfWarp + warp.g) * cta.of.scale_row;
+    const char* x_of_lane = cta.ring + warp.k * kXSlice + threadIdx.x % 32 * 16;
+    cuda::wait_for_all_copies();
+    if (stays) {
+#pragma unroll 1
+      for (int i = 0; i < chunks; ++i) xs.pair(cta, pairing, i);
+    }
+    __syncthreads();  // scales are of several warps, and x
+    int slot = 0, next_slot = kFewRowsSlots - 1;
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      cuda::wait_for_copies<kStages - 2>();
-      xs.pair(cta, pairing, chunk);
-      __syncthreads();  // and all have done with the stage that is filled next
-      const int next = chunk + kStages - 1;
-      if (next < chunks) rows.copy(cta, warp, next), xs.copy(cta, next);
-      cuda::commit_copies();
-      const LaneX x(cta, warp, chunk);
-      const char* codes = cta.stage(chunk) + cta.of.k_warps * kXBytes + threadIdx.x * 16;
+      const char* x = x_of_lane + slot * xs.slot_bytes;
+      const int ring = chunk % 2 * kSteps;
 #pragma unroll
-      for (int i = 0; i < kSteps; ++i)
-        add_step(of_part, x, codes, scales, cta.of.scale_row,
-                 (chunk * cta.of.k_warps + warp.k) * kSteps + i, i, odd, d);
+      for (int i = 0; i < kSteps; ++i) {
+        cuda::wait_for_copies<kDepth - 2>();
+        if (i == 0 && !stays) {
+          xs.pair(cta, pairing, slot);
+          warp.sync_neighbours(cta);  // and all have done with the slot that is filled next
+          if (chunk + kFewRowsSlots - 1 < chunks) xs.copy(cta, warp, next_slot);
+        }
+        uint32_t words[kR * 2][4];
+        codes.load(ring + i, words);
+        // Three steps on: of the next chunk the second step, of the one behind it the first.
+        if (i == 0) {
+          codes.copy((ring + 3) % kDepth, 1, chunk + 1 < chunks);
+          codes.next_chunk(warp);
+        } else {
+          codes.copy(ring, 0, chunk + 2 < chunks);
+        }
+        add_step(of_part, x + i * (kOctets * kXOctet), words, scales, cta.of.scale_row,
+                 (chunk * cta.of.k_warps + warp.k) * kSteps + i, odd, d);
+      }
+      if (++slot == slots) slot = 0;
+      if (++next_slot == slots) next_slot = 0;
     }
   }
 
@@ -372,7 +410,8 @@ struct FewRows {
     const int n_tiles = of.job.n_tiles, tile = static_cast<int>(blockIdx.x) / of.parts;
     Cta cta{of};
     cta.ring = reinterpret_cast<char*>(memory);
-    cta.scales = cta.ring + of.ring_bytes;
+    cta.codes = cta.ring + of.code_place;
+    cta.scales = cta.ring + of.scale_place;
     cta.flags =
         reinterpret_cast<uint32_t*>(cta.scales + of.n_warps * kFewRowsOfWarp * of.scale_row);
     cta.part = static_cast<int>(blockIdx.x) - tile * of.parts;
