@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """usage: bench/lab_bars.py same|slower|cheats|gemv|forge|ladders|check [--device cuda] [--runs N]
+       [--budget SECONDS]
 
 The workbench's own bars, each measured by one command, which appends one JSON line to
 bench/results/lab.jsonl (or --out FILE) and ends with 0 if the bar is met, 8 if not. It needs an
 interpreter that has the wheel (build/wheel-venv/bin/python), nvcc, and a GPU of its own. One that
-is stopped (SIGTERM, as `timeout` sends it) or fails writes what it has.
+is stopped (SIGTERM, as `timeout` sends it) or fails writes what it has. With --budget it begins
+nothing that would not be over in time, and takes one case of everything before another of anything;
+what is left out is named, and the bar is not met.
 
 same    A against A: how often SAME, and how often FASTER or SLOWER
 slower  a copy that moves 1 and 2 % more: how often SLOWER
@@ -23,7 +26,9 @@ import argparse
 import collections
 import contextlib
 import datetime
+import importlib.util
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -31,14 +36,14 @@ import tempfile
 import time
 import traceback
 import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 from pestle_lab import benching, checking, errors, kernels, problems
-from pestle_lab.engine import cases, machine, stats
+from pestle_lab.engine import cases, child, machine, stats
 from pestle_lab.engine.building import build
 from pestle_lab.engine.clock import Timer
-from pestle_lab.engine.session import Session
 
 ROOT = Path(__file__).resolve().parents[1]
 PROBLEM = """
@@ -59,14 +64,16 @@ HEAD = """\
 // arguments = ["out", "x", "N", "stream"]
 // constraints = ["memory contiguous"]
 """
-# Some blocks copy another block's part once more: the same answer, and that much more to move.
+# Some blocks copy another block's part once more: the same answer, and that much more to move. They
+# begin the last quarter: caches have forgotten the first parts by then, and what comes after them
+# leaves nothing waiting for them alone.
 CUDA = """\
 #include <cstdint>
 
 __global__ void copy(float4* out, const float4* x, unsigned again) {{
   out[blockIdx.x * 256u + threadIdx.x] = x[blockIdx.x * 256u + threadIdx.x];
-  if (blockIdx.x >= again) return;
-  const unsigned other = (blockIdx.x + gridDim.x / 2) % gridDim.x;
+  const unsigned other = blockIdx.x - gridDim.x / 4 * 3;  // huge before the last quarter
+  if (other >= again) return;
   out[other * 256u + threadIdx.x] = x[other * 256u + threadIdx.x];
 }}
 
@@ -105,47 +112,76 @@ def say(**figures) -> None:
     print(json.dumps(figures), file=sys.stderr, flush=True)
 
 
-def turns(args, own: list[kernels.Kernel], problem, case, settings, count) -> list[stats.Ratio]:
-    """What is found by `count` comparisons in one pair of processes."""
-    built = [build(kernel, args.device) for kernel in own]
-    if any(not made.ok for made in built):
-        raise errors.LabError(built[0].log + built[1].log, errors.COMPILE_ERROR)
-    with (
-        Session(own[0], problem, built[0], args.device, 120, settings.folders) as one,
-        Session(own[1], problem, built[1], args.device, 120, settings.folders) as two,
-    ):
-        sides = [benching.Bench(session, case, settings) for session in (one, two)]
-        sides[1].seed = sides[0].seed
-        for side in sides:
-            side.prepare()
+class Budget:
+    """Seconds that a bar may take: what is begun should be over by then."""
+
+    def __init__(self, seconds: float | None):
+        self.until = time.monotonic() + seconds if seconds else float("inf")
+        self.longest = 0.0  # part so far
+
+    def left(self) -> float:
+        return self.until - time.monotonic()
+
+    @contextlib.contextmanager
+    def part(self, figures: dict, name: str):
+        """Gives whether there is time. A part that fails is a figure, and the others go on."""
+        began = time.monotonic()
+        try:
+            if not (goes := self.left() > 1.1 * self.longest):
+                figures.setdefault("not measured", {})[name] = "the budget was over"
+            yield goes
+        except Exception as error:
+            figures.setdefault("not measured", {})[name] = f"{type(error).__name__}: {error}"
+            say(part=name, failed=str(error))
+        self.longest = max(self.longest, time.monotonic() - began)
+
+
+def turns(args, own, problem, case, settings, count: int, seconds: float) -> list[stats.Ratio]:
+    """What is found by up to `count` comparisons in the same processes, in some seconds."""
+    until = time.monotonic() + seconds
+    ahead(args, benching.PAIRS)
+    built = [(kernel, build(kernel, args.device), args.device) for kernel in own]
+    if bad := [made.log for _, made, _ in built if not made.ok]:
+        raise errors.LabError(bad[0], errors.COMPILE_ERROR)
+    with benching.paired(built, problem, case, settings) as (pairs, why):
+        if why:
+            raise errors.LabError(why)
         found = []
-        for _ in range(count):
-            blocks = benching.take_turns(sides, settings)
-            found.append(stats.ratio(*blocks, settings.threshold))
-        for side in sides:
-            side.finish(settings.modes[0])
+        while len(found) < count and (not found or time.monotonic() < until):
+            found.append(benching.take_turns(pairs, settings).ratio(settings))
+        benching.finish(pairs, settings.modes[0])
     return found
 
 
+ENDING = 3.0  # seconds of the end of a group
+
+
 def verdicts(args: argparse.Namespace, pairs: list[tuple[str, str]], figures: dict) -> None:
-    """How often each verdict in `runs` comparisons of each pair, by name."""
+    """How often each verdict in `runs` comparisons of each pair, by name, a group after the other;
+    fewer where the budget is over."""
+    budget = Budget(args.budget)
+    counted = {f"{a} against {b}": collections.Counter() for a, b in pairs}
+    figures |= counted
     with tempfile.TemporaryDirectory() as folder:
         own = write_kernels(Path(folder), args.device)
         problem = problems.get("stream", [Path(folder)])
         settings = benching.Settings(
-            device=args.device, seconds=args.seconds, folders=[Path(folder)],
+            device=args.device, seconds=args.seconds, folders=[Path(folder)], kept={},
             modes=("warm" if args.device == "cpu" else "cold",),
         )  # fmt: skip
         case = cases.make(problem, args.case or problem.cases("performance")[0])
-        for a, b in pairs:
-            counted = figures[f"{a} against {b}"] = collections.Counter()
-            while (left := args.runs - counted.total()) > 0:
-                found = turns(
-                    args, [own[a], own[b]], problem, case, settings, min(left, args.group)
-                )
-                counted.update(ratio.verdict for ratio in found)
-                ratios = [[round(v, 4) for v in (r.low, r.value, r.high)] for r in found]
-                say(pair=f"{a} against {b}", **counted, ratios=ratios)
+        rounds = -(-args.runs // args.group)
+        for number, (a, b) in enumerate(pairs * rounds):
+            counts = counted[f"{a} against {b}"]
+            each = budget.left() / (len(pairs) * rounds - number)
+            if each < ENDING and all(counted.values()):
+                return
+            count = min(args.runs - counts.total(), args.group)
+            mine = [own[a], own[b]]
+            found = turns(args, mine, problem, case, settings, count, each - ENDING)
+            counts.update(ratio.verdict for ratio in found)
+            ratios = [[round(v, 4) for v in (r.low, r.value, r.high)] for r in found]
+            say(pair=f"{a} against {b}", **counts, ratios=ratios)
 
 
 def same(args: argparse.Namespace, figures: dict) -> bool:
@@ -161,30 +197,58 @@ def slower(args: argparse.Namespace, figures: dict) -> bool:
     return two >= 0.95 and one >= 0.8
 
 
-def cheats(args: argparse.Namespace, figures: dict) -> bool:
+def tests_of_cheats(args: argparse.Namespace, figures: dict, file: str, *options: str) -> None:
+    """Those that call kernels on a CPU by several processes, those on a GPU by one."""
     with tempfile.TemporaryDirectory() as folder:
         lines = Path(folder) / "lines.xml"
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", f"--junitxml={lines}",
-             *(str(ROOT / "tests/lab" / f) for f in ("test_cheats.py", "test_cheats_cuda.py"))],
+            [sys.executable, "-m", "pytest", "-q", *options, f"--junitxml={lines}",
+             str(ROOT / "tests/lab" / file)],
             cwd=ROOT / "tests/lab", stdout=sys.stderr, timeout=args.timeout,
         )  # fmt: skip
-        figures["pytest"] = done.returncode
         suite = ElementTree.parse(lines).getroot()[0] if lines.exists() else {}
-        for name in ("tests", "failures", "errors", "skipped"):
-            figures[name] = int(suite.get(name, -1))
+        figures[file] = {"pytest": done.returncode} | {
+            name: int(suite.get(name, -1)) for name in ("tests", "failures", "errors", "skipped")
+        }
     say(**figures)
+
+
+def cheats(args: argparse.Namespace, figures: dict) -> bool:
+    found = shipped(args)
+    known = {k.problem: problems.get(k.problem, []) for k in found.values()}
     accused = figures["accused"] = []
-    for name, kernel in kernels.find([kernels.BUILT_IN]).items():
+
+    def accuse(name: str) -> None:
         with noted(figures, name):
-            problem = problems.get(kernel.problem, [])
+            kernel, problem = found[name], known[found[name].problem]
             done = checking.check(
                 kernel, problem, problem.cases("smoke"), device=args.device, seed=None,
                 timeout=120, problem_folders=[],
             )  # fmt: skip
             bad = [s for s in done.statuses if s not in ("ok", "no_device", "unsupported")]
-            accused += [f"{name}: {status}" for status in bad]
-    return done_well(figures) and not (figures["pytest"] or accused) and figures["tests"] > 0
+            accused.extend(f"{name}: {status}" for status in bad)
+            figures["checked"] = figures.get("checked", 0) + 1
+
+    at_once = max(len(os.sched_getaffinity(0)) // 3, 1)
+    with ThreadPoolExecutor(at_once) as pool:  # nothing here is timed
+        list(pool.map(accuse, found))
+    say(**figures)
+    several = importlib.util.find_spec("xdist") is not None and at_once > 1
+    tests_of_cheats(args, figures, "test_cheats.py", *(["-n", str(at_once)] if several else []))
+    done = [figures["test_cheats.py"]]
+    if args.device != "cpu":
+        tests_of_cheats(args, figures, "test_cheats_cuda.py")
+        done.append(figures["test_cheats_cuda.py"])
+    passed = all(d["pytest"] == 0 and d["tests"] > 0 for d in done)
+    return done_well(figures) and passed and not accused
+
+
+def shipped(args: argparse.Namespace) -> dict[str, kernels.Kernel]:
+    """Kernels that a bar measures: all that are shipped, or those that --only names."""
+    found = kernels.find([kernels.BUILT_IN])
+    if unknown := set(args.only) - found.keys():
+        raise errors.LabError(f"--only: no kernel is named {', '.join(sorted(unknown))}")
+    return {name: found[name] for name in args.only or found}
 
 
 @contextlib.contextmanager
@@ -211,32 +275,51 @@ def copy_ns(timer: Timer, moved: int, device: str) -> float:
     return stats.summarise(timer.run([lambda: target.copy_(source)] * 40, "cold")).median
 
 
+def ahead(args: argparse.Namespace, processes: int = 1) -> None:
+    """The processes of the part after this one start meanwhile."""
+    if args.device != "cpu":
+        child.prepare(2 * processes)
+
+
 def gemv(args: argparse.Namespace, figures: dict) -> bool:
     """Time of a copy of the same bytes over the rung's, both cold, by the same clock."""
-    problem = problems.get("nvfp4_gemv", [])
-    found = kernels.find([kernels.BUILT_IN])
-    settings = benching.Settings(device=args.device, seconds=args.seconds)
+    problem, budget = problems.get("nvfp4_gemv", []), Budget(args.budget)
+    found = shipped(args)
+    settings = benching.Settings(device=args.device, seconds=args.seconds, kept={})
     large = machine.ceilings(args.device, again=True)["bytes_per_s"]
     figures["large_copy_gb_per_s"] = large / 1e9
     timer = Timer(torch.device(args.device))
-    for name in ("cuda", "triton", "cute", "pestle"):
-        with noted(figures, name):
-            kernel = found.get(f"nvfp4_gemv/{name}")
-            if kernel is None:  # another script measures one alone
-                continue
-            texts = problem.cases("performance")
-            timed = benching.bench(kernel, problem, texts, settings).cases
-            bad = [f"{t.verdict.status}: {t.verdict.message}" for t in timed if not t.throughput]
-            good = [t.throughput for t in timed if t.throughput]
-            of_large = [t["gbps"] * 1e9 / large for t in good]
-            copies = [copy_ns(timer, t["bytes"], args.device) for t in good]
-            shares = [c * t["gbps"] / t["bytes"] for c, t in zip(copies, good, strict=True)]
-            mean = stats.geomean(shares) if shares and not bad else 0
-            figures[name] = {"share_of_copy": mean, "shares": shares, "failed": bad}
-            figures[name] |= {"copies_us": [c / 1e3 for c in copies], "of_large_copy": of_large}
-            say(kernel=name, **figures[name])
-    met = [figures.get(name, {}).get("share_of_copy", 0) >= bar for name, bar in GEMV.items()]
-    return all(met)
+    texts = problem.cases("performance")
+    names = [n for n in ("cuda", "triton", "cute", "pestle") if f"nvfp4_gemv/{n}" in found]
+    done: dict[str, dict[str, dict]] = {name: {} for name in names}
+    for text in texts:
+        for name in names:
+            with budget.part(figures, f"{name} {text}") as goes:
+                if not goes:
+                    continue
+                ahead(args)
+                kernel, began = found[f"nvfp4_gemv/{name}"], time.monotonic()
+                (timed,) = benching.bench(kernel, problem, [text], settings).cases
+                if not timed.throughput:
+                    raise errors.LabError(f"{timed.verdict.status}: {timed.verdict.message}")
+                moved, gbps = timed.throughput["bytes"], timed.throughput["gbps"]
+                copy = copy_ns(timer, moved, args.device)
+                done[name][text] = {
+                    "share": copy * gbps / moved, "copy_us": copy / 1e3,
+                    "of_large_copy": gbps * 1e9 / large,
+                    "seconds": round(time.monotonic() - began, 1),
+                }  # fmt: skip
+                figures[name] = {"cases": done[name]}
+                if len(done[name]) == len(texts):
+                    shares = [case["share"] for case in done[name].values()]
+                    figures[name]["share_of_copy"] = stats.geomean(shares)
+                say(kernel=name, **figures[name])
+    met = [
+        figures.get(name, {}).get("share_of_copy", 0) >= bar
+        for name, bar in GEMV.items()
+        if name in names or not args.only
+    ]
+    return done_well(figures) and all(met)
 
 
 # The last rung of each op, Pestle's op as a kernel of Python's, and a shape whose data no cache
@@ -282,18 +365,25 @@ def product_of(name: str, folder: str) -> kernels.Kernel:
 
 def forge(args: argparse.Namespace, figures: dict) -> bool:
     """Time of Pestle's op over that of the rung, in turns; and the geometric mean of all."""
-    found = kernels.find([kernels.BUILT_IN])
+    found, budget = shipped(args), Budget(args.budget)
     mode = "warm" if args.device == "cpu" else "cold"
     settings = benching.Settings(device=args.device, seconds=args.seconds, modes=(mode,))
+    parts = [
+        (i, text, name) for name, (_, _, texts) in FORGE.items() for i, text in enumerate(texts)
+    ]
     ratios = []
-    for name, (_, _, texts) in FORGE.items():
-        with tempfile.TemporaryDirectory() as folder, noted(figures, name):
-            problem = problems.get(name.partition("/")[0], [])
+    for _, text, name in sorted(parts, key=lambda part: part[0]):
+        with tempfile.TemporaryDirectory() as folder, budget.part(figures, f"{name} {text}") as go:
+            if not go:
+                continue
+            ahead(args, benching.PAIRS)
+            problem, began = problems.get(name.partition("/")[0], []), time.monotonic()
             product = product_of(name, folder)
-            done = benching.compare(found[name], product, problem, texts, settings)
-            figures[name] = [compared.json() for compared in done]
-            ratios += [c.ratio.value if c.ratio else 0 for c in done]
-            say(kernel=name, cases=figures[name])
+            (done,) = benching.compare(found[name], product, problem, [text], settings)
+            said = done.json() | {"seconds": round(time.monotonic() - began, 1)}
+            figures.setdefault(name, []).append(said)
+            say(kernel=name, case=said)
+            ratios.append(done.ratio.value if done.ratio else 0)
     figures["geomean"] = stats.geomean(ratios) if ratios and all(ratios) else 0
     return done_well(figures) and figures["geomean"] >= 0.95
 
@@ -310,38 +400,47 @@ LADDERS = {
 
 def ladders(args: argparse.Namespace, figures: dict) -> bool:
     """Cold medians of all rungs and of Pestle's ops."""
-    mode = "warm" if args.device == "cpu" else "cold"
-    settings = benching.Settings(device=args.device, seconds=args.seconds, modes=(mode,))
+    mode, budget = "warm" if args.device == "cpu" else "cold", Budget(args.budget)
+    settings = benching.Settings(device=args.device, seconds=args.seconds, modes=(mode,), kept={})
 
     def rung(name: str, kernel: kernels.Kernel) -> None:
-        with noted(figures, name):
-            case = LADDERS[kernel.problem]
+        with budget.part(figures, name) as goes:
+            if not goes:
+                return
+            ahead(args)
+            case, began = LADDERS[kernel.problem], time.monotonic()
             timed = benching.bench(kernel, problems.get(kernel.problem, []), [case], settings)
             one = timed.cases[0]
             said = {"case": case, "status": one.verdict.status, "message": one.verdict.message}
             if one.throughput:
                 us = one.throughput["bytes"] / one.throughput["gbps"] / 1e3
                 said |= {"us": us, "share": one.throughput["share_of_measured_limit"]}
-            figures[name] = said
+            figures[name] = said | {"seconds": round(time.monotonic() - began, 1)}
             say(kernel=name, **said)
 
-    for name, kernel in kernels.find([kernels.BUILT_IN]).items():
-        if kernel.problem in LADDERS and checking.device_of(kernel, args.device) is not None:
-            rung(name, kernel)
-    for name in FORGE:
-        with tempfile.TemporaryDirectory() as folder:
-            product = product_of(name, folder)
-            rung(product.name, product)
+    found = shipped(args)
+    for problem in LADDERS:  # a problem's rungs one after the other: they get the same data
+        for name, kernel in found.items():
+            runs = checking.device_of(kernel, args.device) is not None
+            if kernel.problem == problem and runs:
+                rung(name, kernel)
+        for name in (n for n in FORGE if n.startswith(f"{problem}/") and not args.only):
+            with tempfile.TemporaryDirectory() as folder:
+                product = product_of(name, folder)
+                rung(product.name, product)
     return done_well(figures)
 
 
 def check(args: argparse.Namespace, figures: dict) -> bool:
     """Of each shipped kernel that runs here: the second of two runs."""
-    for name, kernel in kernels.find([kernels.BUILT_IN]).items():
+    budget = Budget(args.budget)
+    for name, kernel in shipped(args).items():
         if checking.device_of(kernel, args.device) is None:
             continue
         command = [sys.executable, "-m", "pestle_lab", "check", name, "--device", args.device]
-        with noted(figures, name), tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, budget.part(figures, name) as goes:
+            if not goes:
+                continue
             for _ in range(2):
                 began = time.monotonic()
                 done = subprocess.run(command, capture_output=True, cwd=folder, timeout=120)
@@ -375,7 +474,7 @@ def whole(bar):
     return run
 
 
-DEFAULTS = {"group": 20, "timeout": 1200.0}
+DEFAULTS = {"group": 20, "timeout": 1200.0, "budget": None, "only": []}
 BARS = {f.__name__: whole(f) for f in (same, slower, cheats, gemv, forge, ladders, check)}
 
 
@@ -389,14 +488,25 @@ def main() -> int:
     parser.add_argument(
         "--group", type=int, default=DEFAULTS["group"], help="of them in a pair of processes"
     )
-    parser.add_argument("--seconds", type=float, default=1.0, help="of timing")
+    parser.add_argument(
+        "--seconds", type=float, help="of timing [default: 0.3 of same and slower, 1]"
+    )
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="for the whole bar")
     parser.add_argument(
         "--timeout", type=float, default=DEFAULTS["timeout"], help="seconds for the cheats' tests"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="KERNEL",
+        help="of cheats, gemv, forge, ladders, check; may be given again",
     )
     parser.add_argument("--case", help="N=..., instead of 64 MiB")
     parser.add_argument("--commit", help="where this is no git repository")
     parser.add_argument("--out", type=Path, default=ROOT / "bench/results/lab.jsonl")
     args = parser.parse_args()
+    args.seconds = args.seconds or (0.3 if args.bar in ("same", "slower") else 1.0)
     began, figures, met = time.monotonic(), {}, False
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     try:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "backends/cuda/host/runtime.h"
 #include "backends/cuda/measure/launched.h"
@@ -90,9 +91,15 @@ Status choose_config(CopyOf& copy, Contender& contender, bool graph) {
   return graph ? contender.use_graph() : Status();
 }
 
-// Calls in a sample.
+// Calls in a sample. Those of many launches are fewer, so that all fit in the stream's queue.
 int64_t calls_of(BenchCase& bench, const Impl& impl, Timer& timer) {
-  if (bench.flops() < kSustainedFlops) return std::min(bench.sets(), kMostCalls);
+  if (bench.flops() < kSustainedFlops) {
+    const auto launches = cuda::launched(timer.device(), timer.stream(),
+                                         [&] { return bench.queue(impl, timer.stream()); });
+    const int64_t of_call = launches.ok() ? std::ssize(launches.value()) : 1;
+    return std::clamp(kMostLaunches / std::max(of_call, int64_t{1}), int64_t{1},
+                      std::min(bench.sets(), kMostCalls));
+  }
   Contender one(timer, 1, [&](void* stream) { return bench.queue(impl, stream); });
   const double us = one.best_of(2);
   return std::clamp(static_cast<int64_t>(kSustainedUs / us), int64_t{1}, kMostSustained);

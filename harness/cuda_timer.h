@@ -12,7 +12,8 @@ namespace pestle::harness {
 
 // Shorter calls than this are timed in a graph: queued one by one they wait for one another.
 inline constexpr double kShortUs = 20;
-inline constexpr int64_t kMostCalls = 200;  // a sample; all fit in the stream's queue
+inline constexpr int64_t kMostCalls = 200;     // a sample
+inline constexpr int64_t kMostLaunches = 800;  // of a sample: more than 1,024 wait for the device
 
 struct Allocation {
   Allocation(Memory& memory, int64_t size)

@@ -323,9 +323,13 @@ def compare(
     path: Out = None,
     page: Html = None,
     lock_clocks: LockClocks = None,
+    apart: Annotated[
+        bool, typer.Option("--apart", help="Each kernel in processes and on buffers of its own.")
+    ] = False,
 ):
     """Is B faster than A? In turns, by pairs: FASTER, SLOWER, SAME or AMBIGUOUS."""
     settings = _settings(device, mode, seconds, timeout, threshold / 100, folders)
+    settings.apart = apart
     one, two = (kernels.get(name, all_kernels(folders)) for name in (a, b))
     problem = problems.get(one.problem, folders_of(folders))
     made = report.start(report.command_line(), device or checking.default_device())
@@ -390,7 +394,7 @@ def _show_ratio(done: benching.Compared) -> None:
     console.print(
         f"  {done.ratio.verdict} {done.id}: B takes {done.ratio.value:.4f} of A's time "
         f"[{done.ratio.low:.4f}, {done.ratio.high:.4f}], {done.a.median / 1e3:.3f} and "
-        f"{done.b.median / 1e3:.3f} µs",
+        f"{done.b.median / 1e3:.3f} µs{f' ({done.message})' if done.message else ''}",
         markup=False,
         highlight=False,
     )

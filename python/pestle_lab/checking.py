@@ -80,18 +80,29 @@ def judge(
     truth: dict,
     when: str,
     verdict: Verdict,
+    untouched: dict | None = None,
 ) -> None:
-    """Raises Wrong with the first thing that is not as it should be."""
+    """Raises Wrong with the first thing that is not as it should be. `untouched`: the bytes of the
+    inputs' buffers, where they are known."""
     for plan in case.plans.values():
         where, raw = session.where(plan.name), fetched[plan.name]
+        if untouched and plan.role == "input" and np.array_equal(raw, untouched[plan.name]):
+            continue
         if touched := buffers.changed_outside(where, raw):
             raise Wrong("out_of_bounds", f"{when}: {touched} bytes beside {plan.name} were written")
         values = where.view(raw, cases.numpy_dtype(plan.dtype))
         if plan.role == "input":
-            if values.tobytes() != masters[plan.name].tobytes():
+            if not _same_bytes(values, masters[plan.name]):
                 raise Wrong("input_modified", f"{when}: {plan.name} was changed")
             continue
         _judge_output(case, plan, values, truth[plan.name], when, verdict)
+
+
+def _same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
+    """Of elements, whatever lies between them: a NaN equals itself."""
+    if one.flags.c_contiguous and other.flags.c_contiguous and one.size:
+        return np.array_equal(one.reshape(-1).view(np.uint8), other.reshape(-1).view(np.uint8))
+    return one.tobytes() == other.tobytes()
 
 
 def _judge_output(case, plan, values, truth, when, verdict) -> None:

@@ -1,6 +1,7 @@
-"""The process that one kernel runs in. It knows no right answer: it gets inputs as files, calls the
-kernel, writes the bytes of every buffer back, and times. Requests and answers are lines of JSON on
-two pipes; what the kernel prints goes to a log.
+"""The process that a kernel runs in, or two that are compared, on the same buffers. It knows no
+right answer: it gets inputs as files, calls the kernel, writes the bytes of every buffer back, and
+times.
+Requests and answers are lines of JSON on two pipes; what the kernel prints goes to a log.
 
 Clocks, streams and functions that the measuring stands on are taken before the kernel's file is
 loaded: what it replaces in these modules or in torch.Tensor changes nothing here."""
@@ -36,18 +37,30 @@ class Worker:
         self.problem = get(job["problem"], [Path(p) for p in job["problem_folders"]])
         self.sets: list[dict] = []  # live buffers of tensors, by input set
         self.timer = Timer(self.device)
-        self.function = None
+        self.kernels, self.functions = [job["kernel"]], []
         self.measure, self.look_at = self.timer.run, self.fetch
 
     def answers(self) -> dict:
         """What may be asked for, by name."""
-        names = ("load", "place", "call", "poison", "fetch", "time", "time_all", "launched")
+        names = ("load", "add", "place", "call", "poison", "fetch", "time", "time_all", "launched")
         return {name: getattr(self, name) for name in names}
 
     def load(self, request: dict) -> dict:
-        case = make(self.problem, request["case"])
-        self.case = case
-        kernel = self.job["kernel"]
+        self.case = make(self.problem, request["case"])
+        known = dict(enumerate(self.functions))
+        self.functions = [self._entry(k, known.get(i)) for i, k in enumerate(self.kernels)]
+        self.sets = []
+        return {}
+
+    def add(self, request: dict) -> dict:
+        """A second kernel, for the case and the sets that are there."""
+        self.kernels.append(request["kernel"])
+        self.functions.append(self._entry(request["kernel"], None))
+        return {}
+
+    def _entry(self, kernel: dict, known):
+        """The kernel's function for the case; `known` is what it had for the one before."""
+        case = self.case
         if kernel["library"]:
             kinds = {
                 a.name: (
@@ -58,23 +71,25 @@ class Worker:
                 )
                 for a in self.problem.contract.of_role("attribute")
             }
-            self.function = loading.compiled_entry(
+            return loading.compiled_entry(
                 kernel["library"], kernel["entry"], kernel["arguments"], case.symbols(), kinds
             )
-        elif self.function is None:
-            adapter = self.problem.adapters.get(kernel["entry"])
-            self.function = loading.python_entry(
-                kernel["path"], kernel["entry"], adapter, self.problem.modules
-            )
-        self.sets = []
-        return {}
+        if known is not None:
+            return known
+        adapter = self.problem.adapters.get(kernel["entry"])
+        return loading.python_entry(kernel["path"], kernel["entry"], adapter, self.problem.modules)
 
-    def _place(self, plan, where, values) -> dict:
-        raw = buffers.filled(where, numpy_dtype(plan.dtype), values)
+    def _place(self, plan, where, values, same: dict | None) -> dict:
         # Aligned to 256 bytes, as allocators give it, whatever numpy does.
         storage = torch.empty(where.nbytes + 256, dtype=torch.uint8, device=self.device)
         skip = -storage.data_ptr() % 256
-        storage[skip : skip + where.nbytes].copy_(torch.from_numpy(raw))
+        raw = storage[skip : skip + where.nbytes]
+        if same is not None:
+            _copy(raw, same["raw"])
+        elif values is None:
+            _fill(raw, buffers.POISON)
+        else:
+            _copy(raw, torch.from_numpy(values))
         typed = storage[skip + where.start % where.itemsize :]
         count = typed.numel() // where.itemsize * where.itemsize
         flat = typed[:count].view(plan.dtype)
@@ -82,25 +97,35 @@ class Worker:
         view = flat.as_strided(where.shape, where.strides, flat.storage_offset() + at)
         return {
             "storage": storage,
-            "raw": storage[skip : skip + where.nbytes],
+            "raw": raw,
             "skip": skip,
             "where": where,
             "view": view,
             "plan": plan,
         }
 
-    def _values(self, plan, path: str) -> np.ndarray:
-        return np.fromfile(path, numpy_dtype(plan.dtype)).reshape(plan.shape)
+    def _buffer(self, plan, where, path: str, is_buffer: bool) -> np.ndarray:
+        """The bytes of an input's buffer, from a file of them or of its values."""
+        if is_buffer:
+            return np.fromfile(path, np.uint8)
+        dtype = numpy_dtype(plan.dtype)
+        return buffers.filled(where, dtype, np.fromfile(path, dtype).reshape(plan.shape))
 
     def place(self, request: dict) -> dict:
-        """New buffers for an input set, or new contents of those it has."""
+        """New buffers for an input set, or new contents of those it has. Inputs come as files, or
+        as copies of another set's."""
         index, made = request["set"], {}
+        same = request.get("same_as")
         old = self.sets[index] if index < len(self.sets) else None
         for plan in self.case.plans.values():
             is_input = plan.role == "input"
             where = self.case.layout_of(plan.name)
-            values = self._values(plan, request["inputs"][plan.name]) if is_input else None
-            new = self._place(plan, where, values)
+            copied = self.sets[same][plan.name] if is_input and same is not None else None
+            values = None
+            if is_input and copied is None:
+                path = request["inputs"][plan.name]
+                values = self._buffer(plan, where, path, request.get("are_buffers", False))
+            new = self._place(plan, where, values, copied)
             if old is not None and request["keep_addresses"]:
                 if is_input or not request["keep_outputs"]:
                     _copy(old[plan.name]["raw"], new["raw"])
@@ -117,23 +142,23 @@ class Worker:
         if self.device.type == "cuda":
             _sync(self.device)
 
-    def _call(self, index: int) -> None:
+    def _call(self, index: int, which: int = 0) -> None:
         held = self.sets[index]
         outputs = {n: b["view"] for n, b in held.items() if b["plan"].role == "output"}
         inputs = {n: b["view"] for n, b in held.items() if b["plan"].role == "input"}
         stream = 0
         if self.device.type == "cuda":
             stream = torch.cuda.current_stream(self.device).cuda_stream
-        self.function(outputs, inputs, dict(self.case.attributes), stream)
+        self.functions[which](outputs, inputs, dict(self.case.attributes), stream)
 
     def call(self, request: dict) -> dict:
         """One call on a set, in a mode: plain, another stream, or a captured graph."""
-        how, index = request["how"], request["set"]
+        how, index, which = request["how"], request["set"], request.get("which", 0)
         if how == "stream":
             stream = torch.cuda.Stream(self.device)
             stream.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(stream):
-                self._call(index)
+                self._call(index, which)
                 given = [_clone(held["raw"]) for held in self._outputs(index)]
             stream.synchronize()
             self._synchronise()
@@ -145,12 +170,12 @@ class Worker:
         elif how == "graph":
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                self._call(index)
+                self._call(index, which)
             self._synchronise()  # what went past the capture is done, and poisoned
             self._poison(index)
             graph.replay()
         else:
-            self._call(index)
+            self._call(index, which)
         self._synchronise()
         return {}
 
@@ -172,12 +197,16 @@ class Worker:
             _numpy(_cpu(held["raw"])).tofile(request["files"][name])
         return {}
 
+    def _calls(self, order: list[int], request: dict) -> list:
+        which = request.get("which", 0)
+        return [lambda i=i: self._call(i, which) for i in order]
+
     def time(self, request: dict) -> dict:
         """Calls over the sets in the given order; nanoseconds of each. The outputs of the call at
         `look`, if one is looked at, are taken the moment that it is over; they are poisoned before
         it where what is in them would be right."""
         order, look, mode = request["order"], request["look"], request["mode"]
-        calls = [lambda i=i: self._call(i) for i in order]
+        calls = self._calls(order, request)
         if look is None:
             return {"ns": self.measure(calls, mode)}
         samples = self.measure(calls[:look], mode)
@@ -189,7 +218,7 @@ class Worker:
 
     def time_all(self, request: dict) -> dict:
         """Calls and their times, with nothing between them."""
-        calls = [lambda i=i: self._call(i) for i in request["order"]]
+        calls = self._calls(request["order"], request)
         return {"ns": self.measure(calls, request["mode"])}
 
     def launched(self, request: dict) -> dict:

@@ -69,6 +69,40 @@ def test_compare_catches(name, kernel_file):
     assert found.status in TIMED[name][1] and found.ratio is None, found
 
 
+SLOWS_OTHERS = """
+import time
+
+mul, calls = torch.mul, 0
+
+
+def slow(*a, **k):
+    if calls >= {after}:
+        time.sleep(0.002)
+    return mul(*a, **k)
+
+
+torch.mul = slow
+
+
+def run(out, x):
+    global calls
+    calls += 1
+    torch.add(x, x, out=out)
+"""
+
+
+@pytest.mark.parametrize("after", [0, 150])
+def test_compare_is_not_fooled_by_a_kernel_that_slows_the_other_one(after, kernel_file):
+    """They share processes; where one is slower beside the other than it was alone, they don't."""
+    honest = _kernel(kernel_file, "honest", HONEST)
+    other = _kernel(kernel_file, "slows_others", SLOWS_OTHERS.format(after=after))
+    settings = benching.Settings(device="cpu", seconds=0.3, modes=("warm",), folders=[HERE])
+    problem = problems.get("double", [HERE])
+    (found,) = benching.compare(honest, other, problem, ["M=64 N=256"], settings)
+    assert "in processes of their own: beside the other kernel double/honest" in found.message
+    assert found.status == "ok" and found.a.median < 1e6 and found.ratio.value > 0.2, found
+
+
 def test_bench_of_an_honest_kernel(kernel_file):
     timed = _bench(_kernel(kernel_file, "honest", HONEST)).cases[0]
     assert timed.verdict.status == "ok", timed.verdict.message

@@ -2,6 +2,7 @@
 of the same are SAME, and how often a slow-down is found. bench/lab_bars.py asks the same of real
 kernels."""
 
+import random
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from pestle_lab import benching
 
 RUNS = 40
+PLACES = 4
 
 
 class Machine:
@@ -25,44 +27,76 @@ class Machine:
         return 1 + self.walk + self.jump * self.slow
 
 
+class Process:
+    """What it makes of a time, by where in memory its buffers lie."""
+
+    def __init__(self, rng, own: float, place: float):
+        self.factor = 1 + own * rng.standard_normal() + place * rng.standard_normal(PLACES)
+        self.latest = None
+
+
 class Side:
-    """One kernel: what `compare` asks of a bench."""
+    """One kernel in a process: what `take_turns` asks of a bench."""
 
-    def __init__(self, machine: Machine, ns: float, jitter: float, late: float):
-        self.machine, self.ns, self.jitter, self.late = machine, ns, jitter, late
+    def __init__(self, machine: Machine, process: Process, ns: float, jitter: float, late: float):
+        self.machine, self.process, self.ns = machine, process, ns
+        self.jitter, self.late = jitter, late
+        self.sets = process
+        self.random = random.Random(int(machine.rng.integers(1 << 30)))
 
-    def block(self, count: int, mode: str) -> list[int]:
-        rng, base = self.machine.rng, self.ns * self.machine.speed()
+    def cells(self, mode: str) -> list[list[int]]:
+        return [[i] for i in range(PLACES)]
+
+    def block(self, count: int, mode: str, among=(0,)) -> list[int]:
+        rng, process = self.machine.rng, self.process
+        base = self.ns * self.machine.speed() * process.factor[next(iter(among))]
         samples = base * (1 + self.jitter * np.abs(rng.standard_normal(count)))
         samples *= 1 + rng.exponential(0.3, count) * (rng.random(count) < self.late)
+        samples[0] *= 1 if process.latest is self else 1.05  # it finds what another one left
+        process.latest = self
         samples = np.round(samples / 32) * 32  # what a GPU's events resolve
-        self.machine.now += samples.sum() / 1e9 + 0.004  # and what asking takes
+        self.machine.now += count * 0.00025 + 0.002  # with flushes, and what asking takes
         return samples.astype(int).tolist()
 
 
-MACHINES = {  # drift, jump, jitter of a call, share of calls that something holds up
-    "quiet": (0.0002, 0.0, 0.002, 0.001),
-    "drifts": (0.002, 0.0, 0.006, 0.01),
-    "jumps between clocks": (0.0005, 0.03, 0.006, 0.01),
+MACHINES = {  # drift, jump, jitter of a call, share of calls that something holds up, ns
+    "quiet": (0.0002, 0.0, 0.002, 0.001, 36_000),
+    "drifts": (0.002, 0.0, 0.006, 0.01, 36_000),
+    "jumps between clocks": (0.0005, 0.03, 0.006, 0.01, 100_000),
+    "ticks of half a percent": (0.0005, 0.0, 0.003, 0.01, 6_400),
 }
+OWN, PLACE = 0.006, 0.004  # by which processes differ, and places in them
 
 
-def verdicts(monkeypatch, machine: str, slower: float, runs: int = RUNS) -> list[str]:
-    drift, jump, jitter, late = MACHINES[machine]
+def pairs(here: Machine, slower: float, jitter: float, late: float, ns: float, apart: bool):
+    made = []
+    for _ in range(benching.PAIRS_APART if apart else benching.PAIRS):
+        processes = [Process(here.rng, OWN, PLACE) for _ in range(2 if apart else 1)]
+        made.append(
+            tuple(
+                Side(here, process, ns * (1 + extra), jitter, late)
+                for process, extra in zip((processes * 2)[:2], (0, slower), strict=True)
+            )
+        )
+    return made
+
+
+def verdicts(monkeypatch, machine, slower, runs=RUNS, apart=False, seconds=1.0) -> list[str]:
+    drift, jump, jitter, late, ns = MACHINES[machine]
     found = []
     for seed in range(runs):
         here = Machine(drift, jump, np.random.default_rng([seed, round((1 + slower) * 1e4)]))
         clock = SimpleNamespace(monotonic=lambda here=here: here.now)
         monkeypatch.setattr(benching, "time", clock)
-        sides = [Side(here, 100_000 * (1 + extra), jitter, late) for extra in (0, slower)]
-        settings = benching.Settings(seconds=3.0)
-        blocks = benching.take_turns(sides, settings)
-        found.append(benching.stats.ratio(*blocks, settings.threshold).verdict)
+        settings = benching.Settings(seconds=seconds)
+        sides = pairs(here, slower, jitter, late, ns, apart)
+        found.append(benching.take_turns(sides, settings).ratio(settings).verdict)
     return found
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_same_kernel_is_the_same(machine, monkeypatch):
+    """Wherever two processes put their buffers: A and B have the same ones in each."""
     found = verdicts(monkeypatch, machine, 0, runs=100)
     assert found.count("SAME") >= 95, found
     assert found.count("FASTER") + found.count("SLOWER") <= 1, found
@@ -78,3 +112,22 @@ def test_a_slower_kernel_is_slower(machine, slower, share, monkeypatch):
 
 def test_a_faster_kernel_is_faster(monkeypatch):
     assert verdicts(monkeypatch, "drifts", -0.02).count("FASTER") >= 0.95 * RUNS
+
+
+def test_what_processes_make_of_kernels_apart_is_no_verdict(monkeypatch):
+    """Kernels in processes of their own differ by where these put their buffers: 200 calls at each
+    of a few places don't make that surer than a few processes are."""
+    found = verdicts(monkeypatch, "quiet", 0, apart=True, seconds=0.3)
+    assert found.count("FASTER") + found.count("SLOWER") <= 0.05 * RUNS, found
+    found = verdicts(monkeypatch, "quiet", 0.04, apart=True, seconds=0.3)
+    assert found.count("SLOWER") >= 0.95 * RUNS
+
+
+def test_a_pair_of_places_is_less_sure_than_its_calls(monkeypatch):
+    """Half of the turns at a place that makes B 2 % slower, half at one where it is the same: by
+    turns alone the interval would hold neither."""
+    rng = np.random.default_rng(4)
+    a = [list(1e5 * (1 + 0.001 * rng.standard_normal(16))) for _ in range(80)]
+    b = [list(1e5 * (1.02 - 0.02 * (i % 2) + 0.001 * rng.standard_normal(16))) for i in range(80)]
+    by_places = benching.stats.ratio(a, b, 0.005, [i % 2 for i in range(80)])
+    assert by_places.verdict == "AMBIGUOUS" and by_places.low < 1.001 and by_places.high > 1.019

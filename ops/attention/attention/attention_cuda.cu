@@ -1,6 +1,8 @@
 // attention on CUDA.
 // Map      cuda/attention_hopper: bf16 and f16 of up to 256 columns, 64 queries and more, by wgmma
 //          (ops/attention/sm90/attention_hopper.cuh).
+//          cuda/attention_parts: f32 as exact as f32, of up to 128 columns in steps of 8, by f16 parts and
+//          mma.sync (ops/attention/sm80/attention_parts.cuh).
 //          cuda/attention_tiles: heads of up to 256 columns in steps of 8, by mma.sync
 //          (ops/attention/sm80/attention_tiles.cuh).
 //          cuda/attention_any: a warp a query, any dtype, depth, stride and alignment
@@ -12,8 +14,10 @@
 #include "backends/cuda/host/launch.h"
 #include "backends/cuda/host/runtime.h"
 #include "ops/attention/attention/attention_spec.h"
+#include "ops/attention/sm80/attention_parts.h"
 #include "ops/attention/sm80/attention_row.cuh"
 #include "ops/attention/sm80/attention_tiles.h"
+#include "ops/attention/sm80/f16_parts.cuh"
 #include "ops/attention/sm90/attention_hopper.h"
 
 namespace pestle::ops::attention {
@@ -105,6 +109,26 @@ Status run_tiles(const Call& call) {
   }
 }
 
+// Of f32 blocks of more than 64 columns want 128 KiB of shared memory.
+std::string refuses_parts(const Call& call, const Machine& machine) {
+  const AttentionInputs in = attention_inputs<spec>(call);
+  if (in.q.dtype != DType::kF32 || in.tf32) return "is for f32 with precision=highest";
+  const int64_t columns = std::max(in.depth(), in.value_depth());
+  if (columns > 128) return "has heads of 128 columns at most, not of " + std::to_string(columns);
+  if (columns > 64 && !has_large_blocks(machine))
+    return "f32 heads of more than 64 columns need 128 KiB of shared memory a block";
+  if (in.batches() * in.k.shape[1] * ((in.keys() + 31) / 32) > INT_MAX / 4)
+    return "more than 2^29 tiles of keys";
+  return refuses_tiles(call, machine);
+}
+
+// What has no parts is left to the tiles.
+Status run_parts(const Call& call) {
+  AttentionJob job = attention_job(call);
+  PESTLE_TRY(start_attention_parts(call, job));
+  return start_attention_tiles_f32(call, job);
+}
+
 // Few queries: rows of a tile are those of one head there, of a group of heads in attention_tiles.
 constexpr int64_t kFewQueries = 64;
 // On average. In attention_tiles small sequences share a tile; here each has a block of its own: of
@@ -162,6 +186,12 @@ constexpr Impl kImpls[] = {
      .min_compute_capability = 90,
      .refuses = refuses_hopper,
      .run = run_hopper},
+    {.id = "cuda/attention_parts",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_parts,
+     .run = run_parts,
+     .workspace = PESTLE_ATTENTION_PARTS_BYTES},
     {.id = "cuda/attention_tiles",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

@@ -3,8 +3,9 @@
 //          workspace. Then the first that takes the call: cuda/attention_backward_hopper, bf16 and
 //          f16, up to 128 columns, masks of their dtype or boolean, packed sequences without one
 //          (attention_backward_hopper.cuh);
-//          cuda/attention_backward_tiles_f32, f32 up to 128 columns, and
-//          cuda/attention_backward_tiles, bf16 and f16 up to 256, all in steps of 8 columns, by
+//          cuda/attention_backward_parts, f32 up to 128 columns as exact as f32, by f16 parts
+//          (attention_backward_parts.cu); cuda/attention_backward_tiles_f32, the same by tf32 parts or
+//          with precision=tf32, and cuda/attention_backward_tiles, bf16 and f16 up to 256, all in steps of 8 columns, by
 //          mma.sync (attention_backward_tiles.cuh); cuda/attention_backward_any, any dtype, depth,
 //          stride and alignment (attention_backward_any.cuh), which also makes the tiles with
 //          infinities or NaN of the others. d_mask and d_sinks: attention_backward_mask.cuh.
@@ -21,6 +22,7 @@
 #include "ops/attention/attention_backward/attention_backward_hopper.h"
 #include "ops/attention/attention_backward/attention_backward_mask.cuh"
 #include "ops/attention/attention_backward/attention_backward_tiles.h"
+#include "ops/attention/sm80/f16_parts.cuh"
 #include "ops/attention/sm90/attention_hopper.h"
 
 namespace pestle::ops::attention_backward {
@@ -220,6 +222,18 @@ std::string refuses_f32_tiles(const Call& args, const Machine& machine) {
   return refuse_tensors(args, machine);
 }
 
+std::string refuses_parts(const Call& args, const Machine& machine) {
+  const BackwardCall call(args);
+  if (call.in.tf32) return "is for precision=highest";
+  const int cc = machine.compute_capability;
+  if ((cc < 90 || cc >= 120) && std::max(call.in.depth(), call.in.value_depth()) > 64)
+    return "f32 heads of more than 64 columns need 193 KiB of shared memory a block";
+  if (call.in.batches() * call.in.heads() * (call.in.queries() / 32 + call.in.keys() / 32 + 2) >
+      INT_MAX / 4)
+    return "more than 2^29 tiles of queries or keys";
+  return refuses_f32_tiles(args, machine);
+}
+
 Status run_any(const Call& args) {
   const BackwardCall call(args);
   const BackwardJob job = job_of(args, call);
@@ -237,6 +251,18 @@ Status run_tiles(const Call& args) {
   else
     PESTLE_TRY(call.in.q.dtype == DType::kBF16 ? start_tiles_bf16(args, job)
                                                : start_tiles_f16(args, job));
+  PESTLE_TRY(start_any(args, job, true));
+  return start_mask_and_sinks(args, call, job);
+}
+
+Status run_parts(const Call& args) {
+  const BackwardCall call(args);
+  BackwardJob job = job_of(args, call);
+  const AttentionCall& c = job.call;
+  const int64_t words = int64_t{c.batches} * c.heads * job.query_tiles();
+  PESTLE_TRY(start_facts(args, call, job));
+  const auto end = reinterpret_cast<uintptr_t>(job.redo_q + words);
+  PESTLE_TRY(start_parts(args, job, reinterpret_cast<void*>((end + 15) / 16 * 16)));
   PESTLE_TRY(start_any(args, job, true));
   return start_mask_and_sinks(args, call, job);
 }
@@ -280,7 +306,8 @@ Status run_hopper(const Call& args) {
   return start_mask_and_sinks(args, call, job);
 }
 
-constexpr const char* kTilesWorkspace = "8*B*Hq*Sq + 4*B*(2*Hk*cdiv(Sk,64) + Hq*cdiv(Sq,64))";
+#define PESTLE_BACKWARD_TILES_BYTES "8*B*Hq*Sq + 4*B*(2*Hk*cdiv(Sk,64) + Hq*cdiv(Sq,64))"
+constexpr const char* kTilesWorkspace = PESTLE_BACKWARD_TILES_BYTES;
 
 constexpr Impl kImpls[] = {
     {.id = "cuda/attention_backward_hopper",
@@ -289,6 +316,16 @@ constexpr Impl kImpls[] = {
      .refuses = refuses_hopper,
      .run = run_hopper,
      .workspace = PESTLE_BACKWARD_HOPPER_BYTES},
+    {.id = "cuda/attention_backward_parts",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 80,
+     .refuses = refuses_parts,
+     .run = run_parts,
+     .workspace = PESTLE_BACKWARD_TILES_BYTES
+     " + 16 + " PESTLE_F16_PARTS_BYTES("B*Hq", "Sq", "D") " + " PESTLE_F16_PARTS_BYTES(
+         "B*Hq", "Sq",
+         "Dv") " + " PESTLE_F16_PARTS_BYTES("B*Hk", "Sk",
+                                            "D") " + " PESTLE_F16_PARTS_BYTES("B*Hk", "Sk", "Dv")},
     {.id = "cuda/attention_backward_tiles_f32",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,

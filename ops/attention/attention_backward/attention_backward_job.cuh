@@ -12,6 +12,9 @@ using cuda::SeenKeys;
 
 inline constexpr int kTile = 64;  // queries or keys of a tile, in fast kernels and in slow ones
 
+// A word of BackwardJob: a gradient's tile that has no f16 parts, which tiles of f32 make.
+inline constexpr int kLeft = 2;
+
 // Of a query: lse in units of ln 2, +infinity where it does not count, and delta = d_out . out.
 struct alignas(8) RowFacts {
   float lse, delta;
@@ -29,6 +32,7 @@ struct BackwardJob {
   float factor = 1;
   float softcap_log2 = 0;  // 0: none
   bool aligned = false;    // what is read lies at whole elements
+  bool only_left = false;  // tiles of f32: only those whose word is kLeft
 
   int query_tiles() const { return (call.queries + kTile - 1) / kTile; }
   int key_tiles() const { return (call.keys + kTile - 1) / kTile; }

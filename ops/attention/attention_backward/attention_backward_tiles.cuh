@@ -51,6 +51,7 @@ struct Config {
   static constexpr int kOuterBytes = kTile * kRowBytes;
   static constexpr int kInnerBytes = kInner * kRowBytes;
   static constexpr int kStageBytes = 2 * kInnerBytes;
+  static constexpr int kGroups = 1;  // of 4 warps
   static constexpr int kSharedBytes = 2 * kOuterBytes + kStages * kStageBytes;
 };
 
@@ -71,6 +72,20 @@ __device__ inline uint32_t pack(float low, float high) {
     const __half2 pair = __floats2half2_rn(low, high);
     return *reinterpret_cast<const uint32_t*>(&pair);
   }
+}
+
+// Behind a barrier of a group of 4 warps: is it so for all of its threads?
+template <int kGroups>
+__device__ inline bool group_and(int group, bool v) {
+  if (kGroups == 1) return __syncthreads_and(v) != 0;
+  int all;
+  asm volatile(
+      "{.reg .pred p, q;\nsetp.ne.s32 p, %1, 0;\nbar.red.and.pred q, %2, 128, p;\n"
+      "selp.s32 %0, 1, 0, q;}"
+      : "=r"(all)
+      : "r"(static_cast<int>(v)), "r"(1 + group)
+      : "memory");
+  return all != 0;
 }
 
 // Beside the tiles.
@@ -175,18 +190,22 @@ struct Fast {
       copy_rows<C::kInner>(to, c.q, h, inner0, {0, c.queries}, c.depth);
       copy_rows<C::kInner>(to + C::kInnerBytes, job.d_out, h, inner0, {0, c.queries},
                            c.value_depth);
-      const int i = threadIdx.x, query = inner0 + i;
-      if (i >= C::kInner) return true;
-      const bool inside = query < c.queries;
-      copy_facts(cuda::warp::shared_place(&shared.facts[stage][i]),
-                 inside ? job.facts_of(b, h) + query : job.facts, inside ? 8 : 0);
-      SeenKeys seen;
-      if (inside) seen = c.key_range(b, query);
-      const int begin = min(max(seen.begin - outer0, 0), kTile);
-      const int end = min(max(seen.end - outer0, 0), kTile);
-      shared.seen[stage][i] = make_short2(static_cast<short>(begin), static_cast<short>(end));
-      return begin == 0 && end == kTile;
+      return note_queries(stage, h, inner0, threadIdx.x);
     }
+  }
+  // What is to know of inner query i. True unless something of it is hidden.
+  __device__ bool note_queries(int stage, int h, int inner0, int i) const {
+    if (i >= C::kInner) return true;
+    const int query = inner0 + i;
+    const bool inside = query < c.queries;
+    copy_facts(cuda::warp::shared_place(&shared.facts[stage][i]),
+               inside ? job.facts_of(b, h) + query : job.facts, inside ? 8 : 0);
+    SeenKeys seen;
+    if (inside) seen = c.key_range(b, query);
+    const int begin = min(max(seen.begin - outer0, 0), kTile);
+    const int end = min(max(seen.end - outer0, 0), kTile);
+    shared.seen[stage][i] = make_short2(static_cast<short>(begin), static_cast<short>(end));
+    return begin == 0 && end == kTile;
   }
 
   // ---- products ----
@@ -464,12 +483,19 @@ struct Fast {
                    "r"(pack<C::kKind>(a, b))
                    : "memory");
   }
+  // Is it so for one thread of those who store? With two groups of warps the first one does.
+  __device__ static bool is_of_some(bool v) {
+    if constexpr (C::kGroups == 1)
+      return __syncthreads_or(v) != 0;
+    else
+      return !group_and<C::kGroups>(0, !v);
+  }
   // A warp's 16 rows through the shared memory of its outer rows, so that they are stored in lines.
-  // All of the block take part.
+  // All who store take part.
   template <int kOut>
   __device__ void store(const float (&sums)[kOut][4], uint32_t room, const AttentionRows& to, int h,
                         int rows, int columns, float by, int* redo) const {
-    const bool wrong = __syncthreads_or(!is_finite(sums)) != 0;
+    const bool wrong = is_of_some(!is_finite(sums));
     if (threadIdx.x == 0) redo[blockIdx.x] = wrong;
     if (wrong) return;
 #pragma unroll
@@ -564,6 +590,8 @@ struct Fast {
 
   __device__ void run() {
     const int block = static_cast<int>(blockIdx.x);
+    if constexpr (C::kSplit)
+      if (job.only_left && (C::kKeysAreOuter ? job.redo_k : job.redo_q)[block] != kLeft) return;
     const int rows = C::kKeysAreOuter ? c.keys : c.queries;
     const int tiles = (rows + kTile - 1) / kTile;
     outer0 = block % tiles * kTile;

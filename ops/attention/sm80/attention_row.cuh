@@ -16,6 +16,8 @@ struct AttentionJob {
   int tiles = 0;           // of one head of k
   int section = 1;         // heads of k that go through their tiles together
   bool last_first = false;
+  // Of each 64 rows of each head of k, if a faster kernel came before: 1 where it left them.
+  int* left = nullptr;
 };
 
 #ifdef __CUDACC__

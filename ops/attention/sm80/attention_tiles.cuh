@@ -33,6 +33,7 @@ using warp::Kind;
 
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
+constexpr int kLeftRows = 64;  // of a word of AttentionJob::left
 
 // kGeneral: logits are made by scale, softcap and mask before anything looks at them; else they are
 // products with a positive scale. kSplit: of f32, with the products of low parts.
@@ -43,6 +44,8 @@ struct Config {
   static constexpr bool kGeneral = kGeneralOf;
   static constexpr bool kSplit = kSplitOf;
   static constexpr bool kF32 = kKind == Kind::kTf32;
+  // Makes the parts of subnormal values normal; what then is infinite is made again.
+  static constexpr float kOfValues = kF32 ? 0x1p40f : 1;
   static constexpr int kBytes = kF32 ? 4 : 2;  // of an element
   static constexpr int kRowBytes = (kColumns <= 64 ? 64 : kColumns <= 128 ? 128 : 256) * kBytes;
   static constexpr int kOfChunk = 16 / kBytes;              // elements
@@ -73,8 +76,6 @@ struct Kernel {
   static constexpr int kOutEights = C::kColumns / 8;
   static constexpr float kShift = C::kKind == Kind::kF16 ? 15 : 0;
   static constexpr float kSafe = 0x1p22f;
-  // Makes the parts of subnormal values normal; what then is infinite is made again.
-  static constexpr float kOfValues = C::kF32 ? 0x1p40f : 1;
 
   const AttentionJob& job;
   const AttentionCall& c;
@@ -280,7 +281,7 @@ struct Kernel {
 #pragma unroll
         for (int j = 0; j < 2; ++j)
           b[j] = warp::tf32_parts(__float_as_uint(
-              kOfValues *
+              C::kOfValues *
               __uint_as_float(warp::load_word((at[j] ^ (n * 32)) + unit * 8 * C::kRowBytes))));
 #pragma unroll
         for (int i = 0; i < C::kBlocks; ++i) {
@@ -464,7 +465,7 @@ struct Kernel {
       total = total * part + quick_exp2(sink - base);
     }
     *lse = total == 0 ? -INFINITY : (base + log2f(total)) * kLn2;
-    return total == 0 ? 0 : part / total * (1 / kOfValues);
+    return total == 0 ? 0 : part / total * (1 / C::kOfValues);
   }
   // Is the largest logit so large that folding the scale in lost what it should keep?
   __device__ bool is_unsafe(int i, int h) const {
@@ -546,7 +547,19 @@ struct Kernel {
     SeenKeys by_warps[kWarps];
     SeenKeys by_rows[kWarps][C::kWarpRows];
   };
+  // Did a faster kernel leave one of the rows?
+  __device__ bool are_left() const {
+    const int tiles = (rows + kLeftRows - 1) / kLeftRows;
+    const int* of_head = job.left + int64_t{batch * c.key_heads + key_head} * tiles;
+    bool some = false;
+#pragma unroll
+    for (int i = 0; i < C::kRows / kLeftRows; ++i)
+      if (row0 + i * kLeftRows < rows) some |= of_head[row0 / kLeftRows + i] != 0;
+    return some;
+  }
   __device__ void run(Shared& shared) {
+    if constexpr (C::kSplit)
+      if (job.left != nullptr && !are_left()) return;
     const WarpRows r = warp_rows(shared.by_rows[warp]);
     if (lane == 0) shared.by_warps[warp] = r.any;
     __syncthreads();

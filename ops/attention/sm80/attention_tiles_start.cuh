@@ -15,6 +15,11 @@ inline int heads_at_once(const AttentionCall& c) {
   return static_cast<int>(std::clamp<int64_t>((20 << 20) / bytes, 1, std::max<int64_t>(heads, 1)));
 }
 
+// Logits are products with a positive scale.
+inline bool is_plain(const AttentionCall& c) {
+  return c.mask.dtype == DType::kNone && c.softcap == 0 && c.scale > 0;
+}
+
 template <class C>
 Status start(const Call& call, AttentionJob job) {
   const AttentionCall& c = job.call;
@@ -37,10 +42,8 @@ Status start_columns(const Call& call, const AttentionJob& job) {
 
 template <Kind kKind, bool kSplit>
 Status start_tiles(const Call& call, const AttentionJob& job) {
-  const AttentionCall& c = job.call;
-  const bool plain = c.mask.dtype == DType::kNone && c.softcap == 0 && c.scale > 0;
-  return plain ? start_columns<kKind, kSplit, false>(call, job)
-               : start_columns<kKind, kSplit, true>(call, job);
+  return is_plain(job.call) ? start_columns<kKind, kSplit, false>(call, job)
+                            : start_columns<kKind, kSplit, true>(call, job);
 }
 
 }  // namespace pestle::cuda::attention_tiles

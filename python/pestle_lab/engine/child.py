@@ -76,11 +76,16 @@ class Child:
 _spare: list[Child] = []
 
 
-def prepare() -> None:
-    """Starts one that the first `take` gets; if nobody takes it, it ends with this process."""
-    _spare.append(Child())
-    atexit.register(lambda: [child.close() for child in _spare])
+def prepare(count: int = 1) -> None:
+    """Starts what is missing of so many that `take` finds, the eldest first. Those that nobody
+    takes end with this process."""
+    if not _spare:
+        atexit.register(lambda: [_spare.pop().close() for _ in range(len(_spare))])
+    while len(_spare) < count:
+        _spare.append(Child())
 
 
 def take() -> Child:
-    return _spare.pop() if _spare else Child()
+    with contextlib.suppress(IndexError):
+        return _spare.pop(0)
+    return Child()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import select
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +46,28 @@ _STATUSES = {
 }
 
 
+def _described(kernel: Kernel, build: Build) -> dict:
+    """What its process is told of a kernel."""
+    return {
+        "path": str(kernel.path),
+        "entry": kernel.entry,
+        "library": build.library,
+        "arguments": kernel.arguments,
+    }
+
+
+@contextlib.contextmanager
+def opened(sessions: list[Session]):
+    """Their processes, started at once."""
+    try:
+        with ThreadPoolExecutor(len(sessions)) as pool:
+            list(pool.map(Session.__enter__, sessions))
+        yield sessions
+    finally:
+        for session in sessions:
+            session.__exit__()
+
+
 class Session:
     """One kernel in one process; a context manager, so that no process is left behind."""
 
@@ -71,17 +95,17 @@ class Session:
             environment=interpreted(self.kernel, self.device),
             problem=self.problem.name,
             problem_folders=[str(p) for p in self.problem_folders],
-            kernel={
-                "path": str(self.kernel.path),
-                "entry": self.kernel.entry,
-                "library": self.build.library,
-                "arguments": self.kernel.arguments,
-            },
+            kernel=_described(self.kernel, self.build),
         )
         return self
 
+    def add(self, kernel: Kernel, build: Build) -> None:
+        """A second kernel into the same process, once a case is open."""
+        self.ask("add", kernel=_described(kernel, build))
+
     def __exit__(self, *_) -> None:
-        self.child.close()
+        if self.child is not None:
+            self.child.close()
 
     def busy(self) -> dict[str, int]:
         return self.child.busy()
@@ -148,15 +172,18 @@ class Session:
         inputs: dict[str, np.ndarray],
         keep_addresses: bool = False,
         keep_outputs: bool = False,
+        same_as: int | None = None,
+        are_buffers: bool = False,
     ) -> None:
         """Inputs into buffers of the child: new ones, or the same with new contents. Outputs are
-        full of poison, or as the last call left them."""
+        full of poison, or as the last call left them. The child copies the inputs of a set that has
+        the same ones, where that is named. `inputs` are values, or the bytes of whole buffers."""
         files = {}
-        for name, array in inputs.items():
+        for name, array in ({} if same_as is not None else inputs).items():
             files[name] = str(self.folder / f"{name}.in")
             array.tofile(files[name])
         self.ask("place", set=index, inputs=files, keep_addresses=keep_addresses,
-                 keep_outputs=keep_outputs)  # fmt: skip
+                 keep_outputs=keep_outputs, same_as=same_as, are_buffers=are_buffers)  # fmt: skip
 
     def fetch(self, index: int) -> dict[str, np.ndarray]:
         """The bytes of every buffer of a set."""
@@ -168,9 +195,14 @@ class Session:
         """Where the child writes the bytes of its buffers."""
         return {n: str(self.folder / f"{n}.out") for n in self.case.plans}
 
-    @staticmethod
-    def read(files: dict[str, str]) -> dict[str, np.ndarray]:
-        return {name: np.fromfile(path, np.uint8) for name, path in files.items()}
+    def read(self, files: dict[str, str]) -> dict[str, np.ndarray]:
+        """Outputs as they are now; inputs as they lie in the files until the next are fetched."""
+        return {
+            name: np.fromfile(path, np.uint8)
+            if self.case.plans[name].role == "output" or not os.path.getsize(path)
+            else np.memmap(path, np.uint8, "r")
+            for name, path in files.items()
+        }
 
     def where(self, name: str) -> buffers.Plan:
         return self.case.layout_of(name)

@@ -94,12 +94,52 @@ def verdict(low: float, high: float, threshold: float) -> str:
     return "AMBIGUOUS"
 
 
-def ratio(a_blocks: list[list[int]], b_blocks: list[list[int]], threshold: float = 0.005) -> Ratio:
-    """Of blocks that took turns: a pair of neighbours has met the same clocks and temperatures, so
-    pairs are what is resampled."""
-    a = np.array([np.median(block) for block in a_blocks])
-    b = np.array([np.median(block) for block in b_blocks])
-    pairs = b / a
-    medians = _medians(pairs, np.random.default_rng(0))
-    low, high = (float(x) for x in np.percentile(medians, [2.5, 97.5]))
-    return Ratio(float(np.median(pairs)), low, high, verdict(low, high, threshold))
+def middle(values: np.ndarray) -> np.ndarray:
+    """Mean of the middle half along the last axis: as deaf to what is far out as a median of many,
+    and no multiple of what a clock resolves."""
+    count = values.shape[-1]
+    return np.sort(values, axis=-1)[..., count // 4 : count - count // 4].mean(-1)
+
+
+def _resampled(values: np.ndarray, cells: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """`middle` of values that are drawn in two steps: cells, then values of each."""
+    groups = [values[cells == cell] for cell in np.unique(cells)]
+    counts = np.array([len(group) for group in groups])
+    padded = np.zeros((len(groups), counts.max()))
+    for row, group in zip(padded, groups, strict=True):
+        row[: len(group)] = group
+    each = -(-len(values) // len(groups))
+    picks = rng.integers(0, len(groups), (RESAMPLES, len(groups), 1))
+    of = (rng.random((RESAMPLES, len(groups), each)) * counts[picks]).astype(np.int64)
+    return middle(padded[picks, of].reshape(RESAMPLES, -1))
+
+
+def ratio(
+    a_blocks: list[list[int]],
+    b_blocks: list[list[int]],
+    threshold: float = 0.005,
+    cells: list | None = None,
+) -> Ratio:
+    """Of blocks that took turns. What is resampled is pairs of neighbours, which have met the same
+    clocks and temperatures, and first the cells that they were timed in (a process, and where in
+    memory the data lay): what a place makes of the ratio is no property of the kernels, and the
+    more calls are made there, the surer it looks."""
+    a, b = (
+        np.array([max(middle(np.asarray(block, np.float64)), 1.0) for block in blocks])
+        for blocks in (a_blocks, b_blocks)
+    )
+    pairs = np.log(b / a)
+    known: dict = {}
+    of = np.array([known.setdefault(c, len(known)) for c in cells or [0] * len(pairs)])
+    value = float(middle(pairs))
+    drawn = _resampled(pairs, of, np.random.default_rng(0)) - value
+    # Draws from so few differ less than what they stand for.
+    wider = np.sqrt(len(known) / (len(known) - 1)) if len(known) > 1 else 1.0
+    low, high = (float(np.exp(value + wider * x)) for x in np.percentile(drawn, [2.5, 97.5]))
+    return Ratio(float(np.exp(value)), low, high, verdict(low, high, threshold))
+
+
+def wider(one: Ratio, other: Ratio, threshold: float) -> Ratio:
+    """What both intervals allow for."""
+    low, high = min(one.low, other.low), max(one.high, other.high)
+    return Ratio(one.value, low, high, verdict(low, high, threshold))
