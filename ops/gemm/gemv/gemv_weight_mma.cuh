@@ -14,7 +14,7 @@
 // Numerics as many_rows.cuh: code times block scale exact in x's dtype, or exact codes whose sums are
 //          scaled in f32; tiles that meet what is not exact (`odd`) begin again from f32 values.
 //          Epilogue in f32, one rounding.
-// Measured H200, 14336 x 4096, 1, 4 and 16 rows, us: int4-g128 17.0, 21.5, 30.6, nvfp4 21, 24, 36, mxfp4
+// Measured H200, 14336 x 4096, 1, 4 and 16 rows, us: int4-g128 17.0, 21.5, 26.3, nvfp4 20, 22, 32, mxfp4
 //          20, 23, 34, int4-g32 24, 27, 36, mxfp8 36, 38, 47; a copy of 4 bits' bytes takes 9.4. Half of
 //          the issue slots: shifts and masks run at half rate.
 // Needs    rows of x and of the weight at multiples of 16 bytes, K of 32, evenly spaced rows.
