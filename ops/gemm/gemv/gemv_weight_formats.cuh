@@ -6,6 +6,7 @@
 //   row_bytes   of the scales of a row of the weight, in shared memory
 //   copy_scales  starts the CTA's copy of a tile's scales there, rows `to_row` bytes apart; rows past
 //               `last` repeat it
+//   copy_row    starts a lane's copy of one row's scales of some steps (few_rows.cuh)
 //   Ready, ready  a row's scales for a step, as decode() and factor() take them; sets odd where sums or
 //               products would not be exact
 //   decode      the o-th octet of a lane to pairs: of 4 bits codes i and i + 4, of 8 bits neighbours; sets
@@ -69,7 +70,8 @@ __device__ inline void copy_even_rows(const char* from, int64_t stride, uint32_t
 __device__ inline void copy_scale_bytes(const cuda::many_rows::ScaleBytes& s, int64_t first,
                                         int64_t last, int bytes, char* to, int to_row) {
   const auto* data = reinterpret_cast<const char*>(s.data);
-  const uint64_t places = reinterpret_cast<uint64_t>(data) | static_cast<uint64_t>(s.row_bytes);
+  const uint64_t places =
+      reinterpret_cast<uint64_t>(data) | (s.swizzled ? 0 : static_cast<uint64_t>(s.row_bytes));
   if (!s.swizzled && (places | static_cast<uint64_t>(bytes)) % 16 == 0 && bytes == s.columns)
     return copy_even_rows(data, s.row_bytes, bytes, first, last, to, to_row);
   // A thread keeps its row; its neighbours of a row are 4 scales on.
@@ -79,10 +81,42 @@ __device__ inline void copy_scale_bytes(const cuda::many_rows::ScaleBytes& s, in
 #pragma unroll 1
   for (int i = threadIdx.x / kTileRows * 4; i < bytes; i += step) {
     const int count = max(0, min(4, s.columns - i));
-    if (s.words) {
+    if (places % 4 == 0) {
       copy_word_async(to + i, data + s.place(row, count > 0 ? i : 0), count);
     } else {
       for (int j = 0; j < 4; ++j) to[i + j] = static_cast<char>(j < count ? s.at(row, i + j) : 0);
+    }
+  }
+}
+
+// Some of k, whose scales are copied: every `turns`-th piece from `turn` on.
+struct SomeSteps {
+  int first, count, turn, turns;
+};
+
+// A row's scales of one byte from the `first` on: `bytes`, a multiple of 4, with zeros behind the last.
+__device__ inline void copy_row_bytes(const cuda::many_rows::ScaleBytes& s, int64_t row, int first,
+                                      int bytes, const SomeSteps& steps, char* to) {
+  const auto* data = reinterpret_cast<const char*>(s.data);
+  const uint64_t places = reinterpret_cast<uint64_t>(data) | static_cast<uint64_t>(first) |
+                          (s.swizzled ? 0 : static_cast<uint64_t>(s.row_bytes));
+  if (!s.swizzled && places % 16 == 0) {
+    const char* from = data + row * s.row_bytes + first;
+#pragma unroll 1
+    for (int i = steps.turn * 16; i < bytes; i += steps.turns * 16) {
+      const int count = max(0, min(16, s.columns - first - i));
+      cuda::copy_async(cuda::warp::shared_place(to + i), count > 0 ? from + i : data, count);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int i = steps.turn * 4; i < bytes; i += steps.turns * 4) {
+    const int count = max(0, min(4, s.columns - first - i));
+    if (places % 4 == 0) {
+      copy_word_async(to + i, data + s.place(row, count > 0 ? first + i : 0), count);
+    } else {
+      for (int j = 0; j < 4; ++j)
+        to[i + j] = static_cast<char>(j < count ? s.at(row, first + i + j) : 0);
     }
   }
 }
@@ -130,6 +164,9 @@ struct GemvNvfp4 : Nvfp4, NoRowFactor {
   __device__ void copy_scales(int64_t first, int64_t last, int steps, char* to, int to_row) const {
     copy_scale_bytes(scale, first, last, steps * 8, to, to_row);
   }
+  __device__ void copy_row(int64_t row, const SomeSteps& steps, char* to) const {
+    copy_row_bytes(scale, row, steps.first * 8, steps.count * 8, steps, to);
+  }
   template <bool kBf16>
   __device__ Ready ready(const char* scales, const uint32_t (&)[4], int step, uint32_t&) const {
     const int t = threadIdx.x % 4;
@@ -166,6 +203,9 @@ struct GemvMxfp4 : MxWeight, NoRowFactor {
   __device__ float factor() const { return kSumsOfOctets ? 1.0f : 0x1p8f; }
   __device__ void copy_scales(int64_t first, int64_t last, int steps, char* to, int to_row) const {
     copy_scale_bytes(scale, first, last, steps * 4, to, to_row);
+  }
+  __device__ void copy_row(int64_t row, const SomeSteps& steps, char* to) const {
+    copy_row_bytes(scale, row, steps.first * 4, steps.count * 4, steps, to);
   }
   template <bool kBf16>
   __device__ Ready ready(const char* scales, const uint32_t (&words)[4], int step,
@@ -238,6 +278,36 @@ struct GemvInt4 : Int4, NoRowFactor {
       if (zero != nullptr)
         to[count * 4 + i] = static_cast<char>(__ldg(zero + row * zero_row + g * zero_column));
     }
+  }
+  __device__ void copy_row(int64_t row, const SomeSteps& steps, char* to) const {
+    const int count = steps.count * kScales, first = steps.first * kScales;
+    const char* from = scale + row * scale_row;
+    const uint64_t places = reinterpret_cast<uint64_t>(scale) | static_cast<uint64_t>(scale_row);
+    const bool even = zero == nullptr && scale_column == 4 && group * kScales == kStepOf<4> &&
+                      (places | static_cast<uint64_t>(first * 4)) % 16 == 0;
+    if (even) {
+#pragma unroll 1
+      for (int i = steps.turn * 4; i < count; i += steps.turns * 4) {
+        const int left = max(0, min(4, (k + group - 1) / group - first - i));
+        cuda::copy_async(cuda::warp::shared_place(to + i * 4),
+                         left > 0 ? from + (first + i) * 4 : scale, left * 4);
+      }
+      return;
+    }
+#pragma unroll 1
+    for (int i = steps.turn; i < count; i += steps.turns) {
+      const int column = (first + i) * (kStepOf<4> / kScales);
+      const int64_t g = column < k ? column / group : 0;
+      copy_word_async(to + i * 4, from + g * scale_column, column < k ? 4 : 0);
+      if (zero != nullptr)
+        to[count * 4 + i] = static_cast<char>(__ldg(zero + row * zero_row + g * zero_column));
+    }
+  }
+  // The format whose scales in shared memory are of so many steps alone.
+  __device__ GemvInt4 of_steps(int steps) const {
+    GemvInt4 format = *this;
+    format.k = steps * kStepOf<4>;
+    return format;
   }
   template <bool kBf16>
   __device__ Ready ready(const char* scales, const uint32_t (&)[4], int step, uint32_t& odd) const {
@@ -352,6 +422,7 @@ struct GemvRowBytes : GemvBytes<kCode, cuda::many_rows::RowBytes<kCode>> {
   using GemvBytes<kCode, cuda::many_rows::RowBytes<kCode>>::factor;
 
   __device__ void copy_scales(int64_t, int64_t, int, char*, int) const {}
+  __device__ void copy_row(int64_t, const SomeSteps&, char*) const {}
   template <bool kBf16>
   __device__ Ready ready(const char*, const uint32_t (&)[4], int, uint32_t&) const {
     return {};
@@ -381,6 +452,14 @@ struct GemvGroupBytes : GemvBytes<kCode, cuda::many_rows::GroupBytes<kCode>>, No
     for (int i = threadIdx.x / kTileRows; i < steps; i += blockDim.x / kTileRows)
       copy_word_async(to + r * to_row + i * 4, this->scale.place(row, i * kStepOf<8>), 4);
   }
+  __device__ void copy_row(int64_t row, const SomeSteps& steps, char* to) const {
+#pragma unroll 1
+    for (int i = steps.turn; i < steps.count; i += steps.turns) {
+      const int column = (steps.first + i) * kStepOf<8>;
+      const bool inside = column < this->k;
+      copy_word_async(to + i * 4, this->scale.place(row, inside ? column : 0), inside ? 4 : 0);
+    }
+  }
   template <bool kBf16>
   __device__ Ready ready(const char* scales, const uint32_t (&)[4], int step, uint32_t& odd) const {
     const float of = reinterpret_cast<const float*>(scales)[step];
@@ -400,6 +479,9 @@ struct GemvMxfp8 : cuda::many_rows::Mx<8, false>, NoRowFactor {
 #ifdef __CUDACC__
   __device__ void copy_scales(int64_t first, int64_t last, int steps, char* to, int to_row) const {
     copy_scale_bytes(scale, first, last, (steps * 2 + 3) / 4 * 4, to, to_row);
+  }
+  __device__ void copy_row(int64_t row, const SomeSteps& steps, char* to) const {
+    copy_row_bytes(scale, row, steps.first * 2, (steps.count * 2 + 3) / 4 * 4, steps, to);
   }
   // A scale so small that products with it would be rounded is odd where codes are not 0.
   template <bool kBf16>

@@ -131,9 +131,14 @@ Status start_weight_parts(const Call& call, const char* name, int count,
 
 #endif  // __CUDACC__
 
-inline std::string refuse_plan(const Machine& machine, int rows, int k, int bits, int scale_row) {
+// Bytes of shared memory that a CTA can have.
+inline int64_t shared_room(const Machine& machine) {
   const int cc = machine.compute_capability;
-  const int64_t room = ((cc == 80 || cc == 87) ? 163 : cc >= 90 && cc < 120 ? 227 : 99) << 10;
+  return ((cc == 80 || cc == 87) ? 163 : cc >= 90 && cc < 120 ? 227 : 99) << 10;
+}
+
+inline std::string refuse_plan(const Machine& machine, int rows, int k, int bits, int scale_row) {
+  const int64_t room = shared_room(machine);
   SharedPlan plan = shared_plan(rows, k, bits, scale_row, room);
   plan.x_row = 0;
   return plan.total() > room ? "scales of 16 rows of the weight don't fit in shared memory" : "";

@@ -14,7 +14,7 @@
 // Numerics as many_rows.cuh: code times block scale exact in x's dtype, or exact codes whose sums are
 //          scaled in f32; tiles that meet what is not exact (`odd`) begin again from f32 values.
 //          Epilogue in f32, one rounding.
-// Measured H200, 14336 x 4096, 1, 4 and 16 rows, us: int4-g128 17.0, 21.5, 30.6, nvfp4 21, 24, 36, mxfp4
+// Measured H200, 14336 x 4096, 1, 4 and 16 rows, us: int4-g128 17.0, 21.5, 26.3, nvfp4 20, 22, 32, mxfp4
 //          20, 23, 34, int4-g32 24, 27, 36, mxfp8 36, 38, 47; a copy of 4 bits' bytes takes 9.4. Half of
 //          the issue slots: shifts and masks run at half rate.
 // Needs    rows of x and of the weight at multiples of 16 bytes, K of 32, evenly spaced rows.
@@ -232,16 +232,35 @@ struct WeightMma {
   __device__ static uint4 paired(const Pairing& pairing, const uint4& x) {
     return Format::kBits == 4 ? pairing(x) : x;
   }
+  // Several loads are under way at a time: one after the other takes a trip to the L2 for each row.
   __device__ static void stage(const Job& job, const Pairing& pairing, uint4* to) {
+    constexpr int kTogether = kN8 == 1 ? 4 : 8;
     const int units = (job.k + kStep - 1) / kStep * kUnits;
-    for (int m = 0; m < job.rows_of_x; ++m) {
-      const auto* row = reinterpret_cast<const uint4*>(job.x + m * job.x_row);
-      for (int u = threadIdx.x; u < units; u += blockDim.x) {
-        const uint4 x = u * 8 < job.k ? __ldg(row + u) : make_uint4(0, 0, 0, 0);
-        const int v = u % kUnits;
-        const int place = kExchanged ? v : v % kOctets * 4 + v / kOctets;
-        to[m * row_units(job.k) + u - v + place] = paired(pairing, x);
+    int m = 0, u = threadIdx.x;
+    const auto begin_row = [&] {
+      for (; u >= units; u -= units) ++m;
+    };
+    begin_row();
+#pragma unroll 1
+    while (m < job.rows_of_x) {
+      uint4 x[kTogether];
+      int places[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        places[i] = -1;
+        if (m < job.rows_of_x) {
+          const auto* row = reinterpret_cast<const uint4*>(job.x + m * job.x_row);
+          x[i] = u * 8 < job.k ? __ldg(row + u) : make_uint4(0, 0, 0, 0);
+          const int v = u % kUnits;
+          const int place = kExchanged ? v : v % kOctets * 4 + v / kOctets;
+          places[i] = m * row_units(job.k) + u - v + place;
+        }
+        u += blockDim.x;
+        begin_row();
       }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i)
+        if (places[i] >= 0) to[places[i]] = paired(pairing, x[i]);
     }
   }
 

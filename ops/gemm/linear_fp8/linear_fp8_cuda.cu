@@ -16,6 +16,7 @@
 #include "ops/gemm/linear_fp8/linear_fp8_float.h"
 #include "ops/gemm/linear_fp8/linear_fp8_spec.h"
 #include "ops/gemm/select/gemm_advice.cuh"
+#include "ops/gemm/weight_only/few_rows_launch.cuh"
 #include "ops/gemm/weight_only/slab_launch.cuh"
 #include "ops/quant/rowwise/fp8_scale_grid.h"
 
@@ -181,6 +182,7 @@ struct FloatOp {
         call.tensor(kArgs.weight).shape[1]);
   }
   static Status run_mma(const Call& call) { return run_float_gemv(call); }
+  static Status run_few(const Call& call) { return run_float_few(call); }
   static bool sums_groups(const Call& call) { return scales_are_of_blocks(call); }
   static Status run_hopper(const Call& call) { return run_float_hopper(call); }
   static Status run_slabs(const Call& call) { return run_float_slabs(call); }
@@ -202,6 +204,7 @@ constexpr auto kFloatX = float_x_impls<FloatOp>(
 using Refusals = LinearQuantizedRefusals<kArgs>;
 
 constexpr Impl kImpls[] = {
+    few_rows_impl<FloatOp>("cuda/linear_fp8_128_rows"),
     mma_impl<FloatOp>("cuda/linear_fp8_gemv"),
     {.id = "cuda/linear_fp8_hopper",
      .device = DeviceType::kCuda,

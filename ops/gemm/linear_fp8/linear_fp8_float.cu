@@ -1,10 +1,11 @@
 // linear_fp8 on CUDA, activations=float, with FP8 codes whose scales are the epilogue's, or of blocks of
 // 128 columns: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_mma.cuh, more rows by
-// ops/gemm/weight_only/many_rows_hopper.cuh or many_rows.cuh, very many by slab_launch.cuh.
+// few_rows.cuh, many_rows_hopper.cuh or many_rows.cuh of ops/gemm/weight_only, very many by slab_launch.cuh.
 // Measured H200, 14336 x 4096, 1, 4 and 16 rows: 27, 29 and 44 us. H100, 4608 x 12288 x 3072: 1,486.
 #include "ops/gemm/linear_fp8/linear_fp8_float.h"
 #include "ops/gemm/linear_fp8/linear_fp8_spec.h"
 #include "ops/gemm/weight_only/byte_formats.cuh"
+#include "ops/gemm/weight_only/few_rows_launch.cuh"
 #include "ops/gemm/weight_only/slab_launch.cuh"
 
 namespace pestle::ops::linear_fp8 {
@@ -69,6 +70,16 @@ Status run_float_gemv(const Call& call) {
       call, [&](auto& scale) { return run_row_bytes_gemv<kCode>(call, name, kArgs, scale); },
       [&](auto& scale, int rows) {
         return run_group_bytes_gemv<kCode>(call, name, kArgs, scale, rows, 128);
+      });
+}
+
+Status run_float_few(const Call& call) {
+  constexpr auto kCode = many_rows::ByteCode::kE4m3;
+  const char* name = "linear_fp8_128_rows";
+  return by_scales(
+      call, [&](auto& scale) { return run_row_bytes_few<kCode>(call, name, kArgs, scale); },
+      [&](auto& scale, int rows) {
+        return run_group_bytes_few<kCode>(call, name, kArgs, scale, rows, 128);
       });
 }
 

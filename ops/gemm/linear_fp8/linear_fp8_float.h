@@ -15,5 +15,6 @@ Status run_float_hopper(const Call& call);
 Status run_float_slabs(const Call& call);
 // Up to 16 rows of bf16 or f16 x.
 Status run_float_gemv(const Call& call);
+Status run_float_few(const Call& call);
 
 }  // namespace pestle::ops::linear_fp8

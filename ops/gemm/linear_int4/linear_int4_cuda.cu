@@ -1,9 +1,10 @@
 // linear_int4 on CUDA: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_mma.cuh, with f32 x or
 // rows of any place by gemv_weight_only.cuh, whose format is here; more rows by
-// ops/gemm/weight_only/many_rows_hopper.cuh or many_rows.cuh, very many with decoded=as_x by
+// few_rows.cuh, many_rows_hopper.cuh or many_rows.cuh of ops/gemm/weight_only, very many with decoded=as_x by
 // slab_launch.cuh.
 #include "ops/gemm/gemv/gemv_weight_only.cuh"
 #include "ops/gemm/linear_int4/linear_int4_spec.h"
+#include "ops/gemm/weight_only/few_rows_launch.cuh"
 #include "ops/gemm/weight_only/int4_weight.h"
 #include "ops/gemm/weight_only/slab_launch.cuh"
 
@@ -102,6 +103,15 @@ struct Op {
     return one_scale_a_step(call) ? start_mma<gemv::SumsOf::kSteps>(call)
                                   : start_mma<gemv::SumsOf::kOctets>(call);
   }
+  template <gemv::SumsOf kSums>
+  static Status start_few(const Call& call) {
+    return run_few_rows(call, "linear_int4_128_rows", kArgs,
+                        int4_format<gemv::GemvInt4<kSums>>(call));
+  }
+  static Status run_few(const Call& call) {
+    return one_scale_a_step(call) ? start_few<gemv::SumsOf::kSteps>(call)
+                                  : start_few<gemv::SumsOf::kOctets>(call);
+  }
   static Status run_many(const Call& call, const TensorView& x) {
     return run_many_rows(call, "linear_int4_many_rows", kArgs, x,
                          int4_format<many_rows::Int4>(call));
@@ -132,10 +142,11 @@ struct Op {
   }
 };
 
-constexpr auto kImpls = weight_only_impls_and_slabs<Op>(
+constexpr auto kOthers = weight_only_impls_and_slabs<Op>(
     "cuda/linear_int4_decoded", "cuda/linear_int4_hopper", "cuda/linear_int4_gemv",
     "cuda/linear_int4_few_rows", "cuda/linear_int4_many_rows", "cuda/linear_int4_input",
     "cuda/linear_int4_late", "cuda/linear_int4_any");
+constexpr auto kImpls = with_few_rows<Op>("cuda/linear_int4_128_rows", kOthers);
 
 }  // namespace
 

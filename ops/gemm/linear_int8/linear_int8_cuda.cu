@@ -12,6 +12,7 @@
 #include "ops/gemm/linear_int8/linear_int8_float.h"
 #include "ops/gemm/linear_int8/linear_int8_spec.h"
 #include "ops/gemm/select/gemm_advice.cuh"
+#include "ops/gemm/weight_only/few_rows_launch.cuh"
 #include "ops/gemm/weight_only/slab_launch.cuh"
 
 namespace pestle::ops::linear_int8 {
@@ -134,6 +135,7 @@ struct FloatOp {
         call.tensor(kArgs.weight).shape[1]);
   }
   static Status run_mma(const Call& call) { return run_float_gemv(call); }
+  static Status run_few(const Call& call) { return run_float_few(call); }
   static bool sums_groups(const Call& call) { return label_of(call, "granularity") == "group"; }
   static Status run_hopper(const Call& call) { return run_float_hopper(call); }
   static Status run_slabs(const Call& call) { return run_float_slabs(call); }
@@ -153,6 +155,7 @@ constexpr auto kFloatX = float_x_impls<FloatOp>(
 using Refusals = LinearQuantizedRefusals<kArgs>;
 
 constexpr Impl kImpls[] = {
+    few_rows_impl<FloatOp>("cuda/linear_int8_128_rows"),
     mma_impl<FloatOp>("cuda/linear_int8_gemv"),
     {.id = "cuda/linear_int8_slices",
      .device = DeviceType::kCuda,

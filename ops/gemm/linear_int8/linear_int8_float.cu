@@ -6,6 +6,7 @@
 #include "ops/gemm/linear_int8/linear_int8_float.h"
 #include "ops/gemm/linear_int8/linear_int8_spec.h"
 #include "ops/gemm/weight_only/byte_formats.cuh"
+#include "ops/gemm/weight_only/few_rows_launch.cuh"
 #include "ops/gemm/weight_only/slab_launch.cuh"
 
 namespace pestle::ops::linear_int8 {
@@ -42,6 +43,14 @@ Status run_float_gemv(const Call& call) {
   if (label_of(call, "granularity") != "group")
     return run_row_bytes_gemv<kCode>(call, "linear_int8_gemv", kArgs, scale);
   return run_group_bytes_gemv<kCode>(call, "linear_int8_gemv", kArgs, scale, 1, group_of(call));
+}
+
+Status run_float_few(const Call& call) {
+  const char* name = "linear_int8_128_rows";
+  const TensorView& scale = call.tensor(arg_index(spec, "scale"));
+  if (label_of(call, "granularity") != "group")
+    return run_row_bytes_few<kCode>(call, name, kArgs, scale);
+  return run_group_bytes_few<kCode>(call, name, kArgs, scale, 1, group_of(call));
 }
 
 Status run_float_x(const Call& call, const TensorView& x) {

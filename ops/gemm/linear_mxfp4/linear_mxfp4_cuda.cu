@@ -1,10 +1,11 @@
 // linear_mxfp4 on CUDA: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_mma.cuh, with f32 x or
 // rows of any place by gemv_weight_only.cuh, whose format is here; more rows by
-// ops/gemm/weight_only/many_rows_hopper.cuh or many_rows.cuh, very many by slab_launch.cuh.
+// few_rows.cuh, many_rows_hopper.cuh or many_rows.cuh of ops/gemm/weight_only, very many by slab_launch.cuh.
 #include "formats/mx.h"
 #include "formats/swizzle.h"
 #include "ops/gemm/gemv/gemv_weight_only.cuh"
 #include "ops/gemm/linear_mxfp4/linear_mxfp4_spec.h"
+#include "ops/gemm/weight_only/few_rows_launch.cuh"
 #include "ops/gemm/weight_only/slab_launch.cuh"
 
 namespace pestle::ops::linear_mxfp4 {
@@ -84,6 +85,13 @@ struct Op {
                : gemv::start_weight_mma<false>(call, name, kArgs,
                                                gemv::GemvMxfp4<true>{weight, {}});
   }
+  static Status run_few(const Call& call) {
+    const many_rows::MxWeight weight = weight_of(call, 4);
+    const char* name = "linear_mxfp4_128_rows";
+    return call.tensor(kArgs.x).dtype == DType::kBF16
+               ? start_few_rows<true>(call, name, kArgs, gemv::GemvMxfp4<false>{weight, {}})
+               : start_few_rows<false>(call, name, kArgs, gemv::GemvMxfp4<true>{weight, {}});
+  }
   static Status run_many(const Call& call, const TensorView& x) {
     return run_mx_many_rows<kBits>(call, "linear_mxfp4_many_rows", kArgs, x, weight_of(call, 2));
   }
@@ -102,10 +110,11 @@ struct Op {
   }
 };
 
-constexpr auto kImpls = weight_only_impls_and_slabs<Op>(
+constexpr auto kOthers = weight_only_impls_and_slabs<Op>(
     "cuda/linear_mxfp4_decoded", "cuda/linear_mxfp4_hopper", "cuda/linear_mxfp4_gemv",
     "cuda/linear_mxfp4_few_rows", "cuda/linear_mxfp4_many_rows", "cuda/linear_mxfp4_input",
     "cuda/linear_mxfp4_late", "cuda/linear_mxfp4_any");
+constexpr auto kImpls = with_few_rows<Op>("cuda/linear_mxfp4_128_rows", kOthers);
 
 }  // namespace
 

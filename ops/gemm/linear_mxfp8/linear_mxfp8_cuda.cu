@@ -1,7 +1,8 @@
 // linear_mxfp8 on CUDA: GEMV (up to 16 rows of bf16 x) by ops/gemm/gemv/gemv_weight_mma.cuh, else
-// ops/gemm/weight_only/many_rows_hopper.cuh or many_rows.cuh, very many rows of bf16 x by
+// few_rows.cuh, many_rows_hopper.cuh or many_rows.cuh of ops/gemm/weight_only, very many rows of bf16 x by
 // slab_launch.cuh.
 #include "ops/gemm/linear_mxfp8/linear_mxfp8_spec.h"
+#include "ops/gemm/weight_only/few_rows_launch.cuh"
 #include "ops/gemm/weight_only/slab_launch.cuh"
 
 namespace pestle::ops::linear_mxfp8 {
@@ -47,6 +48,10 @@ struct Op {
     return gemv::start_weight_mma<true>(call, "linear_mxfp8_gemv", kArgs,
                                         gemv::GemvMxfp8{{weight_of(call)}, {}});
   }
+  static Status run_few(const Call& call) {
+    return start_few_rows<true>(call, "linear_mxfp8_128_rows", kArgs,
+                                gemv::GemvMxfp8{{weight_of(call)}, {}});
+  }
   static Status run_many(const Call& call, const TensorView& x) {
     const many_rows::MxWeight weight = weight_of(call);
     return run_mx_many_rows<kBits>(call, "linear_mxfp8_many_rows", kArgs, x, weight);
@@ -70,6 +75,7 @@ constexpr auto kManyRows =
     many_rows_impls<Op>("cuda/linear_mxfp8_many_rows", "cuda/linear_mxfp8_input",
                         "cuda/linear_mxfp8_late", "cuda/linear_mxfp8_any");
 constexpr Impl kImpls[] = {slabs_impl<Op>("cuda/linear_mxfp8_decoded"),
+                           few_rows_impl<Op>("cuda/linear_mxfp8_128_rows"),
                            hopper_impl<Op>("cuda/linear_mxfp8_hopper"),
                            mma_impl<Op>("cuda/linear_mxfp8_gemv"),
                            kManyRows[0],

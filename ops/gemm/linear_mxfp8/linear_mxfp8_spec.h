@@ -38,6 +38,7 @@ inline constexpr Case cases[] = {
     {"M=1 N=1 K=32", kEdge},
     {"M=33 N=33 K=96", kEdge},
     {"M=3 N=40 K=128 input_act=swiglu bias=f32"},
+    {"M=3 N=37 K=192 out=f32 scale_layout=plain"},
     {"M=5 N=24 K=256 out=f32 input_act=rms_norm norm_weight=bf16"},
     {"M=2x2 N=16 K=64 x=f16 input_act=gelu_tanh", kEdge},
     {"M=9 N=34 K=64 gated=act_first activation=silu bias=f32"},

@@ -1,11 +1,12 @@
 // linear_nvfp4 on CUDA: GEMV (up to 16 rows of x) by ops/gemm/gemv/gemv_weight_mma.cuh, with f32 x or
 // rows of any place by gemv_weight_only.cuh, whose format is here; more rows by
-// ops/gemm/weight_only/many_rows_hopper.cuh or many_rows.cuh, very many by slab_launch.cuh.
+// few_rows.cuh, many_rows_hopper.cuh or many_rows.cuh of ops/gemm/weight_only, very many by slab_launch.cuh.
 #include "backends/cuda/device/numeric/fp8.cuh"
 #include "formats/nvfp4.h"
 #include "formats/swizzle.h"
 #include "ops/gemm/gemv/gemv_weight_only.cuh"
 #include "ops/gemm/linear_nvfp4/linear_nvfp4_spec.h"
+#include "ops/gemm/weight_only/few_rows_launch.cuh"
 #include "ops/gemm/weight_only/slab_launch.cuh"
 
 namespace pestle::ops::linear_nvfp4 {
@@ -83,11 +84,16 @@ struct Op {
   static int mma_scale_row(const Call& call) {
     return gemv::GemvNvfp4{}.row_bytes(call.tensor(kArgs.weight).shape[1] * 2);
   }
-  static Status run_mma(const Call& call) {
-    const bool bf16 = call.tensor(kArgs.x).dtype == DType::kBF16;
+  static gemv::GemvNvfp4 mma_format(const Call& call) {
     gemv::GemvNvfp4 format;
-    fill(call, bf16, 4, &format);
-    return run_weight_mma(call, "linear_nvfp4_gemv", kArgs, format);
+    fill(call, call.tensor(kArgs.x).dtype == DType::kBF16, 4, &format);
+    return format;
+  }
+  static Status run_mma(const Call& call) {
+    return run_weight_mma(call, "linear_nvfp4_gemv", kArgs, mma_format(call));
+  }
+  static Status run_few(const Call& call) {
+    return run_few_rows(call, "linear_nvfp4_128_rows", kArgs, mma_format(call));
   }
   // `together`: as many scales as are read at once.
   static void fill(const Call& call, bool bf16, int together, many_rows::Nvfp4* format) {
@@ -122,10 +128,11 @@ struct Op {
   }
 };
 
-constexpr auto kImpls = weight_only_impls_and_slabs<Op>(
+constexpr auto kOthers = weight_only_impls_and_slabs<Op>(
     "cuda/linear_nvfp4_decoded", "cuda/linear_nvfp4_hopper", "cuda/linear_nvfp4_gemv",
     "cuda/linear_nvfp4_few_rows", "cuda/linear_nvfp4_many_rows", "cuda/linear_nvfp4_input",
     "cuda/linear_nvfp4_late", "cuda/linear_nvfp4_any");
+constexpr auto kImpls = with_few_rows<Op>("cuda/linear_nvfp4_128_rows", kOthers);
 
 }  // namespace
 

@@ -413,21 +413,32 @@ Status run_weight_mma(const Call& call, const char* name, const WeightOnlyArgs& 
 }
 // kE4m3: FP8 of either kind.
 template <many_rows::ByteCode kCode>
-Status run_row_bytes_gemv(const Call& call, const char* name, const WeightOnlyArgs& args,
-                          const TensorView& scale) {
+gemv::GemvRowBytes<kCode> gemv_row_bytes(const Call& call, const WeightOnlyArgs& args,
+                                         const TensorView& scale) {
   gemv::GemvRowBytes<kCode> format;
   format.e5m2 = call.tensor(args.weight).dtype == DType::kE5M2;
   format.scale = scale_grid(scale, scale.rank < 2 ? 0 : 1, 0);
-  return run_weight_mma(call, name, args, format);
+  return format;
 }
 template <many_rows::ByteCode kCode>
-Status run_group_bytes_gemv(const Call& call, const char* name, const WeightOnlyArgs& args,
-                            const TensorView& scale, int rows, int columns) {
+gemv::GemvGroupBytes<kCode> gemv_group_bytes(const Call& call, const WeightOnlyArgs& args,
+                                             const TensorView& scale, int rows, int columns) {
   gemv::GemvGroupBytes<kCode> format;
   format.e5m2 = call.tensor(args.weight).dtype == DType::kE5M2;
   format.scale = scale_grid(scale, rows, columns);
   format.k = static_cast<int>(call.tensor(args.weight).shape[1]);
-  return run_weight_mma(call, name, args, format);
+  return format;
+}
+template <many_rows::ByteCode kCode>
+Status run_row_bytes_gemv(const Call& call, const char* name, const WeightOnlyArgs& args,
+                          const TensorView& scale) {
+  return run_weight_mma(call, name, args, gemv_row_bytes<kCode>(call, args, scale));
+}
+template <many_rows::ByteCode kCode>
+Status run_group_bytes_gemv(const Call& call, const char* name, const WeightOnlyArgs& args,
+                            const TensorView& scale, int rows, int columns) {
+  return run_weight_mma(call, name, args,
+                        gemv_group_bytes<kCode>(call, args, scale, rows, columns));
 }
 
 #endif  // __CUDACC__

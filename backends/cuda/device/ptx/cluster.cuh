@@ -38,6 +38,15 @@ __device__ inline void store_to_block(float4* own, unsigned rank, float4 v) {
                : "memory");
 #endif
 }
+__device__ inline void store_to_block(uint32_t* own, unsigned rank, uint32_t v) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t address;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(address)
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(own))), "r"(rank));
+  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+#endif
+}
 #endif
 
 }  // namespace pestle::cuda
