@@ -8,7 +8,8 @@
 
 namespace pestle::ops {
 
-constexpr int64_t kFewRowsLeastBytes = 4 << 20;  // of a weight, for up to 16 rows of x
+constexpr int64_t kFewRowsLeastBytes = 24 << 20;  // of a weight, for up to 16 rows of x
+constexpr int64_t kFewRowsLeast = 5;
 constexpr int64_t kGemvMostRows = 16;
 
 #ifdef __CUDACC__
@@ -87,19 +88,22 @@ Status run_group_bytes_few(const Call& call, const char* name, const WeightOnlyA
 
 #endif  // __CUDACC__
 
-// Whether others are as fast: GEMV with 8 rows of x and with 16 of a small weight, from 33 rows on
-// many_rows.cuh and its like for Hopper, but for formats whose sums they scale.
+// Whether others are as fast (H200): GEMV with 4 rows of x and with 16 of a small weight; the kernels
+// for many rows from 33 on, but for formats whose sums they scale, and with a small weight of bytes
+// whose scales are of rows.
 template <class Op>
 std::string refuse_rows(const Call& call, const Machine& machine) {
   const int64_t rows = row_count(call.tensor(Op::kArgs.x));
   if (rows > kFewRowsMost) return "is for at most 128 rows of x";
-  if (rows <= 8) return "is for more than 8 rows of x";
+  if (rows < kFewRowsLeast) return "is for 5 rows of x or more";
   const TensorView& weight = call.tensor(Op::kArgs.weight);
   const bool is_large = weight.shape[0] * weight.shape[1] >= kFewRowsLeastBytes;
   if (rows <= kGemvMostRows && (machine.compute_capability < 90 || !is_large))
-    return "is for more than 16 rows of x, or a larger weight on a machine with clusters";
-  if (rows > 32 && !Op::sums_groups(call)) return "is for at most 32 rows of x";
-  return "";
+    return "is for more than 16 rows of x, or a weight of 24 MiB on a machine with clusters";
+  if (Op::sums_groups(call)) return "";
+  if (rows > 32) return "is for at most 32 rows of x";
+  constexpr bool kRowBytes = Op::kBits == 8 && Op::kSlabFactors;
+  return kRowBytes && !is_large ? "is for a weight of 24 MiB or more" : "";
 }
 
 // Op, beside what WeightOnlyOp asks for: refuse_gemv(call), mma_scale_row(call), run_few(call).

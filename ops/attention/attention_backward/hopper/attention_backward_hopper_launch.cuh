@@ -23,13 +23,15 @@ inline int parts_of_heads(const AttentionCall& c, int key_tiles, int multiproces
 // Parts that go through their tiles together. 32: then few blocks of a part run at once, which wait for
 // each other. But these are to find in the L2 what another one has read, and drift apart by some tenth
 // of their way: so q, d_out and sums of d_q of all parts, those of a sequence where they are packed,
-// are 256 MiB at most, ten times half of the L2. Or all that the half holds. Sections are about even.
-inline int section_of(const AttentionCall& c, int parts) {
+// are 256 MiB at most, ten times half of the L2 (wide heads, whose tiles of keys are half as large: 64).
+// Or all that the half holds. Sections are about even.
+inline int section_of(const AttentionCall& c, int parts, bool wide) {
   const int64_t all = std::max<int64_t>(int64_t{c.batches} * c.key_heads * parts, 1);
   const int64_t of_part =
       int64_t{c.group / parts} * c.queries / c.sequences() * (6 * c.depth + 2 * c.value_depth);
   const int64_t bytes = std::max<int64_t>(of_part, 1);
-  const int64_t most = std::max((25 << 20) / bytes, std::min<int64_t>((256 << 20) / bytes, 32));
+  const int64_t most =
+      std::max((25 << 20) / bytes, std::min<int64_t>((wide ? 64 << 20 : 256 << 20) / bytes, 32));
   const int64_t sections = cuda::ceil_div(all, std::clamp<int64_t>(most, 1, all));
   return static_cast<int>(cuda::ceil_div(all, sections));
 }
@@ -74,7 +76,7 @@ Status start_kernel(const Call& args, const BackwardCall& call, const BackwardJo
   job.query_tiles = static_cast<int>(cuda::ceil_div(c.queries, C::kQueries));
   if (!C::kWide)
     job.parts = parts_of_heads(c, job.key_tiles, cuda::multiprocessors(cuda::device_index(args)));
-  job.section = section_of(c, job.parts);
+  job.section = section_of(c, job.parts, C::kWide);
   job.deterministic = call.in.deterministic;
   if (C::kMasked || C::kCapped) job.rule = cuda::attention_hopper::logit_rule(c);
   const Zeros sums = place<C>(args, &job);
