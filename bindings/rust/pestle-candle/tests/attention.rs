@@ -163,7 +163,7 @@ fn memory_does_not_grow_with_queries_times_keys() {
     let before = peak(room());
     let out = attention(&q, &q, &q, &how).unwrap();
     out.sum_all().unwrap().backward().unwrap();
-    let grown = peak(room()) - before;
+    let grown = peak(room()).saturating_sub(before); // the kernel counts roughly
     assert!(grown < 512 << 10, "{grown} KiB");
 }
 
