@@ -24,6 +24,7 @@ __global__ void of_a_warp(float* sums, int* counts, uint32_t* words) {
   uint32_t w[6];
   copy_async(shared, words);
   copy_async(at, words, 8);
+  copy_async_of_line(at, words, 16);
   copy_word_async(at, words, 2);
   commit_copies();
   wait_for_copies(static_cast<int>(words[0]));
@@ -85,6 +86,7 @@ __global__ void of_the_copy_engine(const __grid_constant__ CUtensorMap map, uint
   hopper::store_box(&map, tile, 0, 0, 0);
   hopper::add_floats(out, tile, 4096);
   hopper::commit_stores();
+  hopper::add_four(out, 1, 2, 3, 4);
   hopper::wait_stores_read<0>();
   hopper::wait_stores<0>();
   hopper::count_up(count);

@@ -60,7 +60,9 @@ std::string refuses_slab_pairs(const Call& call, const Machine& machine) {
 template <class Op>
 constexpr std::array<Impl, 4> slab_pair_impls(const char* slabs, const char* fast,
                                               const char* unfused, const char* fallback) {
-  const auto rest = decoded_impls<Op>(fast, unfused, fallback);
+  auto rest = decoded_impls<Op>(fast, unfused, fallback);
+  rest[1].workspace =
+      PESTLE_UNFUSED_BYTES " + 512 + " PESTLE_SLAB_PAIR_BYTES;  // its product's, too
   return {Impl{.id = slabs,
                .device = DeviceType::kCuda,
                .min_compute_capability = 90,
