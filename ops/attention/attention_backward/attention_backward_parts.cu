@@ -133,21 +133,6 @@ struct PartsFast : Fast<C> {
 
   // ---- products ----
 
-  __device__ static void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    cuda::warp::multiply<Kind::kF16>(d, a[0], a[1], a[2], a[3], b0, b1);
-  }
-  // high += a.b of high parts, low += the products of one low part, of two eights of b's columns.
-  __device__ static void multiply_parts(float (&high)[2][4], float (&low)[2][4],
-                                        const uint32_t (&a_high)[4], const uint32_t (&a_low)[4],
-                                        const uint32_t (&b_high)[4], const uint32_t (&b_low)[4]) {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      multiply(low[j], a_low, b_high[2 * j], b_high[2 * j + 1]);
-      multiply(high[j], a_high, b_high[2 * j], b_high[2 * j + 1]);
-    }
-#pragma unroll
-    for (int j = 0; j < 2; ++j) multiply(low[j], a_high, b_low[2 * j], b_low[2 * j + 1]);
-  }
   template <bool kTransposed>
   __device__ static void load_parts(uint32_t from, uint32_t (&high)[4], uint32_t (&low)[4]) {
     cuda::warp::load_fragments<kTransposed>(from, high[0], high[1], high[2], high[3]);
@@ -168,7 +153,7 @@ struct PartsFast : Fast<C> {
       for (int n = 0; n < kEights / 2; ++n) {
         uint32_t in[4], in_low[4];
         load_parts<false>((from_b ^ (unit * 32)) + n * 16 * C::kRowBytes, in, in_low);
-        multiply_parts(high[n], low[n], a, a_low, in, in_low);
+        cuda::multiply_f16_parts(high[n], low[n], a, a_low, in, in_low);
       }
     }
 #pragma unroll
@@ -202,7 +187,7 @@ struct PartsFast : Fast<C> {
       for (int unit = 0; unit < kUnits; ++unit) {
         uint32_t in[4], in_low[4];
         load_parts<true>((at ^ (n * 32)) + unit * 16 * C::kRowBytes, in, in_low);
-        multiply_parts(high, low, w[unit], w_low[unit], in, in_low);
+        cuda::multiply_f16_parts(high, low, w[unit], w_low[unit], in, in_low);
       }
 #pragma unroll
       for (int j = 0; j < 2; ++j)

@@ -64,8 +64,8 @@ template <class C>
 struct Kernel : attention_tiles::Kernel<C> {
   using Base = attention_tiles::Kernel<C>;
   using Base::batch, Base::c, Base::key_head, Base::kept, Base::kEights, Base::kOutEights,
-      Base::lane, Base::largest, Base::logits, Base::memory, Base::multiply, Base::out, Base::row0,
-      Base::rows, Base::sum, Base::unsafe, Base::warp;
+      Base::lane, Base::largest, Base::logits, Base::memory, Base::out, Base::row0, Base::rows,
+      Base::sum, Base::unsafe, Base::warp;
   static constexpr int kLow = C::kRowBytes / 2;  // from the high parts of a row to the low ones
   static constexpr uint32_t kSmallestPart = (127 - 16) << 23;  // 2^-16, as bits
 
@@ -161,18 +161,6 @@ struct Kernel : attention_tiles::Kernel<C> {
 
   // ---- products ----
 
-  // high += a.b of high parts, low += the products of one low part, of two eights of b's columns.
-  __device__ static void multiply_parts(float (&high)[2][4], float (&low)[2][4],
-                                        const uint32_t (&a_high)[4], const uint32_t (&a_low)[4],
-                                        const uint32_t (&b_high)[4], const uint32_t (&b_low)[4]) {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      multiply(low[j], a_low, b_high[2 * j], b_high[2 * j + 1]);
-      multiply(high[j], a_high, b_high[2 * j], b_high[2 * j + 1]);
-    }
-#pragma unroll
-    for (int j = 0; j < 2; ++j) multiply(low[j], a_high, b_low[2 * j], b_low[2 * j + 1]);
-  }
   __device__ void multiply_keys(uint32_t k, float factor) {
     float high[kEights / 2][2][4] = {}, low[kEights / 2][2][4] = {};
     const uint32_t at = k + Base::place(lane % 8 + lane / 16 * 8, lane / 8 % 2);
@@ -184,7 +172,7 @@ struct Kernel : attention_tiles::Kernel<C> {
         const uint32_t from = (at ^ (unit * 32)) + n * 16 * C::kRowBytes;
         warp::load_fragments<false>(from, b[0], b[1], b[2], b[3]);
         warp::load_fragments<false>(from ^ kLow, b_low[0], b_low[1], b_low[2], b_low[3]);
-        multiply_parts(high[n], low[n], q_high[unit], q_low[unit], b, b_low);
+        multiply_f16_parts(high[n], low[n], q_high[unit], q_low[unit], b, b_low);
       }
 #pragma unroll
     for (int n = 0; n < kEights; ++n)
@@ -214,7 +202,7 @@ struct Kernel : attention_tiles::Kernel<C> {
         const uint32_t from = (at ^ (n * 32)) + unit * 16 * C::kRowBytes;
         warp::load_fragments<true>(from, b[0], b[1], b[2], b[3]);
         warp::load_fragments<true>(from ^ kLow, b_low[0], b_low[1], b_low[2], b_low[3]);
-        multiply_parts(high, low, p_high[unit], p_low[unit], b, b_low);
+        multiply_f16_parts(high, low, p_high[unit], p_low[unit], b, b_low);
       }
 #pragma unroll
       for (int j = 0; j < 2; ++j)

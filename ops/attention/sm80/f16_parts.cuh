@@ -14,6 +14,7 @@
 
 #include <cuda_fp16.h>
 
+#include "backends/cuda/device/ptx/mma.cuh"
 #include "backends/cuda/host/launch.h"
 #include "ops/attention/sm80/attention_call.cuh"
 
@@ -22,6 +23,24 @@ namespace pestle::cuda {
 constexpr int kPartsRows = 32;  // that share a factor
 constexpr int kPartsThreads = 128;
 constexpr int kMostPartsColumns = 128;
+
+#ifdef __CUDACC__
+// high += a.b of high parts, low += the products of one low part, of two eights of b's columns.
+__device__ inline void multiply_f16_parts(float (&high)[2][4], float (&low)[2][4],
+                                          const uint32_t (&a_high)[4], const uint32_t (&a_low)[4],
+                                          const uint32_t (&b_high)[4], const uint32_t (&b_low)[4]) {
+  const auto multiply = [](float(&d)[4], const uint32_t(&a)[4], uint32_t b0, uint32_t b1) {
+    warp::multiply<warp::Kind::kF16>(d, a[0], a[1], a[2], a[3], b0, b1);
+  };
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    multiply(low[j], a_low, b_high[2 * j], b_high[2 * j + 1]);
+    multiply(high[j], a_high, b_high[2 * j], b_high[2 * j + 1]);
+  }
+#pragma unroll
+  for (int j = 0; j < 2; ++j) multiply(low[j], a_high, b_low[2 * j], b_low[2 * j + 1]);
+}
+#endif
 
 // A tensor's parts: of a row the high ones of all columns, then the low ones.
 struct F16Parts {

@@ -68,17 +68,6 @@ struct ThreadGroupShape {
 };
 
 #ifdef __CUDACC__
-// Stores to where `own`, an address of this block's shared memory, lies in block `rank`.
-__device__ inline void store_to_rank(uint32_t* own, unsigned rank, uint32_t v) {
-#if __CUDA_ARCH__ >= 900
-  uint32_t address;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-               : "=r"(address)
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(own))), "r"(rank));
-  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
-#endif
-}
-
 // Each number of a join needs a slot of its own; a slot may be used again after another join.
 template <int kSlots>
 struct ReductionParts {
@@ -324,7 +313,7 @@ struct ThreadGroup {
     for (int n = 0; n < kCount; ++n) {
       v[n] = over_16(is_warp ? parts.warps[slot + n][lane] : none, f);
       if (cluster > 1 && static_cast<int>(threadIdx.x) < cluster) {
-        store_to_rank(&parts.blocks[slot + n][rank], threadIdx.x, v[n]);
+        store_to_block(&parts.blocks[slot + n][rank], threadIdx.x, v[n]);
       }
     }
     if (cluster == 1) return;

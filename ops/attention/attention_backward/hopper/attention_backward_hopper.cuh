@@ -474,12 +474,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #if PESTLE_HOPPER
   extern __shared__ __align__(1024) char raw[];
   Memory<C>& m = *reinterpret_cast<Memory<C>*>(raw);
-  if (threadIdx.x == 0) {
-    init(m);
-    m.ticket = static_cast<int>(atomicAdd(job.ticket, 1));
-  }
-  __syncthreads();
-  const Work w = work_at<C>(m.runs, job, m.ticket);
+  const Work w = take_work<C>(m, job, [&] { init(m); });
   // By a shuffle: the compiler knows it for the same in a warp.
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128), 0);
   if (warpgroup == 0) {

@@ -102,6 +102,17 @@ __device__ inline Work work_at(KeyRuns<C::kPacked, C::kKeys>& runs, const Job& j
   return w;
 }
 
+// The next block's work, for all threads; init() makes its barriers ready, by one.
+template <class C, class Init>
+__device__ Work take_work(Memory<C>& m, const Job& job, const Init& init) {
+  if (threadIdx.x == 0) {
+    init();
+    m.ticket = static_cast<int>(atomicAdd(job.ticket, 1));
+  }
+  __syncthreads();
+  return work_at<C>(m.runs, job, m.ticket);
+}
+
 // What every role goes through, in this order: f(head of q, tile of queries).
 template <class F>
 __device__ inline void for_steps(const Work& w, F f) {
