@@ -91,15 +91,18 @@ Status choose_config(CopyOf& copy, Contender& contender, bool graph) {
   return graph ? contender.use_graph() : Status();
 }
 
-// Calls in a sample. Those of many launches are fewer, so that all fit in the stream's queue.
-int64_t calls_of(BenchCase& bench, const Impl& impl, Timer& timer) {
-  if (bench.flops() < kSustainedFlops) {
-    const auto launches = cuda::launched(timer.device(), timer.stream(),
-                                         [&] { return bench.queue(impl, timer.stream()); });
-    const int64_t of_call = launches.ok() ? std::ssize(launches.value()) : 1;
-    return std::clamp(kMostLaunches / std::max(of_call, int64_t{1}), int64_t{1},
+// What a call launches, behind one that has its kernels loaded.
+Result<std::vector<std::string>> launches_of(BenchCase& bench, const Impl& impl, Timer& timer) {
+  Contender(timer, 1, [&](void* stream) { return bench.queue(impl, stream); }).best_of(1);
+  return cuda::launched(timer.device(), timer.stream(),
+                        [&] { return bench.queue(impl, timer.stream()); });
+}
+
+// Calls in a sample, of so many launches each: all fit in the stream's queue.
+int64_t calls_of(BenchCase& bench, const Impl& impl, Timer& timer, int64_t launches) {
+  if (bench.flops() < kSustainedFlops)
+    return std::clamp(kMostLaunches / std::max(launches, int64_t{1}), int64_t{1},
                       std::min(bench.sets(), kMostCalls));
-  }
   Contender one(timer, 1, [&](void* stream) { return bench.queue(impl, stream); });
   const double us = one.best_of(2);
   return std::clamp(static_cast<int64_t>(kSustainedUs / us), int64_t{1}, kMostSustained);
@@ -136,7 +139,9 @@ Result<BenchResult> bench_case_on_cuda(const Op& op, const Case& row, const Benc
   PESTLE_TRY(timer.start());
   CopyOf copy(bench, memory);
   PESTLE_TRY(copy.start());
-  const int64_t calls = calls_of(bench, *impl, timer);
+  auto launches = launches_of(bench, *impl, timer);
+  PESTLE_TRY(launches.status());
+  const int64_t calls = calls_of(bench, *impl, timer, std::ssize(launches.value()));
   const bool sustained = bench.flops() >= kSustainedFlops;
   // Never the same set twice in a sample: with the flush, each call finds nothing in L2. (Sustained
   // ones come to a set again when a gigabyte of others has passed.)
@@ -149,9 +154,6 @@ Result<BenchResult> bench_case_on_cuda(const Op& op, const Case& row, const Benc
   const bool graph = options.graph == "on" ||
                      (options.graph == "auto" && !sustained && ours.best_of(5) < kShortUs);
   PESTLE_TRY(timer.status());
-  auto launches = cuda::launched(timer.device(), timer.stream(),
-                                 [&] { return bench.queue(*impl, timer.stream()); });
-  PESTLE_TRY(launches.status());
   bench.poison_outputs();
   if (graph) PESTLE_TRY(ours.use_graph());
   if (graph && versus != nullptr) PESTLE_TRY(theirs.use_graph());
@@ -240,7 +242,9 @@ Status time_all(BenchCase& bench, std::vector<OneWay>& ways, const BenchOptions&
                 Timer& timer) {
   PESTLE_TRY(timer.start());
   PESTLE_TRY(use_tuned(ways[0].file));
-  const int64_t calls = calls_of(bench, *ways[0].impl, timer);
+  const auto launches = launches_of(bench, *ways[0].impl, timer);
+  PESTLE_TRY(launches.status());
+  const int64_t calls = calls_of(bench, *ways[0].impl, timer, std::ssize(launches.value()));
   const bool sustained = bench.flops() >= kSustainedFlops;
   std::vector<std::unique_ptr<Contender>> contenders;
   for (OneWay& way : ways) {
