@@ -297,13 +297,14 @@ struct Nvfp4 : FormatDefaults {
   template <bool kBf16, int kTileN>
   __device__ bool put(Fetched f, int, int step, int at, char* scales) const {
     f = scale.inside<4>(f, step * 4);
-    uint32_t s[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float v = e4m3_value(static_cast<uint8_t>(f >> (8 * i))) * of_scales;
-      s[i] = kBf16 ? __float_as_uint(v) >> 16 : __half_as_ushort(__float2half_rn(v));
-    }
-    reinterpret_cast<uint2*>(scales)[at] = make_uint2(s[0] | s[1] << 16, s[2] | s[3] << 16);
+    const uint2 halves = warp::widen_e4m3(f);
+    const auto scaled = [&](uint32_t pair) {  // exact, as f16 times 2^7 and as bf16
+      if constexpr (!kBf16) return multiply_f16(pair, 0x58005800u);
+      const float2 v = __half22float2(*reinterpret_cast<const __half2*>(&pair));
+      return __byte_perm(__float_as_uint(v.x * of_scales), __float_as_uint(v.y * of_scales),
+                         0x7632);
+    };
+    reinterpret_cast<uint2*>(scales)[at] = make_uint2(scaled(halves.x), scaled(halves.y));
     return false;
   }
   template <bool kBf16, int kTileN>

@@ -50,12 +50,13 @@ struct KParts {
   int count = 1, steps = 0, blocks = 0;
   int tile_m = 0;          // rows of x of a tile
   float* sums = nullptr;   // [part][m][pitch]
-  uint8_t* odd = nullptr;  // [part][tile along m][tile along n][half of its columns]
+  uint8_t* odd = nullptr;  // [part][tile along m][64 columns]
   int64_t pitch = 0;
+  int marks = 0;  // of a tile along m and part
 
 #ifdef __CUDACC__
-  __device__ int64_t mark(const Job& job, int part, int tile_of_m, int half_of_n) const {
-    return (int64_t{part} * job.m_tiles + tile_of_m) * 2 * job.n_tiles + half_of_n;
+  __device__ int64_t mark(const Job& job, int part, int tile_of_m, int column64) const {
+    return (int64_t{part} * job.m_tiles + tile_of_m) * marks + column64;
   }
 #endif
 };
@@ -74,7 +75,10 @@ struct HopperConfig {
   static constexpr bool kBf16 = kBf16_Of;
   static constexpr int kTileM = kTileM_Of;
   static constexpr int kGroup = kGroup_Of;
-  static constexpr int kTileN = 128;
+  // Warpgroups that multiply, each 64 rows of the weight. Few rows of x are multiplied sooner than
+  // one warpgroup decodes the next codes.
+  static constexpr int kConsumers = kTileM <= 64 ? 4 : 2;
+  static constexpr int kTileN = 64 * kConsumers;
   static constexpr int kTilesM = 2048 / kTileM;  // tiles along m that sweep n together
   static constexpr int kBits = Format::kBits;
   static constexpr int kCodeRow = kStepK * kBits / 8;
@@ -87,22 +91,17 @@ struct HopperConfig {
   static constexpr int kStoredRows = kTileM > 128 ? kTileM / 2 : kTileM;  // the same as 16 bits
   static constexpr int kStagingBytes =
       (std::max(kStagedRows * kStagingRow * 4, kStoredRows * 128) + 127) / 128 * 128;
-  static constexpr int kRest = 227 * 1024 - 2 * kStagingBytes - 1024;
+  static constexpr int kRest = 227 * 1024 - kConsumers * kStagingBytes - 1024;
   static constexpr int kStages = kRest / kStageBytes < 8 ? kRest / kStageBytes : 8;
   static constexpr int kStagingPlace = kStages * kStageBytes;
-  static constexpr int kBarrierPlace = kStagingPlace + 2 * kStagingBytes;
+  static constexpr int kBarrierPlace = kStagingPlace + kConsumers * kStagingBytes;
   static constexpr int kSharedBytes = kBarrierPlace + 512;
-  static constexpr int kAhead = kTileM <= 64 ? 4 : 2;  // stages whose scales are in registers
-  // Two producers take turns. Instructions of 256 columns need more registers than 512 threads have
-  // at first.
-  static constexpr int kProducers = 2;
-  static constexpr int kProducerThreads = 64;
-  static constexpr int kThreads = 256 + kProducers * kProducerThreads;
+  static constexpr int kThreads = 128 * (1 + kConsumers);
   // What ptxas gives each of them at first, in other shares.
   static constexpr int kRegisters = 65536 / kThreads / 8 * 8;
-  static constexpr int kConsumerRegisters = kGroup == 32 && kTileM > 128 ? 232 : 224;
-  static constexpr int kProducerRegisters =
-      (kRegisters * kThreads - kConsumerRegisters * 256) / (kProducers * kProducerThreads);
+  static constexpr int kProducerRegisters = 24;
+  static constexpr int kConsumerRegisters =
+      std::min(240, (kRegisters * kThreads - kProducerRegisters * 128) / (128 * kConsumers) / 8 * 8);
   static_assert(kStages >= 4 && kSharedBytes <= 227 * 1024);
   static_assert(kStoredRows % 16 == 0 && kTileM % kStagedRows == 0);
   static_assert(Format::kGroupSums == (kGroup != 0) && Format::kTableBytes == 0);
@@ -116,21 +115,17 @@ constexpr bool kChecksSums =
 
 #if PESTLE_HOPPER
 
-// 16 bytes of codes of a row, as the four lanes of its fragments read them: of every 8 columns each
-// lane has two.
+// Of 16 bytes of codes of a row, those of a lane of four: of every 8 columns two.
 template <int kBits>
-__device__ inline uint4 by_lanes(const uint4& v) {
+__device__ inline uint32_t of_lane(const uint4& v, int t) {
   if constexpr (kBits == 4) {
-    const uint32_t xy0 = __byte_perm(v.x, v.y, 0x5140), xy2 = __byte_perm(v.x, v.y, 0x7362);
-    const uint32_t zw0 = __byte_perm(v.z, v.w, 0x5140), zw2 = __byte_perm(v.z, v.w, 0x7362);
-    return make_uint4(__byte_perm(xy0, zw0, 0x5410), __byte_perm(xy0, zw0, 0x7632),
-                      __byte_perm(xy2, zw2, 0x5410), __byte_perm(xy2, zw2, 0x7632));
+    const uint32_t byte = t | (t + 4) << 4;
+    return __byte_perm(__byte_perm(v.x, v.y, byte), __byte_perm(v.z, v.w, byte), 0x5410);
   } else {
-    return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632),
-                      __byte_perm(v.y, v.w, 0x5410), __byte_perm(v.y, v.w, 0x7632));
+    return __byte_perm(t < 2 ? v.x : v.y, t < 2 ? v.z : v.w, t % 2 == 0 ? 0x5410 : 0x7632);
   }
 }
-// Where TMA puts 16 bytes of a row of codes: neither stores nor ldmatrix meet in a bank.
+// Where TMA puts 16 bytes of a row of codes.
 template <int kBits>
 __device__ inline int lanes_place(int row, int chunk) {
   if constexpr (kBits == 4)
@@ -143,17 +138,17 @@ template <class C, class Format>
 struct HopperGemm {
   static constexpr int kStages = C::kStages, kBits = C::kBits;
   static constexpr int kSums = C::kTileM / 2;
-  static constexpr int kSlots = 2 * kStages;  // tiles that a producer may be ahead, and more
-  // Stages of the first consumer before the second, of which the ring has that many fewer.
-  static constexpr int kLead = kStages - 3 < 3 ? kStages - 3 : 3;
-  static constexpr int kProducers = C::kProducers, kProducerThreads = C::kProducerThreads;
+  // Stages of the first consumer before the second, of which the ring has that many fewer. Few rows
+  // leave the tensor cores time for all.
+  static constexpr int kLead = C::kConsumers > 2 ? 0 : kStages - 3 < 3 ? kStages - 3 : 3;
   static constexpr hopper::WgmmaType kWgmma =
       C::kBf16 ? hopper::WgmmaType::kBf16 : hopper::WgmmaType::kF16;
 
   struct Barriers {
-    uint64_t raw[kStages], full[kStages], empty[kStages];  // as TMA left a stage; ready; free
-    // The tile, counted by its CTA from 1 on, in which a producer or a consumer last met what is odd.
-    int odd_scales[kSlots], odd_sums[2][kSlots];
+    uint64_t full[kStages], empty[kStages];
+    // The tile, counted by its CTA from 1 on, in which a consumer last met what is odd, of every
+    // second tile.
+    int odd[C::kConsumers][2];
   };
   static_assert(sizeof(Barriers) <= 512);
 
@@ -178,145 +173,25 @@ struct HopperGemm {
     __device__ char* scales_at(int stage) const { return codes_at(stage) + C::kCodeBytes; }
   };
 
-  // ---- producers --------------------------------------------------------------------------------
-  // A stage of the tiles that the CTA makes, and its place in the ring.
-  struct Cursor {
-    int index;  // of the tile
-    int count = 1, step = 0;
-    Tile tile;
+  // ---- producer ---------------------------------------------------------------------------------
+  // By one thread.
+  __device__ static void produce(const Cta& cta) {
+    Barriers& b = cta.barriers();
     hopper::Ring<kStages> ring;
-
-    __device__ explicit Cursor(const Cta& cta)
-        : index(cta.first_tile()), tile(cta.tile(cta.first_tile())) {}
-    __device__ bool past(int tiles) const { return index >= tiles; }
-    // By so many stages. True: in another tile.
-    __device__ bool advance(const Cta& cta, int steps, int stages) {
-      for (int i = 0; i < stages; ++i) ring.advance();
-      step += stages;
-      if (step < steps) return false;
-      for (; step >= steps; step -= steps, ++count) index += cta.of.parts.blocks;
-      if (!past(cta.tiles())) tile = cta.tile(index);
-      return true;
-    }
-  };
-
-  // By one thread, of a free stage.
-  __device__ static void load(const Cta& cta, const Cursor& at) {
-    Barriers& b = cta.barriers();
-    const int stage = at.ring.stage;
-    hopper::arrive_expecting(&b.raw[stage], C::kXBytes + C::kCodeBytes);
-    const int step = cta.first_step() + at.step;
-    hopper::load_box(cta.x_at(stage), &cta.of.x, &b.raw[stage], step * kStepK,
-                     at.tile.m * C::kTileM, 0);
-    hopper::load_box(cta.codes_at(stage), &cta.of.codes, &b.raw[stage], step * C::kCodeRow,
-                     at.tile.n * C::kTileN, 0);
-  }
-  __device__ static void turn_codes(const Cta& cta, int stage) {
-    constexpr int kChunks = C::kCodeRow / 16, kLines = kProducerThreads / kChunks;
-    const int thread = threadIdx.x % kProducerThreads;
-    char* at = cta.codes_at(stage) + lanes_place<kBits>(thread / kChunks, thread % kChunks);
-    uint4 v[C::kTileN / kLines];
-#pragma unroll
-    for (int i = 0; i < C::kTileN / kLines; ++i)
-      v[i] = *reinterpret_cast<const uint4*>(at + i * kProducerThreads * 16);
-#pragma unroll
-    for (int i = 0; i < C::kTileN / kLines; ++i)
-      *reinterpret_cast<uint4*>(at + i * kProducerThreads * 16) = by_lanes<kBits>(v[i]);
-  }
-
-  // A thread's rows of scales. Those past the end are the last one's again.
-  static constexpr int kScaleRows = C::kTileN / kProducerThreads;
-  __device__ static int scale_line(int i) {
-    return threadIdx.x % kProducerThreads + i * kProducerThreads;
-  }
-  __device__ static int scale_row(const Cta& cta, const Tile& tile, int i) {
-    return min(tile.n * C::kTileN + scale_line(i), cta.job().n - 1);
-  }
-  struct ScaleRows {
-    typename Format::Row rows[kScaleRows];
-    __device__ void begin(const Cta& cta, const Tile& tile) {
-#pragma unroll
-      for (int i = 0; i < kScaleRows; ++i) rows[i] = cta.format.row_at(scale_row(cta, tile, i));
-    }
-  };
-  struct Scales {
-    typename Format::Fetched values[kScaleRows];
-    __device__ void fetch(const Cta& cta, const ScaleRows& of, int step) {
-#pragma unroll
-      for (int i = 0; i < kScaleRows; ++i) values[i] = {};
-      if (step * kStepK >= cta.job().k) return;
-#pragma unroll
-      for (int i = 0; i < kScaleRows; ++i) values[i] = cta.format.fetch(of.rows[i], step);
-    }
-    // True: of odd ones.
-    __device__ bool put(const Cta& cta, const Cursor& at) const {
-      bool odd = false;
-#pragma unroll
-      for (int i = 0; i < kScaleRows; ++i)
-        odd |= cta.format.template put<C::kBf16, C::kTileN>(
-            values[i], scale_row(cta, at.tile, i), cta.first_step() + at.step, scale_line(i),
-            cta.scales_at(at.ring.stage));
-      return odd;
-    }
-  };
-
-  // The stages of one producer: every kProducers-th. TMA fills what is free, at the latest the stage
-  // that is made ready next; scales are fetched kAhead of its stages before: a trip to memory takes
-  // as long. The last of them repeat the last tile's.
-  struct Loader {
-    Cursor next;
-    int stages = 0;  // that were asked for
-
-    __device__ explicit Loader(const Cursor& first) : next(first) {}
-    __device__ void load_free(const Cta& cta, int steps, int wanted) {
-      const int tiles = cta.tiles();
 #pragma unroll 1
-      while (!next.past(tiles)) {
-        uint64_t* empty = &cta.barriers().empty[next.ring.stage];
-        if (!hopper::has_ended(empty, next.ring.parity ^ 1)) {
-          if (stages >= wanted) return;
-          hopper::wait(empty, next.ring.parity ^ 1);
-        }
-        hopper::fence_async_proxy();  // codes were put into order there
-        load(cta, next);
-        ++stages;
-        next.advance(cta, steps, kProducers);
-      }
-    }
-  };
-  __device__ static void produce(const Cta& cta, int producer) {
-    Barriers& b = cta.barriers();
-    const int steps = cta.steps(), tiles = cta.tiles();
-    Cursor at(cta);
-    at.advance(cta, steps, producer);
-    Cursor fetching = at;
-    Loader loader(at);
-    ScaleRows rows;
-    Scales scales[C::kAhead];
-    int wanted = 0;
-    const auto fetch = [&](Scales& some) {
-      some.fetch(cta, rows, cta.first_step() + fetching.step);
-      if (fetching.advance(cta, steps, kProducers)) rows.begin(cta, fetching.tile);
-    };
-    rows.begin(cta, fetching.tile);
-#pragma unroll
-    for (Scales& some : scales) fetch(some);
+    for (int i = cta.first_tile(); i < cta.tiles(); i += cta.of.parts.blocks) {
+      const Tile tile = cta.tile(i);
+      const int first = cta.first_step();
 #pragma unroll 1
-    while (!at.past(tiles)) {
-#pragma unroll
-      for (Scales& some : scales) {
-        if (at.past(tiles)) return;
-        ++wanted;
-        if (threadIdx.x % kProducerThreads == 0) loader.load_free(cta, steps, wanted);
-        __syncwarp();
-        const int stage = at.ring.stage;
-        hopper::wait(&b.raw[stage], at.ring.parity);
-        turn_codes(cta, stage);
-        if (some.put(cta, at)) b.odd_scales[at.count % kSlots] = at.count;
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) hopper::arrive(&b.full[stage]);
-        at.advance(cta, steps, kProducers);
-        fetch(some);
+      for (int step = first; step < first + cta.steps(); ++step) {
+        hopper::wait(&b.empty[ring.stage], ring.parity ^ 1);
+        uint64_t* full = &b.full[ring.stage];
+        hopper::arrive_expecting(full, C::kXBytes + C::kCodeBytes);
+        hopper::load_box(cta.x_at(ring.stage), &cta.of.x, full, step * kStepK, tile.m * C::kTileM,
+                         0);
+        hopper::load_box(cta.codes_at(ring.stage), &cta.of.codes, full, step * C::kCodeRow,
+                         tile.n * C::kTileN, 0);
+        ring.advance();
       }
     }
   }
@@ -325,33 +200,71 @@ struct HopperGemm {
   using Sums = float[kSums];
   using Kept = typename Format::Kept;
 
-  // A lane's two rows: codes of a unit of 32 k, and scales of a stage. Of 4 bits codes of a stage.
+  // The scales of a warp's 16 rows, a pair of stages at a time: each lane has a row and a stage, whose
+  // scales it fetches kAhead pairs before, since a trip to memory takes as long, across tiles. No
+  // other warp reads them.
+  struct WarpScales {
+    static constexpr int kAhead = C::kConsumers > 2 ? 2 : C::kGroup && C::kTileM > 128 ? 1 : 3;
+    int index, pair = 0;      // fetched next: the tile, and the pair of its steps
+    int line, row = 0;        // of the tile; of the weight, where `index` is
+    bool next_is_odd = false;  // the pair that was put last
+    typename Format::Row from;
+    typename Format::Fetched values[kAhead];
+    int rows[kAhead], steps[kAhead];
+
+    __device__ WarpScales(const Cta& cta, int consumer)
+        : index(cta.first_tile()),
+          line(consumer * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 16) {
+      enter(cta);
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) fetch(cta, i);
+    }
+    __device__ void enter(const Cta& cta) {
+      row = min(cta.tile(index).n * C::kTileN + line, cta.job().n - 1);
+      from = cta.format.row_at(row);
+    }
+    __device__ void fetch(const Cta& cta, int i) {
+      const int step = cta.first_step() + pair * 2 + threadIdx.x % 32 / 16;
+      values[i] = {}, rows[i] = row, steps[i] = step;
+      if (step * kStepK < cta.job().k) values[i] = cta.format.fetch(from, step);
+      if ((++pair) * 2 < cta.steps()) return;
+      const int next = index + cta.of.parts.blocks;
+      if (next >= cta.tiles()) return;  // what is past the last tile is never read
+      pair = 0, index = next;
+      enter(cta);
+    }
+    // Those of the next pair, whose first stage is `first`.
+    __device__ void put(const Cta& cta, int first) {
+      int stage = first + threadIdx.x % 32 / 16;
+      if (stage >= kStages) stage -= kStages;
+      next_is_odd = cta.format.template put<C::kBf16, C::kTileN>(values[0], rows[0], steps[0],
+                                                                    line, cta.scales_at(stage));
+      __syncwarp();
+#pragma unroll
+      for (int i = 1; i < kAhead; ++i)
+        values[i - 1] = values[i], rows[i - 1] = rows[i], steps[i - 1] = steps[i];
+      fetch(cta, kAhead - 1);
+    }
+  };
+
+  // A lane's two rows: codes of a unit of 32 k, and scales of a stage.
   struct Codes {
-    static constexpr int kUnits = kBits == 4 ? 2 : 1;
-    uint32_t words[kUnits][2][kBits / 4];
+    uint32_t words[2][kBits / 4];
     typename Format::Scales scales[2];
 
     __device__ void load(const Cta& cta, int stage, int row0, int unit) {
-      const int lane = threadIdx.x % 32, warp_row = row0 + threadIdx.x % 128 / 32 * 16;
-      if (unit == 0) {
+      const int lane = threadIdx.x % 32, line = row0 + threadIdx.x % 128 / 32 * 16 + lane / 4;
 #pragma unroll
-        for (int r = 0; r < 2; ++r)
-          scales[r] = cta.format.template scales_of<C::kTileN>(cta.scales_at(stage),
-                                                               warp_row + lane / 4 + 8 * r);
-      } else if (kUnits == 2) {
-        return;
-      }
-      const uint32_t codes = hopper::shared_address(cta.codes_at(stage));
-      const int line = warp_row + lane / 8 % 2 * 8 + lane % 8;  // that this lane names to ldmatrix
-      uint32_t w[4];
-      if constexpr (kBits == 4) {
-        hopper::load_matrices(codes + lanes_place<4>(line, lane / 16), w);
+      for (int r = 0; r < 2; ++r) {
+        if (unit == 0)
+          scales[r] =
+              cta.format.template scales_of<C::kTileN>(cta.scales_at(stage), line + 8 * r);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) words[i / 2][i % 2][0] = w[i];
-      } else {
-        hopper::load_matrices(codes + lanes_place<8>(line, 2 * unit + lane / 16), w);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) words[0][i % 2][i / 2] = w[i];
+        for (int i = 0; i < kBits / 4; ++i)
+          words[r][i] = of_lane<kBits>(
+              *reinterpret_cast<const uint4*>(
+                  cta.codes_at(stage) + lanes_place<kBits>(line + 8 * r, unit * (kBits / 4) + i)),
+              lane % 4);
       }
     }
     // The weight's fragments of the unit's two instructions.
@@ -359,7 +272,7 @@ struct HopperGemm {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         uint32_t b[4];
-        cta.format.template fragments<C::kBf16>(kept, words[unit % kUnits][r], scales[r], unit, b);
+        cta.format.template fragments<C::kBf16>(kept, words[r], scales[r], unit, b);
         a[0][r] = b[0], a[0][2 + r] = b[1];
         a[1][r] = b[2], a[1][2 + r] = b[3];
       }
@@ -371,7 +284,6 @@ struct HopperGemm {
     if (threadIdx.x % 128 == 0) hopper::arrive(&b.empty[stage]);
   }
   __device__ static void wait_stage(Barriers& b, const hopper::Ring<kStages>& ring) {
-    hopper::wait(&b.raw[ring.stage], ring.parity);
     hopper::wait(&b.full[ring.stage], ring.parity);
   }
 
@@ -408,8 +320,9 @@ struct HopperGemm {
   static constexpr bool kGroups = Format::kGroupSums;
   static constexpr int kUnderWay = kGroups ? 1 : 2;  // units, while one is decoded
   static constexpr int kFragments = kGroups ? 2 : 4;
-  __device__ static void accumulate(const Cta& cta, int consumer, hopper::Ring<kStages>& ring,
-                                    Sums& d) {
+  // True: of odd scales.
+  __device__ static bool accumulate(const Cta& cta, int consumer, hopper::Ring<kStages>& ring,
+                                    WarpScales& of_warp, Sums& d) {
     constexpr int kGroupUnits = kGroups ? C::kGroup / 32 : 1;
     Barriers& b = cta.barriers();
     const int steps = cta.steps(), row0 = consumer * 64;
@@ -422,12 +335,15 @@ struct HopperGemm {
     [[maybe_unused]] float2 scales = {0, 0};  // of the sums in p
     Codes codes;
     int before = 0;
+    bool odd = of_warp.next_is_odd;
     if constexpr (kGroups) clear(d);
     wait_stage(b, ring);
     codes.load(cta, ring.stage, row0, 0);
     codes.decode(cta, kept, 0, a[0]);
 #pragma unroll 1
     for (int first = 0; first < steps; first += 2) {
+      odd |= of_warp.next_is_odd;
+      of_warp.put(cta, ring.stage + 2 < kStages ? ring.stage + 2 : ring.stage + 2 - kStages);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int step = first + i, stage = ring.stage;
@@ -462,6 +378,7 @@ struct HopperGemm {
     hopper::wait_wgmma<0>();
     release(b, before);
     hopper::hold(d);
+    return odd;
   }
 
   __device__ static bool is_finite(const Sums& d) {
@@ -622,26 +539,30 @@ struct HopperGemm {
   // By one thread of a consumer.
   __device__ static void mark_part(const Cta& cta, int consumer, const Tile& tile, bool odd) {
     const KParts& parts = cta.of.parts;
-    parts.odd[parts.mark(cta.job(), cta.part, tile.m, tile.n * 2 + consumer)] = odd ? 1 : 0;
+    const int column64 = tile.n * C::kConsumers + consumer;
+    if (column64 < parts.marks)
+      parts.odd[parts.mark(cta.job(), cta.part, tile.m, column64)] = odd ? 1 : 0;
   }
 
   __device__ static void consume(const Cta& cta, int consumer) {
     Barriers& b = cta.barriers();
     const int tiles = cta.tiles();
     hopper::Ring<kStages> ring;
+    WarpScales scales(cta, consumer);
     int count = 0;
+    scales.put(cta, 0);
     if (consumer == 1 && cta.steps() > kLead) hopper::wait(&b.full[kLead], 0);
 #pragma unroll 1
     for (int i = cta.first_tile(); i < tiles; i += cta.of.parts.blocks) {
       ++count;
       const Tile tile = cta.tile(i);
       Sums d;
-      accumulate(cta, consumer, ring, d);
-      if constexpr (kChecksSums<C::kBf16, Format>)
-        if (!is_finite(d)) b.odd_sums[consumer][count % kSlots] = count;
+      bool odd = accumulate(cta, consumer, ring, scales, d);
+      if constexpr (kChecksSums<C::kBf16, Format>) odd |= !is_finite(d);
+      int& of_consumer = b.odd[consumer][count % 2];
+      if (odd) of_consumer = count;
       hopper::sync_threads(1 + consumer, 128);
-      const bool odd =
-          b.odd_scales[count % kSlots] == count || b.odd_sums[consumer][count % kSlots] == count;
+      odd = of_consumer == count;
       if (cta.of.parts.count > 1) {
         if (threadIdx.x % 128 == 0) mark_part(cta, consumer, tile, odd);
         store_part(cta, consumer, tile, d);
@@ -671,11 +592,10 @@ struct HopperGemm {
       hopper::prefetch_map(&of.x);
       hopper::prefetch_map(&of.codes);
       for (int i = 0; i < kStages; ++i) {
-        hopper::init_barrier(&b.raw[i], 1);
-        hopper::init_barrier(&b.full[i], kProducerThreads / 32);
-        hopper::init_barrier(&b.empty[i], 2);
+        hopper::init_barrier(&b.full[i], 1);
+        hopper::init_barrier(&b.empty[i], C::kConsumers);
       }
-      for (int i = 0; i < kSlots; ++i) b.odd_scales[i] = b.odd_sums[0][i] = b.odd_sums[1][i] = 0;
+      for (int i = 0; i < C::kConsumers; ++i) b.odd[i][0] = b.odd[i][1] = 0;
       hopper::publish_barriers();
     }
     cuda::wait_previous_kernel();
@@ -685,14 +605,12 @@ struct HopperGemm {
     __syncthreads();
     const int part = of.parts.count > 1 ? static_cast<int>(blockIdx.x) / of.parts.blocks : 0;
     const Cta cta{of, format, raw, part};
-    constexpr int kOfProducers = kProducers * kProducerThreads;
-    const int thread = threadIdx.x;
-    if (thread < kOfProducers) {
+    if (threadIdx.x < 128) {
       hopper::give_registers<C::kProducerRegisters>();
-      if (!all_odd) produce(cta, thread / kProducerThreads);
+      if (!all_odd && threadIdx.x == 0) produce(cta);
     } else {
       hopper::take_registers<C::kConsumerRegisters>();
-      const int consumer = (thread - kOfProducers) / 128;
+      const int consumer = threadIdx.x / 128 - 1;
       if (all_odd)
         consume_odd(cta, consumer);
       else
@@ -727,7 +645,7 @@ __global__ void __launch_bounds__(kPartsThreads)
   if (row >= job.m) return;
   const float* from = parts.sums + row * parts.pitch + columns.first;
   const uint8_t* mark = parts.odd + parts.mark(job, 0, row / parts.tile_m, columns.first / 64);
-  const int64_t between = job.m * parts.pitch, marks = int64_t{job.m_tiles} * job.n_tiles * 2;
+  const int64_t between = job.m * parts.pitch, marks = int64_t{job.m_tiles} * parts.marks;
   alignas(16) float sums[8] = {};
   bool tile_is_odd = false;
 #pragma unroll 4

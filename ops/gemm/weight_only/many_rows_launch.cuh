@@ -1,6 +1,8 @@
 // Starting many_rows.cuh for linear layers: what it refuses, its job, the tile, x put into the
 // workspace where its rows lie otherwise than the kernel needs or input_act changes it.
 #pragma once
+#include <cstdio>
+#include <cstdlib>
 
 #include "backends/cuda/host/tensor_amax.h"
 #include "ops/copy/strided_copy_cuda.h"
@@ -181,6 +183,7 @@ inline many_rows::KParts place_k_parts(const Call& call, const many_rows::Job& j
   const uintptr_t at = round_up_256(reinterpret_cast<uintptr_t>(call.workspace));
   parts.tile_m = tile_m;
   parts.pitch = k_part_pitch(job.n);
+  parts.marks = static_cast<int>(cuda::ceil_div(job.n, 64));
   parts.sums = reinterpret_cast<float*>(at);
   parts.odd = reinterpret_cast<uint8_t*>(at) + count * k_part_bytes(job.m, job.n);
   return parts;
@@ -230,6 +233,9 @@ Status start_hopper_tile(const Call& call, const char* name, const many_rows::Jo
 }
 inline KPlan hopper_plan(const Call& call, const many_rows::Job& job,
                          std::span<const TileTime> tiles) {
+  if (const char* e = std::getenv("PLAN")) {
+    KPlan p; int r = 0, q = 0; std::sscanf(e, "%d,%d", &r, &q); p.rows = r, p.parts = q; return p;
+  }
   return choose_k_plan(job.m, job.n, job.k, tiles, cuda::multiprocessors(cuda::device_index(call)));
 }
 template <bool kBf16, class Format>
@@ -243,6 +249,9 @@ Status start_hopper(const Call& call, const char* name, const many_rows::Job& jo
     case 64:
       return start_hopper_tile<HopperConfig<kBf16, 64, Format>>(call, name, job, format,
                                                                 plan.parts);
+    case 128:
+      return start_hopper_tile<HopperConfig<kBf16, 128, Format>>(call, name, job, format,
+                                                                 plan.parts);
     case 192:
       return start_hopper_tile<HopperConfig<kBf16, 192, Format>>(call, name, job, format,
                                                                  plan.parts);
