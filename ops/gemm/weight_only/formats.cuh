@@ -12,6 +12,7 @@
 //                 likewise
 //   fragments     the same for wgmma: the first two pairs are of the unit's first 16 columns, the
 //                 others of its last. Codes that are no numbers show in the sums
+//   kPairTable    fragments() takes pairs out of a table by bytes, of which table_pair() is one
 //   Kept          constants that fragments() holds in registers
 //   Scales        of a row and 64 of k, which it takes: scales_of<kTileN>(memory, row)
 //   kNans         may codes be no numbers?
@@ -97,6 +98,7 @@ struct FormatDefaults {
   static constexpr bool kColumnFactors = false;
   static constexpr bool kNans = false;
   static constexpr int kTableBytes = 0;
+  static constexpr bool kPairTable = false;
 #ifdef __CUDACC__
   struct Kept {
     template <class Format>
@@ -227,29 +229,15 @@ __device__ inline uint32_t half_twice(uint32_t v) {
     asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l};}" : "=r"(d) : "r"(v));
   return d;
 }
-// 8 E2M1 codes as bf16 neighbours: the bytes of the eight magnitudes lie in two registers each, signs
-// are put on the upper ones.
-struct E2m1Bytes {
-  uint32_t low[2], high[2], order[2];
-  template <class Format>
-  __device__ explicit E2m1Bytes(const Format& format)
-      : low{keep(0xC0800000u), keep(0xC0804000u)},
-        high{keep(0x3F3F3F00u), keep(0x40404040u)},
-        order{keep(format.high_first ? 0x4051u : 0x5140u),
-              keep(format.high_first ? 0x6273u : 0x7362u)} {}
-  __device__ void neighbours(uint32_t word, uint32_t (&b)[4]) const {
-    const uint32_t sizes = word & 0x77777777u, left = word << 4;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const uint32_t four = sizes >> (16 * h);
-      const uint32_t lower = pick_bytes(low[0], low[1], four);
-      const uint32_t signs = pick_bytes(left, word, h == 0 ? 0x5140u : 0x7362u) & 0x80808080u;
-      const uint32_t upper = pick_bytes(high[0], high[1], four) | signs;
-      b[2 * h] = pick_bytes(lower, upper, order[0]);
-      b[2 * h + 1] = pick_bytes(lower, upper, order[1]);
-    }
-  }
-};
+// Two E2M1 codes of a byte as bf16, or as f16 times `f16_unit`.
+template <bool kBf16>
+__device__ inline uint32_t e2m1_neighbours(uint32_t byte, bool high_first, float f16_unit) {
+  const float low = formats::f32_from_e2m1(static_cast<uint8_t>(high_first ? byte >> 4 : byte));
+  const float high = formats::f32_from_e2m1(static_cast<uint8_t>(high_first ? byte : byte >> 4));
+  if constexpr (kBf16) return __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
+  const __half2 both = __floats2half2_rn(low * f16_unit, high * f16_unit);
+  return reinterpret_cast<const uint32_t&>(both);
+}
 // A pair of f16 as bf16, which holds it exactly. NaN stays one.
 __device__ inline uint32_t bf16_of_f16(uint32_t pair) {
   const float2 v = __half22float2(reinterpret_cast<const __half2&>(pair));
@@ -312,25 +300,24 @@ struct Nvfp4 : FormatDefaults {
                          bool&, uint32_t (&b)[4]) const {
     scale_e2m1<kBf16>(words[0], scale_twice(scales, row, unit, t), high_first, b);
   }
-  using Kept = E2m1Bytes;
+  static constexpr bool kPairTable = true;
+  template <bool kBf16>
+  __device__ uint32_t table_pair(uint32_t byte) const {
+    return e2m1_neighbours<kBf16>(byte, high_first, 1 / kE2m1PairUnit);
+  }
   using Scales = uint2;  // of a unit each
   template <int kTileN>
   __device__ Scales scales_of(const char* scales, int row) const {
     return reinterpret_cast<const uint2*>(scales)[row];
   }
   template <bool kBf16>
-  __device__ void fragments(const Kept& bytes, const uint32_t (&words)[1], const Scales& scales,
-                            int unit, uint32_t (&b)[4]) const {
+  __device__ void fragments(const Kept&, const uint32_t (&pairs)[4], const Scales& scales, int unit,
+                            uint32_t (&b)[4]) const {
     const uint32_t by = unit == 0 ? scales.x : scales.y;
-    if constexpr (!kBf16) {
-      scale_e2m1<false>(words[0], by, high_first, b);
-    } else {
-      bytes.neighbours(words[0], b);
-      b[0] = multiply_bf16(b[0], half_twice<false>(by));
-      b[1] = multiply_bf16(b[1], half_twice<false>(by));
-      b[2] = multiply_bf16(b[2], half_twice<true>(by));
-      b[3] = multiply_bf16(b[3], half_twice<true>(by));
-    }
+    b[0] = multiply_pair<kBf16>(pairs[0], half_twice<false>(by));
+    b[1] = multiply_pair<kBf16>(pairs[1], half_twice<false>(by));
+    b[2] = multiply_pair<kBf16>(pairs[2], half_twice<true>(by));
+    b[3] = multiply_pair<kBf16>(pairs[3], half_twice<true>(by));
   }
   __device__ float value(const char* codes, int64_t row, int k) const {
     const auto byte = static_cast<uint8_t>(codes[k / 2]);
@@ -422,7 +409,11 @@ struct Mx : MxWeight {
       b[3] = multiply_bf16(widen_fp8_bf16<1>(words[1], e5m2), by);
     }
   }
-  using Kept = std::conditional_t<kBits == 4, E2m1Bytes, FormatDefaults::Kept>;
+  static constexpr bool kPairTable = kBits == 4;
+  template <bool kBf16>
+  __device__ uint32_t table_pair(uint32_t byte) const {
+    return e2m1_neighbours<kBf16>(byte, high_first, 1.0f);
+  }
   using Scales = std::conditional_t<kGroupSums, FormatDefaults::Scales, uint2>;  // of a unit each
   template <int kTileN>
   __device__ Scales scales_of([[maybe_unused]] const char* scales, [[maybe_unused]] int row) const {
@@ -431,17 +422,16 @@ struct Mx : MxWeight {
     else
       return reinterpret_cast<const uint2*>(scales)[row];
   }
-  template <bool kBf16>
-  __device__ void fragments([[maybe_unused]] const Kept& kept, const uint32_t (&words)[kBits / 4],
+  // Codes of 4 bits come as pairs.
+  template <bool kBf16, int kWords>
+  __device__ void fragments(const Kept&, const uint32_t (&words)[kWords],
                             [[maybe_unused]] const Scales& scales, int unit,
                             uint32_t (&b)[4]) const {
     static_assert(kBf16 != kGroupSums);
     if constexpr (kBits == 8)
       fp8_neighbours<kBf16>(words, e5m2, b);
-    else if constexpr (kGroupSums)
-      scale_e2m1<false>(words[0], kF16_2p14, high_first, b);
     else
-      kept.neighbours(words[0], b);
+      for (int i = 0; i < 4; ++i) b[i] = words[i];
     if constexpr (!kGroupSums) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) b[i] = multiply_bf16(b[i], unit == 0 ? scales.x : scales.y);
@@ -547,24 +537,20 @@ struct Int4 : FormatDefaults {
   __device__ Scales scales_of(const char* scales, int row) const {
     return reinterpret_cast<const uint32_t*>(scales + 8 * kTileN)[row];
   }
-  // Codes of a unit less their zero point, in pairs (i, i + 4).
+  // 128 or 1024 and a code, whose first bit two's complement turns.
+  static constexpr bool kPairTable = true;
   template <bool kBf16>
-  __device__ void pairs(uint32_t word, uint32_t zeros, int unit, uint32_t (&p)[4]) const {
-    const uint32_t less = unit == 0 ? half_twice<false>(zeros) : half_twice<true>(zeros);
-    // 128 or 1024, and the bit that two's complement turns.
-    const uint32_t more = (kBf16 ? 0x43004300u : 0x64006400u) | (zero == nullptr ? 0x00080008u : 0);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t code = (word >> (4 * i) & 0x000F000Fu) ^ more;
-      p[i] = kBf16 ? add_bf16(code, less) : add_f16(code, less);
-    }
+  __device__ uint32_t table_pair(uint32_t byte) const {
+    const uint32_t codes = (byte & 0xFu) | (byte & 0xF0u) << 12;
+    return codes ^ ((kBf16 ? 0x43004300u : 0x64006400u) | (zero == nullptr ? 0x00080008u : 0));
   }
+  // Those of a unit less their zero point.
   template <bool kBf16>
-  __device__ void fragments(const Kept&, const uint32_t (&words)[1], const Scales& zeros, int unit,
+  __device__ void fragments(const Kept&, const uint32_t (&pairs)[4], const Scales& zeros, int unit,
                             uint32_t (&b)[4]) const {
-    uint32_t p[4];
-    pairs<kBf16>(words[0], zeros, unit, p);
-    neighbours(p, false, b);
+    const uint32_t less = unit == 0 ? half_twice<false>(zeros) : half_twice<true>(zeros);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) b[i] = kBf16 ? add_bf16(pairs[i], less) : add_f16(pairs[i], less);
   }
   __device__ float value(const char* codes, int64_t row, int column) const {
     const int g = column / group;
@@ -592,21 +578,15 @@ struct Int4AsX : Int4 {
     return {{by[0], by[kTileN]}, Int4::scales_of<kTileN>(scales, row)};
   }
   template <bool kBf16>
-  __device__ void fragments(const Kept&, const uint32_t (&words)[1], const Scales& scales, int unit,
+  __device__ void fragments(const Kept& kept, const uint32_t (&pairs)[4], const Scales& scales, int unit,
                             uint32_t (&b)[4]) const {
     static_assert(kBf16);
-    uint32_t p[4];
-    Int4::pairs<kBf16>(words[0], scales.zeros, unit, p);
+    Int4::fragments<kBf16>(kept, pairs, scales.zeros, unit, b);
     const float by = scales.by[unit];
-    float v[8];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      v[i] = __uint_as_float(p[i] << 16) * by;
-      v[i + 4] = __uint_as_float(p[i] & 0xFFFF0000u) * by;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const __nv_bfloat162 both = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
+      const __nv_bfloat162 both = __floats2bfloat162_rn(__uint_as_float(b[i] << 16) * by,
+                                                        __uint_as_float(b[i] & 0xFFFF0000u) * by);
       b[i] = reinterpret_cast<const uint32_t&>(both);
     }
   }

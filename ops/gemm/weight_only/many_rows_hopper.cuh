@@ -70,14 +70,14 @@ struct HopperJob {
 
 // kGroup_Of: columns whose sums begin anew and are scaled in registers, where the format's scales
 // multiply sums: 32, 64 or 128. Else 0.
-template <bool kBf16_Of, int kTileM_Of, class Format, int kGroup_Of = 0>
+template <bool kBf16_Of, int kTileM_Of, class Format, int kGroup_Of = 0, int kConsumers_Of = 2>
 struct HopperConfig {
   static constexpr bool kBf16 = kBf16_Of;
   static constexpr int kTileM = kTileM_Of;
   static constexpr int kGroup = kGroup_Of;
   // Warpgroups that multiply, each 64 rows of the weight. Few rows of x are multiplied sooner than
   // one warpgroup decodes the next codes.
-  static constexpr int kConsumers = kTileM <= 64 ? 4 : 2;
+  static constexpr int kConsumers = kConsumers_Of;
   static constexpr int kTileN = 64 * kConsumers;
   static constexpr int kTilesM = 2048 / kTileM;  // tiles along m that sweep n together
   static constexpr int kBits = Format::kBits;
@@ -91,10 +91,13 @@ struct HopperConfig {
   static constexpr int kStoredRows = kTileM > 128 ? kTileM / 2 : kTileM;  // the same as 16 bits
   static constexpr int kStagingBytes =
       (std::max(kStagedRows * kStagingRow * 4, kStoredRows * 128) + 127) / 128 * 128;
-  static constexpr int kRest = 227 * 1024 - kConsumers * kStagingBytes - 1024;
+  // Of every byte its two codes, for each lane in a bank of its own.
+  static constexpr int kTableBytes = Format::kPairTable ? 256 * 128 : 0;
+  static constexpr int kRest = 227 * 1024 - kConsumers * kStagingBytes - kTableBytes - 1024;
   static constexpr int kStages = kRest / kStageBytes < 8 ? kRest / kStageBytes : 8;
   static constexpr int kStagingPlace = kStages * kStageBytes;
-  static constexpr int kBarrierPlace = kStagingPlace + kConsumers * kStagingBytes;
+  static constexpr int kTablePlace = kStagingPlace + kConsumers * kStagingBytes;
+  static constexpr int kBarrierPlace = kTablePlace + kTableBytes;
   static constexpr int kSharedBytes = kBarrierPlace + 512;
   static constexpr int kThreads = 128 * (1 + kConsumers);
   // What ptxas gives each of them at first, in other shares.
@@ -115,15 +118,9 @@ constexpr bool kChecksSums =
 
 #if PESTLE_HOPPER
 
-// Of 16 bytes of codes of a row, those of a lane of four: of every 8 columns two.
-template <int kBits>
+// Of 16 bytes of codes of 8 bits of a row, those of a lane of four: of every 8 columns two.
 __device__ inline uint32_t of_lane(const uint4& v, int t) {
-  if constexpr (kBits == 4) {
-    const uint32_t byte = t | (t + 4) << 4;
-    return __byte_perm(__byte_perm(v.x, v.y, byte), __byte_perm(v.z, v.w, byte), 0x5410);
-  } else {
-    return __byte_perm(t < 2 ? v.x : v.y, t < 2 ? v.z : v.w, t % 2 == 0 ? 0x5410 : 0x7632);
-  }
+  return __byte_perm(t < 2 ? v.x : v.y, t < 2 ? v.z : v.w, t % 2 == 0 ? 0x5410 : 0x7632);
 }
 // Where TMA puts 16 bytes of a row of codes.
 template <int kBits>
@@ -198,7 +195,6 @@ struct HopperGemm {
 
   // ---- consumers --------------------------------------------------------------------------------
   using Sums = float[kSums];
-  using Kept = typename Format::Kept;
 
   // The scales of a warp's 16 rows, a pair of stages at a time: each lane has a row and a stage, whose
   // scales it fetches kAhead pairs before, since a trip to memory takes as long, across tiles. No
@@ -247,11 +243,20 @@ struct HopperGemm {
     }
   };
 
-  // A lane's two rows: codes of a unit of 32 k, and scales of a stage.
-  struct Codes {
-    uint32_t words[2][kBits / 4];
-    typename Format::Scales scales[2];
+  using Kept = typename Format::Kept;
 
+  // A lane's two rows: codes of a unit of 32 k, or their pairs, and scales of a stage.
+  struct Codes {
+    static constexpr int kPieces = kBits / 4;  // of 16 bytes
+    uint32_t words[2][Format::kPairTable ? 4 : kPieces];
+    typename Format::Scales scales[2];
+    uint32_t bank = threadIdx.x % 32 * 4;
+    uint32_t turn = (threadIdx.x % 4 * 8 + 25) % 32;  // puts the lane's byte of four at bit 7
+
+    __device__ uint32_t pair(const Cta& cta, uint32_t word) const {
+      const uint32_t place = (__funnelshift_r(word, word, turn) & 0x7F80u) | bank;
+      return *reinterpret_cast<const uint32_t*>(cta.memory + C::kTablePlace + place);
+    }
     __device__ void load(const Cta& cta, int stage, int row0, int unit) {
       const int lane = threadIdx.x % 32, line = row0 + threadIdx.x % 128 / 32 * 16 + lane / 4;
 #pragma unroll
@@ -260,11 +265,15 @@ struct HopperGemm {
           scales[r] =
               cta.format.template scales_of<C::kTileN>(cta.scales_at(stage), line + 8 * r);
 #pragma unroll
-        for (int i = 0; i < kBits / 4; ++i)
-          words[r][i] = of_lane<kBits>(
-              *reinterpret_cast<const uint4*>(
-                  cta.codes_at(stage) + lanes_place<kBits>(line + 8 * r, unit * (kBits / 4) + i)),
-              lane % 4);
+        for (int i = 0; i < kPieces; ++i) {
+          const uint4 v = *reinterpret_cast<const uint4*>(
+              cta.codes_at(stage) + lanes_place<kBits>(line + 8 * r, unit * kPieces + i));
+          if constexpr (Format::kPairTable)
+            words[r][0] = pair(cta, v.x), words[r][1] = pair(cta, v.y), words[r][2] = pair(cta, v.z),
+            words[r][3] = pair(cta, v.w);
+          else
+            words[r][i] = of_lane(v, lane % 4);
+        }
       }
     }
     // The weight's fragments of the unit's two instructions.
@@ -279,6 +288,14 @@ struct HopperGemm {
       hopper::hold(a);
     }
   };
+  // By all consumers.
+  __device__ static void make_table(const Cta& cta) {
+    if constexpr (!Format::kPairTable) return;
+    auto* table = reinterpret_cast<uint32_t*>(cta.memory + C::kTablePlace);
+    for (int i = threadIdx.x - 128; i < C::kTableBytes / 4; i += 128 * C::kConsumers)
+      table[i] = cta.format.template table_pair<C::kBf16>(i / 32);
+    hopper::sync_threads(15, 128 * C::kConsumers);
+  }
 
   __device__ static void release(Barriers& b, int stage) {
     if (threadIdx.x % 128 == 0) hopper::arrive(&b.empty[stage]);
@@ -306,11 +323,25 @@ struct HopperGemm {
     hopper::hold(p);
   }
 
+  // A descriptor of x, whose upper half is always the same.
+  struct XPlace {
+    uint32_t lower, upper;
+    __device__ explicit XPlace(uint64_t of)
+        : lower(keep(static_cast<uint32_t>(of))), upper(static_cast<uint32_t>(of >> 32)) {}
+    __device__ XPlace(uint32_t low, uint32_t high) : lower(low), upper(high) {}
+    __device__ XPlace after(uint32_t pieces) const { return {lower + pieces, upper}; }  // of 16 bytes
+    __device__ uint64_t descriptor() const {
+      uint64_t d;
+      asm("mov.b64 %0, {%1, %2};" : "=l"(d) : "r"(lower), "r"(upper));
+      return d;
+    }
+  };
+
   // The two instructions of a unit of 32 k.
-  __device__ static void multiply(uint64_t x, const uint32_t (&a)[2][4], bool more, Sums& d) {
+  __device__ static void multiply(const XPlace& x, const uint32_t (&a)[2][4], bool more, Sums& d) {
     hopper::fence_wgmma();
-    hopper::multiply_registers<kWgmma, C::kTileM, true>(d, a[0], x, more);
-    hopper::multiply_registers<kWgmma, C::kTileM, true>(d, a[1], x + 2, true);
+    hopper::multiply_registers<kWgmma, C::kTileM, true>(d, a[0], x.descriptor(), more);
+    hopper::multiply_registers<kWgmma, C::kTileM, true>(d, a[1], x.after(2).descriptor(), true);
     hopper::commit_wgmma();
   }
 
@@ -326,13 +357,11 @@ struct HopperGemm {
     constexpr int kGroupUnits = kGroups ? C::kGroup / 32 : 1;
     Barriers& b = cta.barriers();
     const int steps = cta.steps(), row0 = consumer * 64;
-    const Kept kept(cta.format);
-    const uint64_t first_x = hopper::describe<true>(cta.x_at(0), 0);
-    const uint32_t x_lower = keep(static_cast<uint32_t>(first_x)),
-                   x_upper = static_cast<uint32_t>(first_x >> 32);
+    const XPlace first_x(hopper::describe<true>(cta.x_at(0), 0));
     uint32_t a[kFragments][2][4] = {};
     [[maybe_unused]] Sums p = {};
     [[maybe_unused]] float2 scales = {0, 0};  // of the sums in p
+    const Kept kept(cta.format);
     Codes codes;
     int before = 0;
     bool odd = of_warp.next_is_odd;
@@ -347,7 +376,7 @@ struct HopperGemm {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int step = first + i, stage = ring.stage;
-        const uint64_t x = uint64_t{x_upper} << 32 | (x_lower + stage * (C::kStageBytes / 16));
+        const XPlace x = first_x.after(stage * (C::kStageBytes / 16));
         // The last step decodes its codes again.
         hopper::Ring<kStages> next = ring;
         ring.advance();
@@ -359,9 +388,9 @@ struct HopperGemm {
           uint32_t(&then)[2][4] = a[(at + 1) % kFragments];
           if constexpr (kGroups) {
             if (begins) scales = group_scales(cta.scales_at(stage), row0, unit);
-            multiply(x + unit * 4, a[at % kFragments], !begins, p);
+            multiply(x.after(unit * 4), a[at % kFragments], !begins, p);
           } else {
-            multiply(x + unit * 4, a[at % kFragments], step > 0 || unit > 0, d);
+            multiply(x.after(unit * 4), a[at % kFragments], step > 0 || unit > 0, d);
           }
           if (unit == 1) wait_stage(b, next);
           codes.load(cta, unit == 1 ? next.stage : stage, row0, 1 - unit);
@@ -611,10 +640,12 @@ struct HopperGemm {
     } else {
       hopper::take_registers<C::kConsumerRegisters>();
       const int consumer = threadIdx.x / 128 - 1;
-      if (all_odd)
+      if (all_odd) {
         consume_odd(cta, consumer);
-      else
+      } else {
+        make_table(cta);
         consume(cta, consumer);
+      }
     }
   }
 };

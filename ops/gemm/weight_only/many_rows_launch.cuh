@@ -234,7 +234,7 @@ Status start_hopper_tile(const Call& call, const char* name, const many_rows::Jo
 inline KPlan hopper_plan(const Call& call, const many_rows::Job& job,
                          std::span<const TileTime> tiles) {
   if (const char* e = std::getenv("PLAN")) {
-    KPlan p; int r = 0, q = 0; std::sscanf(e, "%d,%d", &r, &q); p.rows = r, p.parts = q; return p;
+    KPlan p; int r = 0, q = 0, c = 2; std::sscanf(e, "%d,%d,%d", &r, &q, &c); p.rows = r, p.parts = q; if (r == 64) p.rows = 640 + c; return p;
   }
   return choose_k_plan(job.m, job.n, job.k, tiles, cuda::multiprocessors(cuda::device_index(call)));
 }
@@ -246,8 +246,15 @@ Status start_hopper(const Call& call, const char* name, const many_rows::Job& jo
   constexpr TileTime kTiles[] = {{256, 0.74}, {192, 0.62}, {64, 0.53}};
   const KPlan plan = hopper_plan(call, job, kTiles);
   switch (plan.rows) {
+    case 642:
     case 64:
       return start_hopper_tile<HopperConfig<kBf16, 64, Format>>(call, name, job, format,
+                                                                plan.parts);
+    case 643:
+      return start_hopper_tile<HopperConfig<kBf16, 64, Format, 0, 3>>(call, name, job, format,
+                                                                plan.parts);
+    case 644:
+      return start_hopper_tile<HopperConfig<kBf16, 64, Format, 0, 4>>(call, name, job, format,
                                                                 plan.parts);
     case 128:
       return start_hopper_tile<HopperConfig<kBf16, 128, Format>>(call, name, job, format,
