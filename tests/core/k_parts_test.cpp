@@ -18,7 +18,8 @@ TEST(KParts, FewTilesShareKAmongTheMultiprocessors) {
     EXPECT_EQ(plan(m, 3072, 12288).parts, 8) << m;  // 12 tiles
   }
   EXPECT_EQ(plan(128, 4096, 4096).parts, 4);
-  EXPECT_EQ(plan(256, 4096, 4096).parts, 2);
+  EXPECT_GT(plan(256, 4096, 4096).parts, 1);
+  EXPECT_GT(plan(512, 3072, 12288).parts, 1);  // beyond kPartsBesideRing
 }
 
 TEST(KParts, OneWhereTilesKeepAllBusy) {
@@ -38,7 +39,7 @@ TEST(KParts, OneWhereThereAreNoClusters) {
   EXPECT_EQ(choose_k_plan(64, 4096, 4096, kTiles, {{132, 66, 0, 0}}).parts, 2);
 }
 
-TEST(KParts, CoverKInPartsOfTilesThatMayHaveSome) {
+TEST(KParts, CoverKInClustersThatRun) {
   for (int64_t m = 17; m < 9000; m = m * 3 / 2) {
     for (int64_t n = 1; n < 40000; n = n * 3 + 5) {
       for (int64_t k = 32; k < 40000; k = k * 3 / 64 * 32 + 96) {
@@ -47,7 +48,6 @@ TEST(KParts, CoverKInPartsOfTilesThatMayHaveSome) {
         EXPECT_EQ(p.at_once, kRoom.of(p.parts));
         if (p.parts == 1) continue;
         const int64_t steps = k_part_steps(k, p.parts);
-        EXPECT_LE(p.rows, kMostKPartRows);
         EXPECT_EQ(steps % 2, 0);
         EXPECT_GE(steps * p.parts * 64, k);
         EXPECT_LT(steps * (p.parts - 1) * 64, k);  // the last has some

@@ -18,11 +18,12 @@ namespace pestle::cuda::many_rows {
 // v stored where `to` lies in a CTA.
 template <int kCount, class Put>
 __device__ inline void put_fragments(int parts, int f, float4* to, const float* d, const Put& put) {
+  int rank = f % parts;
+  to += f / parts * 32;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i, ++f) {
-    const int of = f / parts;
-    put(to + of * 32, f - of * parts,
-        make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]));
+  for (int i = 0; i < kCount; ++i) {
+    put(to, rank, make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]));
+    if (++rank == parts) rank = 0, to += 32;
   }
 }
 
@@ -35,6 +36,7 @@ struct ClusterSums {
   int first_row;    // of the weight
   int64_t first_x;  // row of x
   int x_rows;       // that the tile has
+  int gap = 0;      // floats between the first half of the sources and the second
 };
 
 // Eight neighbours of a row of out, from fragment `local` of those that this CTA adds. Lanes of odd
@@ -52,6 +54,7 @@ __device__ inline void add_fragments(const ClusterSums& of, int local, int unit,
       y[j] += swap ? b : a;
       y[j + 1] += swap ? a : b;
     }
+    if (of.gap != 0 && 2 * (s + 1) == of.sources) from += of.gap;
   }
 }
 

@@ -369,8 +369,7 @@ struct FewRows {
           for (int j = 0; j < 8; ++j) {
             if (j >= columns.count) break;
             const int n = columns.first + j;
-            const bool is_odd =
-                odd || format.row_is_odd(n) || (kBf16 && !(fabsf(y[j]) <= FLT_MAX));
+            const bool is_odd = odd || format.row_is_odd(n) || (kBf16 && !(fabsf(y[j]) <= FLT_MAX));
             y[j] = is_odd ? cuda::many_rows::slow_sum<kBf16>(job, format,
                                                              cuda::many_rows::PlainRows{}, row, n)
                           : y[j] * (factor * format.row_factor(n));

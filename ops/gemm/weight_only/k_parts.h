@@ -10,8 +10,8 @@
 namespace pestle::ops {
 
 inline constexpr int64_t kMostKParts = 8;
-// Rows of x of a tile whose sums fit beside the ring.
-inline constexpr int kMostKPartRows = 128;
+// Rows of x of a tile whose sums fit beside the ring; those of more go where x was.
+inline constexpr int kPartsBesideRing = 128;
 inline constexpr int64_t kLeastPartSteps = 4;  // of 64 of k
 
 // Steps of each part but the last, which may have fewer: consumers take two together, which are whole
@@ -41,23 +41,22 @@ struct KPlan {
 };
 
 // us of the product. A tile takes 5.5 beside its steps; that parts are put together as in
-// few_rows_plan.h.
+// few_rows_plan.h, and 1 more where all wait for the ring.
 inline double k_plan_time(int64_t m, int64_t n, int64_t k, const TileTime& tile, int64_t parts,
                           int64_t at_once) {
-  const int64_t tiles =
-      (m + tile.rows - 1) / tile.rows * ((n + tile.columns - 1) / tile.columns);
+  const int64_t tiles = (m + tile.rows - 1) / tile.rows * ((n + tile.columns - 1) / tile.columns);
   const int64_t waves = (tiles + at_once - 1) / at_once;
   const double one = static_cast<double>(k_part_steps(k, parts)) * tile.step + 5.5;
   const double join = parts == 1 ? 0
-                                 : 1 + 0.12 * static_cast<double>(parts) +
+                                 : (tile.rows <= kPartsBesideRing ? 1 : 2) +
+                                       0.12 * static_cast<double>(parts) +
                                        static_cast<double>(tile.rows * tile.columns * 4) / 60e3;
   return static_cast<double>(waves) * (one + join);
 }
 // Can k be shared so? Each part has steps of its own.
-inline bool k_parts_fit(int64_t k, const TileTime& tile, int64_t parts) {
+inline bool k_parts_fit(int64_t k, int64_t parts) {
   if (parts == 1) return true;
-  return tile.rows <= kMostKPartRows && parts <= k / (64 * kLeastPartSteps) &&
-         (parts - 1) * k_part_steps(k, parts) * 64 < k;
+  return parts <= k / (64 * kLeastPartSteps) && (parts - 1) * k_part_steps(k, parts) * 64 < k;
 }
 inline KPlan choose_k_plan(int64_t m, int64_t n, int64_t k, std::span<const TileTime> tiles,
                            const ClusterRoom& room) {
@@ -65,10 +64,9 @@ inline KPlan choose_k_plan(int64_t m, int64_t n, int64_t k, std::span<const Tile
   for (const TileTime& tile : tiles)
     for (int64_t parts = 1; parts <= kMostKParts; parts *= 2) {
       const int64_t at_once = room.of(parts);
-      if (at_once == 0 || !k_parts_fit(k, tile, parts)) continue;
+      if (at_once == 0 || !k_parts_fit(k, parts)) continue;
       const double us = k_plan_time(m, n, k, tile, parts, at_once);
-      if (best.rows == 0 || us < best.us)
-        best = {tile.rows, static_cast<int>(parts), at_once, us};
+      if (best.rows == 0 || us < best.us) best = {tile.rows, static_cast<int>(parts), at_once, us};
     }
   return best;
 }

@@ -80,12 +80,13 @@ struct HopperConfig {
   static constexpr int kStagedRows = 64;      // of out, at a time
   static constexpr int kStagingRow = 64 + 4;  // f32: no two lanes meet in a bank
   static constexpr int kStoredRows = kTileM > 128 ? kTileM / 2 : kTileM;  // the same as 16 bits
-  // Of a consumer: sums of parts, where k has some, else out.
-  static constexpr bool kParts = kTileM <= ops::kMostKPartRows;
-  static constexpr int kExchangeBytes = kParts ? kTileM * 64 * 4 : 0;
+  // Of a consumer's sums, where k has parts: in its staging area, or in x of two stages.
+  static constexpr int kExchangeBytes = kTileM * 64 * 4;
+  static constexpr bool kInRing = kTileM > ops::kPartsBesideRing;
   static constexpr int kStagingBytes =
-      (std::max({kStagedRows * kStagingRow * 4, kStoredRows * 128, kExchangeBytes}) + 127) / 128 *
-      128;
+      (std::max({kStagedRows * kStagingRow * 4, kStoredRows * 128, kInRing ? 0 : kExchangeBytes}) +
+       127) /
+      128 * 128;
   static constexpr int kRest = 227 * 1024 - kConsumers * kStagingBytes - 1024;
   static constexpr int kStages = kRest / kStageBytes < 8 ? kRest / kStageBytes : 8;
   static constexpr int kStagingPlace = kStages * kStageBytes;
@@ -98,6 +99,7 @@ struct HopperConfig {
   static constexpr int kConsumerRegisters =
       std::min(240, (kRegisters * kThreads - kProducerRegisters * 128) / (128 * kConsumers) / 8 * 8);
   static_assert(kStages >= 4 && kSharedBytes <= 227 * 1024);
+  static_assert(!kInRing || (kExchangeBytes == 2 * kXBytes && kStages >= 2 * kConsumers));
   static_assert(kStoredRows % 16 == 0 && kTileM % kStagedRows == 0);
   static_assert(Format::kGroupSums == (kGroup != 0) && Format::kTableBytes == 0);
 };
@@ -145,7 +147,7 @@ struct HopperGemm {
     // second tile.
     int odd[C::kConsumers][2];
     // Of parts of k, see exchange_sums().
-    uint64_t sums_full[C::kConsumers], sums_free[C::kConsumers];
+    uint64_t sums_full[C::kConsumers], sums_free[C::kConsumers], ring_read;
     uint32_t part_odd[C::kConsumers][ops::kMostKParts * 4];  // by part and warp
   };
   static_assert(sizeof(Barriers) <= C::kSharedBytes - C::kBarrierPlace);
@@ -176,10 +178,12 @@ struct HopperGemm {
   __device__ static void produce(const Cta& cta) {
     Barriers& b = cta.barriers();
     hopper::Ring<kStages> ring;
+    int t = 0;
 #pragma unroll 1
     for (int i = cta.first_tile(); i < cta.tiles(); i += cta.of.parts.clusters) {
       const Tile tile = cta.tile(i);
       const int first = cta.first_step();
+      if (C::kInRing && cta.of.parts.count > 1 && t++ > 0) hopper::wait(&b.ring_read, t % 2);
 #pragma unroll 1
       for (int step = first; step < first + cta.steps(); ++step) {
         hopper::wait(&b.empty[ring.stage], ring.parity ^ 1);
@@ -516,23 +520,51 @@ struct HopperGemm {
 
   // ---- parts of k -------------------------------------------------------------------------------
   // Consumer c of each CTA of the cluster has 64 rows of the weight, the same in all, of a part of k. It
-  // adds its share of these rows' fragments, from `staging`, into which all of them store:
+  // adds its share of these rows' fragments, which all of them store into its exchange.
   //
-  //   source   waits for sums_free of its own CTA: those of the tile before are read everywhere (not
-  //            before the first tile); stores fragments and flags into each CTA; each of its warps
-  //            arrives at sums_full of each CTA, which releases them.
-  //   reader   waits for sums_full (4 warps of each CTA), which acquires them; adds; each warp arrives
-  //            at sums_free of each CTA (not behind the last tile).
+  //   source   waits for sums_free of its own CTA: all exchanges are free; stores fragments and flags
+  //            into each CTA; each of its warps arrives at sums_full of each CTA, which releases them.
+  //   reader   waits for sums_full (4 warps of each CTA), which acquires them, and adds.
   //
-  // Tile t, from 0 on, is phase t of sums_full, and is stored after phase t - 1 of sums_free. No phase
-  // is missed: phase t of sums_full ends by the arrivals of its readers too, who have waited for phase
-  // t - 1 by then; the same is true of sums_free. Clusters make as many tiles in all of their CTAs.
+  // Beside the ring, exchanges are free at first, then when sums are read: each of a reader's warps
+  // arrives at sums_free of each CTA (not behind the last tile). Tile t, from 0 on, is phase t of both, and
+  // is stored after phase t - 1 of sums_free.
+  // In the ring, they are free where all consumers of the cluster have multiplied: each of their warps
+  // then arrives at the first sums_free of each CTA, and tile t is stored after its phase t. The producer
+  // loads the next tile when all warps of the CTA have read: phase t of ring_read. The ring's scales,
+  // which are the next tile's by then, stay.
+  //
+  // No phase is missed. Phase t of sums_full ends by its readers' arrivals too, who have waited for phase
+  // t - 1 by then; phase t of sums_free by those of all that wait for it, which come to the next after
+  // waiting. Clusters make as many tiles in all of their CTAs.
   // A CTA that has waited for its last phase of sums_full has received all that is sent to it: none
   // stores into a CTA that has ended. That all have begun, a barrier of the cluster says (run()).
   static constexpr int kEights = C::kTileM / 8, kFragmentsOf64 = 4 * kEights;
+  // Where those lie that a consumer adds: half of the sources in each of two stages, in the ring.
+  __device__ static float* exchange_of(const Cta& cta, int consumer) {
+    return C::kInRing ? reinterpret_cast<float*>(cta.x_at(2 * consumer))
+                      : staging_of(cta, consumer);
+  }
+  static constexpr int kGap = C::kInRing ? (C::kStageBytes - C::kXBytes) / 4 : 0;
+  __device__ static uint64_t* free_barrier(const Cta& cta, int consumer) {
+    return &cta.barriers().sums_free[C::kInRing ? 0 : consumer];
+  }
+  __device__ static void init_part_barriers(Barriers& b, int parts) {
+    for (int i = 0; i < C::kConsumers; ++i) {
+      hopper::init_barrier(&b.sums_full[i], 4 * parts);
+      hopper::init_barrier(&b.sums_free[i], 4 * parts * (C::kInRing ? C::kConsumers : 1));
+    }
+    hopper::init_barrier(&b.ring_read, 4 * C::kConsumers);
+  }
+  // By a warp, at each CTA's.
+  __device__ static void arrive_everywhere(const Cta& cta, uint64_t* barrier) {
+    __syncwarp();
+    const int lane = threadIdx.x % 32;
+    if (lane < cta.of.parts.count) cuda::arrive_at_block(barrier, lane);
+  }
   __device__ static ClusterSums sums_of(const Cta& cta, int consumer, const Tile& tile) {
     const int parts = cta.of.parts.count, first_x = tile.m * C::kTileM;
-    return {staging_of(cta, consumer),
+    return {exchange_of(cta, consumer),
             cta.barriers().part_odd[consumer],
             parts,
             cta.part,
@@ -542,7 +574,8 @@ struct HopperGemm {
             kFragmentsOf64 / parts,
             tile.n * C::kTileN + consumer * 64,
             first_x,
-            min(C::kTileM, cta.job().m - first_x)};
+            min(C::kTileM, cta.job().m - first_x),
+            kGap};
   }
   __device__ static void put_part(const Cta& cta, int consumer, bool odd, const Sums& d) {
     Barriers& b = cta.barriers();
@@ -550,14 +583,13 @@ struct HopperGemm {
     const bool any_odd = __any_sync(0xFFFFFFFFu, odd);
     if (lane < parts)
       cuda::store_to_block(&b.part_odd[consumer][cta.part * 4 + warp], lane, uint32_t{any_odd});
-    float4* to = reinterpret_cast<float4*>(staging_of(cta, consumer)) +
-                 cta.part * (kFragmentsOf64 / parts) * 32 + lane;
-    put_fragments<kEights>(parts, warp * kEights, to, d,
+    float* of_source = exchange_of(cta, consumer) + cta.part * (kFragmentsOf64 / parts) * 128 +
+                       (2 * cta.part >= parts ? kGap : 0);
+    put_fragments<kEights>(parts, warp * kEights, reinterpret_cast<float4*>(of_source) + lane, d,
                            [](float4* own, int rank, const float4& v) {
                              cuda::store_to_block(own, static_cast<unsigned>(rank), v);
                            });
-    __syncwarp();
-    if (lane < parts) cuda::arrive_at_block(&b.sums_full[consumer], lane);
+    arrive_everywhere(cta, &b.sums_full[consumer]);
   }
   __device__ static void finish_part(const Cta& cta, int consumer, const Tile& tile, bool all_odd) {
     const Job& job = cta.job();
@@ -594,14 +626,21 @@ struct HopperGemm {
   __device__ static void exchange_sums(const Cta& cta, int consumer, const Tile& tile, int t,
                                        bool is_last, bool odd, const Sums& d) {
     Barriers& b = cta.barriers();
-    if (t > 0) cuda::wait_bytes(&b.sums_free[consumer], (t - 1) % 2);
+    uint64_t* const free = free_barrier(cta, consumer);
+    if constexpr (C::kInRing) arrive_everywhere(cta, free);
+    const int phase = C::kInRing ? t : t - 1;
+    if (phase >= 0) cuda::wait_bytes(free, phase % 2);
     put_part(cta, consumer, odd, d);
     cuda::wait_bytes(&b.sums_full[consumer], t % 2);
     finish_part(cta, consumer, tile, false);
     if (is_last) return;
-    __syncwarp();
-    const int lane = threadIdx.x % 32;
-    if (lane < cta.of.parts.count) cuda::arrive_at_block(&b.sums_free[consumer], lane);
+    if constexpr (C::kInRing) {
+      hopper::fence_async_proxy();
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) hopper::arrive(&b.ring_read);
+    } else {
+      arrive_everywhere(cta, free);
+    }
   }
 
   __device__ static void consume(const Cta& cta, int consumer) {
@@ -619,11 +658,9 @@ struct HopperGemm {
       Sums d;
       bool odd = accumulate(cta, consumer, ring, scales, d);
       if constexpr (kChecksSums<C::kBf16, Format>) odd |= !is_finite(d);
-      if constexpr (C::kParts) {
-        if (cta.of.parts.count > 1) {
-          exchange_sums(cta, consumer, tile, count - 1, i + cta.of.parts.clusters >= tiles, odd, d);
-          continue;
-        }
+      if (cta.of.parts.count > 1) {
+        exchange_sums(cta, consumer, tile, count - 1, i + cta.of.parts.clusters >= tiles, odd, d);
+        continue;
       }
       int& of_consumer = b.odd[consumer][count % 2];
       if (odd) of_consumer = count;
@@ -641,13 +678,10 @@ struct HopperGemm {
   __device__ static void consume_odd(const Cta& cta, int consumer) {
 #pragma unroll 1
     for (int i = cta.first_tile(); i < cta.tiles(); i += cta.of.parts.clusters) {
-      if constexpr (C::kParts) {
-        if (cta.of.parts.count > 1) {
-          finish_part(cta, consumer, cta.tile(i), true);
-          continue;
-        }
-      }
-      finish_odd(cta, consumer, cta.tile(i));
+      if (cta.of.parts.count > 1)
+        finish_part(cta, consumer, cta.tile(i), true);
+      else
+        finish_odd(cta, consumer, cta.tile(i));
     }
   }
 
@@ -661,14 +695,11 @@ struct HopperGemm {
         hopper::init_barrier(&b.full[i], 1);
         hopper::init_barrier(&b.empty[i], C::kConsumers);
       }
-      for (int i = 0; i < C::kConsumers; ++i) {
-        b.odd[i][0] = b.odd[i][1] = 0;
-        hopper::init_barrier(&b.sums_full[i], 4 * of.parts.count);
-        hopper::init_barrier(&b.sums_free[i], 4 * of.parts.count);
-      }
+      for (int i = 0; i < C::kConsumers; ++i) b.odd[i][0] = b.odd[i][1] = 0;
+      init_part_barriers(b, of.parts.count);
       hopper::publish_barriers();
     }
-    const bool in_parts = C::kParts && of.parts.count > 1;
+    const bool in_parts = of.parts.count > 1;
     if (in_parts) {
       __syncwarp();
       cuda::cluster_begin();

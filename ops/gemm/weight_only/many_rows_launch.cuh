@@ -183,8 +183,6 @@ Status start_hopper_tile(const Call& call, const char* name, const many_rows::Jo
   of.job.n_tiles = static_cast<int>(cuda::ceil_div(job.n, C::kTileN));
   of.parts.count = plan.parts;
   of.parts.steps = static_cast<int>(k_part_steps(job.k, plan.parts));
-  if (plan.parts > 1 && !C::kParts)
-    return unsupported(std::string(name) + ": k has no parts with so many rows of x in a tile");
   const int64_t tiles = int64_t{of.job.m_tiles} * of.job.n_tiles;
   if (tiles > INT_MAX / (2 * many_rows::kGroup))
     return unsupported(std::string(name) + ": more than 2^26 tiles");
@@ -208,7 +206,7 @@ Status start_hopper_tile(const Call& call, const char* name, const many_rows::Jo
   return cuda::launch_early(call, name, grid, many_rows::many_rows_hopper_kernel<C, Format>, of,
                             format);
 }
-// C: a tile of those that may have parts.
+// C: one of the tiles.
 template <class C, class Format>
 Result<KPlan> hopper_plan(const Call& call, const many_rows::Job& job,
                           const Format&, std::span<const TileTime> tiles) {
