@@ -45,6 +45,12 @@
 #include "ops/gemm/weight_only/cluster_sums.cuh"
 #include "ops/gemm/weight_only/k_parts.h"
 
+// An experiment: sums are stored asynchronously and counted in bytes, so that no warp waits for its
+// stores before it says that they are there.
+#ifndef PESTLE_ASYNC_SUMS
+#define PESTLE_ASYNC_SUMS 0
+#endif
+
 namespace pestle::cuda::many_rows {
 
 // k in parts, each of so many steps, by the CTAs of a cluster. Clusters take turns at the tiles.
@@ -551,7 +557,7 @@ struct HopperGemm {
   }
   __device__ static void init_part_barriers(Barriers& b, int parts) {
     for (int i = 0; i < C::kConsumers; ++i) {
-      hopper::init_barrier(&b.sums_full[i], 4 * parts);
+      hopper::init_barrier(&b.sums_full[i], PESTLE_ASYNC_SUMS ? 1 : 4 * parts);
       hopper::init_barrier(&b.sums_free[i], 4 * parts * (C::kInRing ? C::kConsumers : 1));
     }
     hopper::init_barrier(&b.ring_read, 4 * C::kConsumers);
@@ -581,15 +587,26 @@ struct HopperGemm {
     Barriers& b = cta.barriers();
     const int parts = cta.of.parts.count, lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
     const bool any_odd = __any_sync(0xFFFFFFFFu, odd);
-    if (lane < parts)
-      cuda::store_to_block(&b.part_odd[consumer][cta.part * 4 + warp], lane, uint32_t{any_odd});
+    uint32_t* flag = &b.part_odd[consumer][cta.part * 4 + warp];
+    [[maybe_unused]] uint64_t* full = &b.sums_full[consumer];
+    if (PESTLE_ASYNC_SUMS) {
+      if (threadIdx.x % 128 == 0) cuda::expect_bytes(full, C::kExchangeBytes + parts * 16);
+      if (lane < parts)
+        cuda::tell_block(reinterpret_cast<float*>(flag), full, lane, any_odd ? 1.0f : 0.0f);
+    } else if (lane < parts) {
+      cuda::store_to_block(flag, lane, uint32_t{any_odd});
+    }
     float* of_source = exchange_of(cta, consumer) + cta.part * (kFragmentsOf64 / parts) * 128 +
                        (2 * cta.part >= parts ? kGap : 0);
     put_fragments<kEights>(parts, warp * kEights, reinterpret_cast<float4*>(of_source) + lane, d,
-                           [](float4* own, int rank, const float4& v) {
-                             cuda::store_to_block(own, static_cast<unsigned>(rank), v);
+                           [&](float4* own, int rank, const float4& v) {
+                             const auto block = static_cast<unsigned>(rank);
+                             if (PESTLE_ASYNC_SUMS)
+                               cuda::tell_block(own, full, block, v);
+                             else
+                               cuda::store_to_block(own, block, v);
                            });
-    arrive_everywhere(cta, &b.sums_full[consumer]);
+    if (!PESTLE_ASYNC_SUMS) arrive_everywhere(cta, full);
   }
   __device__ static void finish_part(const Cta& cta, int consumer, const Tile& tile, bool all_odd) {
     const Job& job = cta.job();
