@@ -60,7 +60,7 @@ TEST(KParts, AreFasterByTheModelThanOne) {
   for (const int64_t m : {32, 64, 128, 256, 512}) {
     const KPlan p = plan(m, 4096, 4096);
     for (const TileTime& tile : kTiles)
-      EXPECT_LE(p.us, k_plan_time(m, 4096, 4096, tile, 1, 132)) << m << " " << tile.rows;
+      EXPECT_LE(p.us, k_parts_time(m, 4096, 4096, tile, 1, 132)) << m << " " << tile.rows;
   }
 }
 

@@ -42,8 +42,8 @@ struct KPlan {
 
 // us of the product. A tile takes 5.5 beside its steps; that parts are put together as in
 // few_rows_plan.h, and 1 more where all wait for the ring.
-inline double k_plan_time(int64_t m, int64_t n, int64_t k, const TileTime& tile, int64_t parts,
-                          int64_t at_once) {
+inline double k_parts_time(int64_t m, int64_t n, int64_t k, const TileTime& tile, int64_t parts,
+                           int64_t at_once) {
   const int64_t tiles = (m + tile.rows - 1) / tile.rows * ((n + tile.columns - 1) / tile.columns);
   const int64_t waves = (tiles + at_once - 1) / at_once;
   const double one = static_cast<double>(k_part_steps(k, parts)) * tile.step + 5.5;
@@ -65,7 +65,7 @@ inline KPlan choose_k_plan(int64_t m, int64_t n, int64_t k, std::span<const Tile
     for (int64_t parts = 1; parts <= kMostKParts; parts *= 2) {
       const int64_t at_once = room.of(parts);
       if (at_once == 0 || !k_parts_fit(k, parts)) continue;
-      const double us = k_plan_time(m, n, k, tile, parts, at_once);
+      const double us = k_parts_time(m, n, k, tile, parts, at_once);
       if (best.rows == 0 || us < best.us) best = {tile.rows, static_cast<int>(parts), at_once, us};
     }
   return best;
