@@ -19,11 +19,10 @@
 #include <cfloat>
 
 #include "backends/cuda/device/ptx/async_copy.cuh"
-#include "backends/cuda/device/ptx/cluster.cuh"
 #include "backends/cuda/host/early_launch.h"
 #include "ops/gemm/gemv/gemv_weight_mma.cuh"
+#include "ops/gemm/weight_only/cluster_sums.cuh"
 #include "ops/gemm/weight_only/few_rows_plan.h"
-#include "ops/gemm/weight_only/finish_rows.cuh"
 
 namespace pestle::ops::few_rows {
 
@@ -344,64 +343,38 @@ struct FewRows {
     if (lane < parts)
       put(cta, cta.flags + source * cta.of.n_warps + warp.n, lane, uint32_t{any_odd});
     auto* to = reinterpret_cast<float4*>(cta.ring) + source * each * 32 + lane;
-    int f = warp.n * (kR * kN8);
-#pragma unroll
-    for (int r = 0; r < kR; ++r)
-#pragma unroll
-      for (int i = 0; i < kN8; ++i, ++f) {
-        const int of = f / parts;
-        put(cta, to + of * 32, f - of * parts,
-            make_float4(d[r][i][0], d[r][i][1], d[r][i][2], d[r][i][3]));
-      }
-  }
-  // Eight neighbours of a row of out, from fragment `local` of those that this CTA adds. Lanes of odd
-  // fragments read them in another order than those of even ones, so that none meet in a bank.
-  __device__ static void add_sums(const Cta& cta, int local, int each, int unit, float (&y)[8]) {
-    const auto* from = reinterpret_cast<const float*>(cta.ring) + local * 128 + unit % 8 / 2 * 4 +
-                       unit / 8 * 2 + unit % 2;
-    const int swap = local & 1;
-#pragma unroll
-    for (int j = 0; j < 8; ++j) y[j] = 0;
-#pragma unroll 1
-    for (int s = 0; s < cta.of.parts * cta.of.k_warps; ++s, from += each * 128) {
-#pragma unroll
-      for (int j = 0; j < 8; j += 2) {
-        const float a = from[(j + swap) * 16], b = from[(j + 1 - swap) * 16];
-        y[j] += swap ? b : a;
-        y[j + 1] += swap ? a : b;
-      }
-    }
+    cuda::many_rows::put_fragments<kR * kN8>(
+        parts, warp.n * (kR * kN8), to, &d[0][0][0],
+        [&](float4* own, int rank, const float4& v) { put(cta, own, rank, v); });
   }
   __device__ static void finish(const Cta& cta, const Format& format, bool all_odd) {
     const cuda::many_rows::Job& job = cta.job();
-    const int parts = cta.of.parts, sources = parts * cta.of.k_warps;
-    const int all = cta.of.n_warps * kR * kN8, each = (all + parts - 1) / parts;
+    const int parts = cta.of.parts, all = cta.of.n_warps * kR * kN8;
+    const cuda::many_rows::ClusterSums sums{reinterpret_cast<const float*>(cta.ring),
+                                            cta.flags,
+                                            parts,
+                                            cta.part,
+                                            parts * cta.of.k_warps,
+                                            cta.of.n_warps,
+                                            all,
+                                            (all + parts - 1) / parts,
+                                            cta.first_row(),
+                                            int64_t{cta.tile_m} * (kN8 * 8),
+                                            cta.x_rows()};
     const float factor = format.factor();
-#pragma unroll 1
-    for (int q = threadIdx.x; q < each * 16; q += blockDim.x) {
-      const int local = q / 16, unit = q % 16, fragment = local * parts + cta.part;
-      const int lines = fragment / kN8;
-      const int m = fragment % kN8 * 8 + unit % 8;
-      const int n = cta.first_row() + lines * 16 + unit / 8 * 8;
-      if (fragment >= all || m >= cta.x_rows() || n >= job.n) continue;
-      const int64_t row = int64_t{cta.tile_m} * (kN8 * 8) + m;
-      const cuda::many_rows::Columns columns{n, min(8, job.n - n)};
-      alignas(16) float y[8];
-      bool odd = all_odd;
-      if (!all_odd) {
-        add_sums(cta, local, each, unit, y);
-        for (int s = 0; s < sources; ++s) odd |= cta.flags[s * cta.of.n_warps + lines / kR] != 0;
-      }
+    cuda::many_rows::finish_fragments<kN8, kR>(
+        job, sums, threadIdx.x, blockDim.x, all_odd,
+        [&](const cuda::many_rows::Columns& columns, int64_t row, bool odd, float (&y)[8]) {
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        if (j >= columns.count) break;
-        const bool is_odd = odd || format.row_is_odd(n + j) || (kBf16 && !(fabsf(y[j]) <= FLT_MAX));
-        y[j] = is_odd ? cuda::many_rows::slow_sum<kBf16>(job, format, cuda::many_rows::PlainRows{},
-                                                         row, n + j)
-                      : y[j] * (factor * format.row_factor(n + j));
-      }
-      cuda::many_rows::finish_row<false>(job.epilogue, columns, row, 1.0f, y);
-    }
+          for (int j = 0; j < 8; ++j) {
+            if (j >= columns.count) break;
+            const int n = columns.first + j;
+            const bool is_odd = odd || format.row_is_odd(n) || (kBf16 && !(fabsf(y[j]) <= FLT_MAX));
+            y[j] = is_odd ? cuda::many_rows::slow_sum<kBf16>(job, format,
+                                                             cuda::many_rows::PlainRows{}, row, n)
+                          : y[j] * (factor * format.row_factor(n));
+          }
+        });
   }
 
   __device__ static void run(const FewRowsJob& of, Format format) {

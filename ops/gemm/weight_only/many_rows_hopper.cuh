@@ -10,17 +10,17 @@
 // Overlap  A consumer decodes 32 of k while those before are multiplied. The second consumer starts a
 //          few stages later, and stays behind: while one finishes its tile the other has the tensor
 //          cores.
-//          Where tiles are fewer than multiprocessors, CTAs make parts of k of a tile (k_parts.h)
-//          whose sums go to the workspace in f32; k_parts_kernel adds them and has the epilogue.
-// Order    Groups of 2048 rows of x sweep n, a tile's parts one after the other. Sums run along k in
-//          one order, those of parts are added in theirs: two runs give the same bits.
+//          Where tiles are fewer than multiprocessors, the CTAs of a cluster make parts of k of a tile
+//          (k_parts.h) and put their sums together (cluster_sums.cuh). A tile's exchange is below.
+// Order    Groups of 2048 rows of x sweep n. Sums run along k in one order, those of parts are added in
+//          theirs: two runs give the same bits.
 // Traffic  Per tile and 64 of k: kTileM * 128 bytes of x, kTileN * 64 codes and their scales, from
-//          the L2; out and residual once. Parts of k: 4 bytes a sum, written and read.
+//          the L2; out and residual once. Parts of k: 4 bytes a sum, between multiprocessors.
 // Numerics Scaled: code times block scale, exact in x's dtype, times x, summed in the tensor cores'
 //          f32. Group sums: exact codes times x, summed so over a group (128 of k at most), times
 //          the scale in f32. A tile that meets a scale or code for which that is not so (Format's
-//          `odd`) is made again from f32 values: a part that is odd is marked, so that the second
-//          kernel does so. Epilogue in f32, one rounding.
+//          `odd`) is made again from f32 values; where k has parts, 16 of its rows of the weight are if
+//          those of a part are odd. Epilogue in f32, one rounding.
 // Needs    x along k, its rows and the codes' at multiples of 16 bytes; code of sm_90a.
 // Issue    Instructions of the main loop for one of wgmma (nvfp4 and mxfp4 30, fp8 and int8 by row 27,
 //          mxfp8 34, int4 as_x 43) cost time, so formats.cuh spares them.
@@ -29,9 +29,9 @@
 //          739, int4 by 128 779, by 32 1271. With 40 to 56 instructions, gathered in one place, in the
 //          same turns: 678, 614, 660, 644, 753, 743. Fp8 and x of f16, with 15 of them, takes 600, so
 //          what is left is not the decoding. Group sums of 96 rows of x: 1073, 1309, 1389. A lone tile
-//          takes some 5.5 + 0.53 for each stage (64 rows of x). Parts of k, nvfp4: 4096 x 4096, 32, 64, 128,
-//          256 rows 23, 26, 29, 37 (39 in one part), 3072 x 12288 37, 39, 45, 58 (107).
-// Tried    Parts of k by clusters, sums through distributed shared memory: 6 us for each 64 rows of x.
+//          takes some 5.5 + 0.53 for each stage (64 rows of x).
+// Tried    Parts of k through the workspace, added by a second kernel, nvfp4: 4096 x 4096, 32, 64, 128, 256
+//          rows 23, 26, 29, 37 (39 in one part), 3072 x 12288 37, 39, 45, 58 (107).
 //          256 rows of the weight times 128 of x: as many products for twice the codes, 697 for
 //          nvfp4; there, a block decoded before its instructions, not between them, 755; one
 //          producer 761; codes through its registers 885: a trip to memory a stage.
@@ -39,26 +39,23 @@
 
 #include <algorithm>
 
+#include "backends/cuda/device/ptx/cluster_messages.cuh"
 #include "backends/cuda/device/ptx/wgmma_registers.cuh"
 #include "backends/cuda/host/early_launch.h"
-#include "ops/gemm/weight_only/finish_rows.cuh"
+#include "ops/gemm/weight_only/cluster_sums.cuh"
+#include "ops/gemm/weight_only/k_parts.h"
+
+// An experiment: sums are stored asynchronously and counted in bytes, so that no warp waits for its
+// stores before it says that they are there.
+#ifndef PESTLE_ASYNC_SUMS
+#define PESTLE_ASYNC_SUMS 0
+#endif
 
 namespace pestle::cuda::many_rows {
 
-// k in parts, each of so many steps. Every part has as many blocks, which share its tiles.
+// k in parts, each of so many steps, by the CTAs of a cluster. Clusters take turns at the tiles.
 struct KParts {
-  int count = 1, steps = 0, blocks = 0;
-  int tile_m = 0;          // rows of x of a tile
-  float* sums = nullptr;   // [part][m][pitch]
-  uint8_t* odd = nullptr;  // [part][tile along m][64 columns]
-  int64_t pitch = 0;
-  int marks = 0;  // of a tile along m and part
-
-#ifdef __CUDACC__
-  __device__ int64_t mark(const Job& job, int part, int tile_of_m, int column64) const {
-    return (int64_t{part} * job.m_tiles + tile_of_m) * marks + column64;
-  }
-#endif
+  int count = 1, steps = 0, clusters = 0;
 };
 
 struct HopperJob {
@@ -89,8 +86,13 @@ struct HopperConfig {
   static constexpr int kStagedRows = 64;      // of out, at a time
   static constexpr int kStagingRow = 64 + 4;  // f32: no two lanes meet in a bank
   static constexpr int kStoredRows = kTileM > 128 ? kTileM / 2 : kTileM;  // the same as 16 bits
+  // Of a consumer's sums, where k has parts: in its staging area, or in x of two stages.
+  static constexpr int kExchangeBytes = kTileM * 64 * 4;
+  static constexpr bool kInRing = kTileM > ops::kPartsBesideRing;
   static constexpr int kStagingBytes =
-      (std::max(kStagedRows * kStagingRow * 4, kStoredRows * 128) + 127) / 128 * 128;
+      (std::max({kStagedRows * kStagingRow * 4, kStoredRows * 128, kInRing ? 0 : kExchangeBytes}) +
+       127) /
+      128 * 128;
   // Of every byte its two codes, for each lane in a bank of its own.
   static constexpr int kTableBytes = Format::kPairTable ? 256 * 128 : 0;
   static constexpr int kRest = 227 * 1024 - kConsumers * kStagingBytes - kTableBytes - 1024;
@@ -98,7 +100,7 @@ struct HopperConfig {
   static constexpr int kStagingPlace = kStages * kStageBytes;
   static constexpr int kTablePlace = kStagingPlace + kConsumers * kStagingBytes;
   static constexpr int kBarrierPlace = kTablePlace + kTableBytes;
-  static constexpr int kSharedBytes = kBarrierPlace + 512;
+  static constexpr int kSharedBytes = kBarrierPlace + 1024;
   static constexpr int kThreads = 128 * (1 + kConsumers);
   // What ptxas gives each of them at first, in other shares.
   static constexpr int kRegisters = 65536 / kThreads / 8 * 8;
@@ -106,6 +108,7 @@ struct HopperConfig {
   static constexpr int kConsumerRegisters =
       std::min(240, (kRegisters * kThreads - kProducerRegisters * 128) / (128 * kConsumers) / 8 * 8);
   static_assert(kStages >= 4 && kSharedBytes <= 227 * 1024);
+  static_assert(!kInRing || (kExchangeBytes == 2 * kXBytes && kStages >= 2 * kConsumers));
   static_assert(kStoredRows % 16 == 0 && kTileM % kStagedRows == 0);
   static_assert(Format::kGroupSums == (kGroup != 0) && Format::kTableBytes == 0);
 };
@@ -146,8 +149,11 @@ struct HopperGemm {
     // The tile, counted by its CTA from 1 on, in which a consumer last met what is odd, of every
     // second tile.
     int odd[C::kConsumers][2];
+    // Of parts of k, see exchange_sums().
+    uint64_t sums_full[C::kConsumers], sums_free[C::kConsumers], ring_read;
+    uint32_t part_odd[C::kConsumers][ops::kMostKParts * 4];  // by part and warp
   };
-  static_assert(sizeof(Barriers) <= 512);
+  static_assert(sizeof(Barriers) <= C::kSharedBytes - C::kBarrierPlace);
 
   struct Cta {
     const HopperJob& of;
@@ -163,7 +169,7 @@ struct HopperGemm {
     __device__ int steps() const { return of.parts.steps; }
     __device__ int first_step() const { return part * of.parts.steps; }
     __device__ int tiles() const { return job().m_tiles * job().n_tiles; }
-    __device__ int first_tile() const { return blockIdx.x - part * of.parts.blocks; }
+    __device__ int first_tile() const { return static_cast<int>(blockIdx.x) / of.parts.count; }
     __device__ Tile tile(int i) const { return tile_of<C::kTilesM>(job(), i); }
     __device__ char* x_at(int stage) const { return memory + stage * C::kStageBytes; }
     __device__ char* codes_at(int stage) const { return x_at(stage) + C::kXBytes; }
@@ -175,10 +181,12 @@ struct HopperGemm {
   __device__ static void produce(const Cta& cta) {
     Barriers& b = cta.barriers();
     hopper::Ring<kStages> ring;
+    int t = 0;
 #pragma unroll 1
-    for (int i = cta.first_tile(); i < cta.tiles(); i += cta.of.parts.blocks) {
+    for (int i = cta.first_tile(); i < cta.tiles(); i += cta.of.parts.clusters) {
       const Tile tile = cta.tile(i);
       const int first = cta.first_step();
+      if (C::kInRing && cta.of.parts.count > 1 && t++ > 0) hopper::wait(&b.ring_read, t % 2);
 #pragma unroll 1
       for (int step = first; step < first + cta.steps(); ++step) {
         hopper::wait(&b.empty[ring.stage], ring.parity ^ 1);
@@ -224,7 +232,7 @@ struct HopperGemm {
       values[i] = {}, rows[i] = row, steps[i] = step;
       if (step * kStepK < cta.job().k) values[i] = cta.format.fetch(from, step);
       if ((++pair) * 2 < cta.steps()) return;
-      const int next = index + cta.of.parts.blocks;
+      const int next = index + cta.of.parts.clusters;
       if (next >= cta.tiles()) return;  // what is past the last tile is never read
       pair = 0, index = next;
       enter(cta);
@@ -545,32 +553,140 @@ struct HopperGemm {
     }
   }
 
-  // ---- a part of k ------------------------------------------------------------------------------
-  // Straight from registers: of each row of x the lanes have eight neighbouring columns, 32 bytes.
-  __device__ static void store_part(const Cta& cta, int consumer, const Tile& tile, const Sums& d) {
-    const Job& job = cta.job();
-    const KParts& parts = cta.of.parts;
-    const int lane = threadIdx.x % 32, row0 = tile.m * C::kTileM + lane % 4 * 2;
-    const int column0 = tile.n * C::kTileN + consumer * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
-    float* to = parts.sums + (int64_t{cta.part} * job.m + row0) * parts.pitch + column0;
-    const int rows = job.m - row0;
-    const bool low = column0 < parts.pitch, high = column0 + 8 < parts.pitch;
-#pragma unroll
-    for (int j = 0; j < C::kTileM / 8; ++j, to += 8 * parts.pitch)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        if (8 * j + e >= rows) return;
-        float* at = to + e * parts.pitch;
-        if (low) at[0] = d[j * 4 + e];
-        if (high) at[8] = d[j * 4 + 2 + e];
-      }
+  // ---- parts of k -------------------------------------------------------------------------------
+  // Consumer c of each CTA of the cluster has 64 rows of the weight, the same in all, of a part of k. It
+  // adds its share of these rows' fragments, which all of them store into its exchange.
+  //
+  //   source   waits for sums_free of its own CTA: all exchanges are free; stores fragments and flags
+  //            into each CTA; each of its warps arrives at sums_full of each CTA, which releases them.
+  //   reader   waits for sums_full (4 warps of each CTA), which acquires them, and adds.
+  //
+  // Beside the ring, exchanges are free at first, then when sums are read: each of a reader's warps
+  // arrives at sums_free of each CTA (not behind the last tile). Tile t, from 0 on, is phase t of both, and
+  // is stored after phase t - 1 of sums_free.
+  // In the ring, they are free where all consumers of the cluster have multiplied: each of their warps
+  // then arrives at the first sums_free of each CTA, and tile t is stored after its phase t. The producer
+  // loads the next tile when all warps of the CTA have read: phase t of ring_read. The ring's scales,
+  // which are the next tile's by then, stay.
+  //
+  // No phase is missed. Phase t of sums_full ends by its readers' arrivals too, who have waited for phase
+  // t - 1 by then; phase t of sums_free by those of all that wait for it, which come to the next after
+  // waiting. Clusters make as many tiles in all of their CTAs.
+  // A CTA that has waited for its last phase of sums_full has received all that is sent to it: none
+  // stores into a CTA that has ended. That all have begun, a barrier of the cluster says (run()).
+  static constexpr int kEights = C::kTileM / 8, kFragmentsOf64 = 4 * kEights;
+  // Where those lie that a consumer adds: half of the sources in each of two stages, in the ring.
+  __device__ static float* exchange_of(const Cta& cta, int consumer) {
+    return C::kInRing ? reinterpret_cast<float*>(cta.x_at(2 * consumer))
+                      : staging_of(cta, consumer);
   }
-  // By one thread of a consumer.
-  __device__ static void mark_part(const Cta& cta, int consumer, const Tile& tile, bool odd) {
-    const KParts& parts = cta.of.parts;
-    const int column64 = tile.n * C::kConsumers + consumer;
-    if (column64 < parts.marks)
-      parts.odd[parts.mark(cta.job(), cta.part, tile.m, column64)] = odd ? 1 : 0;
+  static constexpr int kGap = C::kInRing ? (C::kStageBytes - C::kXBytes) / 4 : 0;
+  __device__ static uint64_t* free_barrier(const Cta& cta, int consumer) {
+    return &cta.barriers().sums_free[C::kInRing ? 0 : consumer];
+  }
+  __device__ static void init_part_barriers(Barriers& b, int parts) {
+    for (int i = 0; i < C::kConsumers; ++i) {
+      hopper::init_barrier(&b.sums_full[i], PESTLE_ASYNC_SUMS ? 1 : 4 * parts);
+      hopper::init_barrier(&b.sums_free[i], 4 * parts * (C::kInRing ? C::kConsumers : 1));
+    }
+    hopper::init_barrier(&b.ring_read, 4 * C::kConsumers);
+  }
+  // By a warp, at each CTA's.
+  __device__ static void arrive_everywhere(const Cta& cta, uint64_t* barrier) {
+    __syncwarp();
+    const int lane = threadIdx.x % 32;
+    if (lane < cta.of.parts.count) cuda::arrive_at_block(barrier, lane);
+  }
+  __device__ static ClusterSums sums_of(const Cta& cta, int consumer, const Tile& tile) {
+    const int parts = cta.of.parts.count, first_x = tile.m * C::kTileM;
+    return {exchange_of(cta, consumer),
+            cta.barriers().part_odd[consumer],
+            parts,
+            cta.part,
+            parts,
+            4,
+            kFragmentsOf64,
+            kFragmentsOf64 / parts,
+            tile.n * C::kTileN + consumer * 64,
+            first_x,
+            min(C::kTileM, cta.job().m - first_x),
+            kGap};
+  }
+  __device__ static void put_part(const Cta& cta, int consumer, bool odd, const Sums& d) {
+    Barriers& b = cta.barriers();
+    const int parts = cta.of.parts.count, lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+    const bool any_odd = __any_sync(0xFFFFFFFFu, odd);
+    uint32_t* flag = &b.part_odd[consumer][cta.part * 4 + warp];
+    [[maybe_unused]] uint64_t* full = &b.sums_full[consumer];
+    if (PESTLE_ASYNC_SUMS) {
+      if (threadIdx.x % 128 == 0) cuda::expect_bytes(full, C::kExchangeBytes + parts * 16);
+      if (lane < parts)
+        cuda::tell_block(reinterpret_cast<float*>(flag), full, lane, any_odd ? 1.0f : 0.0f);
+    } else if (lane < parts) {
+      cuda::store_to_block(flag, lane, uint32_t{any_odd});
+    }
+    float* of_source = exchange_of(cta, consumer) + cta.part * (kFragmentsOf64 / parts) * 128 +
+                       (2 * cta.part >= parts ? kGap : 0);
+    put_fragments<kEights>(parts, warp * kEights, reinterpret_cast<float4*>(of_source) + lane, d,
+                           [&](float4* own, int rank, const float4& v) {
+                             const auto block = static_cast<unsigned>(rank);
+                             if (PESTLE_ASYNC_SUMS)
+                               cuda::tell_block(own, full, block, v);
+                             else
+                               cuda::store_to_block(own, block, v);
+                           });
+    if (!PESTLE_ASYNC_SUMS) arrive_everywhere(cta, full);
+  }
+  __device__ static void finish_part(const Cta& cta, int consumer, const Tile& tile, bool all_odd) {
+    const Job& job = cta.job();
+    const float factor = cta.format.factor();
+    finish_fragments<kEights, 1>(
+        job, sums_of(cta, consumer, tile), threadIdx.x % 128, 128, all_odd,
+        [&](const Columns& columns, int64_t row, bool all, float (&y)[8]) {
+          uint32_t odd = all ? 0xFF : 0;
+#pragma unroll
+          for (int j = 0; j < 8; ++j) {
+            if constexpr (kChecksSums<C::kBf16, Format>)
+              odd |= !(fabsf(y[j]) <= 0x1.fffffep127f) ? 1u << j : 0;
+            if constexpr (Format::kColumnFactors)
+              y[j] *= job.epilogue.columns.at(min(columns.first + j, job.n - 1));
+            y[j] *= factor;
+          }
+          if (odd) put_slow_sums(cta, columns, row, odd, y);
+        });
+  }
+  // In place of those whose bits are set. One copy of the code for all: registers have no computed
+  // numbers.
+  __device__ static void put_slow_sums(const Cta& cta, const Columns& columns, int64_t row,
+                                       uint32_t which, float (&y)[8]) {
+#pragma unroll 1
+    for (int j = 0; j < columns.count; ++j) {
+      if ((which >> j & 1) == 0) continue;
+      const float sum =
+          slow_sum<C::kBf16>(cta.job(), cta.format, PlainRows{}, row, columns.first + j);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) y[i] = i == j ? sum : y[i];
+    }
+  }
+  // Of the cluster's tile `t`, from 0 on.
+  __device__ static void exchange_sums(const Cta& cta, int consumer, const Tile& tile, int t,
+                                       bool is_last, bool odd, const Sums& d) {
+    Barriers& b = cta.barriers();
+    uint64_t* const free = free_barrier(cta, consumer);
+    if constexpr (C::kInRing) arrive_everywhere(cta, free);
+    const int phase = C::kInRing ? t : t - 1;
+    if (phase >= 0) cuda::wait_bytes(free, phase % 2);
+    put_part(cta, consumer, odd, d);
+    cuda::wait_bytes(&b.sums_full[consumer], t % 2);
+    finish_part(cta, consumer, tile, false);
+    if (is_last) return;
+    if constexpr (C::kInRing) {
+      hopper::fence_async_proxy();
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) hopper::arrive(&b.ring_read);
+    } else {
+      arrive_everywhere(cta, free);
+    }
   }
 
   __device__ static void consume(const Cta& cta, int consumer) {
@@ -582,20 +698,21 @@ struct HopperGemm {
     scales.put(cta, 0);
     if (consumer == 1 && cta.steps() > kLead) hopper::wait(&b.full[kLead], 0);
 #pragma unroll 1
-    for (int i = cta.first_tile(); i < tiles; i += cta.of.parts.blocks) {
+    for (int i = cta.first_tile(); i < tiles; i += cta.of.parts.clusters) {
       ++count;
       const Tile tile = cta.tile(i);
       Sums d;
       bool odd = accumulate(cta, consumer, ring, scales, d);
       if constexpr (kChecksSums<C::kBf16, Format>) odd |= !is_finite(d);
+      if (cta.of.parts.count > 1) {
+        exchange_sums(cta, consumer, tile, count - 1, i + cta.of.parts.clusters >= tiles, odd, d);
+        continue;
+      }
       int& of_consumer = b.odd[consumer][count % 2];
       if (odd) of_consumer = count;
       hopper::sync_threads(1 + consumer, 128);
       odd = of_consumer == count;
-      if (cta.of.parts.count > 1) {
-        if (threadIdx.x % 128 == 0) mark_part(cta, consumer, tile, odd);
-        store_part(cta, consumer, tile, d);
-      } else if (odd)
+      if (odd)
         finish_odd(cta, consumer, tile);
       else if (makes_in_registers(cta.job().epilogue))
         finish_in_registers(cta, consumer, tile, d);
@@ -603,14 +720,14 @@ struct HopperGemm {
         finish(cta, consumer, tile, d);
     }
   }
-  // Of a weight that is odd as a whole.
+  // Of a weight that is odd as a whole: parts share the tile, and none waits for another.
   __device__ static void consume_odd(const Cta& cta, int consumer) {
 #pragma unroll 1
-    for (int i = cta.first_tile(); i < cta.tiles(); i += cta.of.parts.blocks) {
-      if (cta.of.parts.count == 1)
+    for (int i = cta.first_tile(); i < cta.tiles(); i += cta.of.parts.clusters) {
+      if (cta.of.parts.count > 1)
+        finish_part(cta, consumer, cta.tile(i), true);
+      else
         finish_odd(cta, consumer, cta.tile(i));
-      else if (threadIdx.x % 128 == 0)
-        mark_part(cta, consumer, cta.tile(i), true);
     }
   }
 
@@ -625,20 +742,29 @@ struct HopperGemm {
         hopper::init_barrier(&b.empty[i], C::kConsumers);
       }
       for (int i = 0; i < C::kConsumers; ++i) b.odd[i][0] = b.odd[i][1] = 0;
+      init_part_barriers(b, of.parts.count);
       hopper::publish_barriers();
     }
+    const bool in_parts = of.parts.count > 1;
+    if (in_parts) {
+      __syncwarp();
+      cuda::cluster_begin();
+    }
     cuda::wait_previous_kernel();
-    // Blocks of parts_kernel find a place where others have none, or end.
-    if (of.parts.count > 1) cuda::start_next_kernel();
+    // Clusters leave multiprocessors to blocks of the next one.
+    if (in_parts) cuda::start_next_kernel();
     const bool all_odd = format.start();
     __syncthreads();
-    const int part = of.parts.count > 1 ? static_cast<int>(blockIdx.x) / of.parts.blocks : 0;
+    const int part = static_cast<int>(blockIdx.x) % of.parts.count;
     const Cta cta{of, format, raw, part};
     if (threadIdx.x < 128) {
       hopper::give_registers<C::kProducerRegisters>();
       if (!all_odd && threadIdx.x == 0) produce(cta);
+      __syncwarp();
+      if (in_parts) cuda::cluster_wait();
     } else {
       hopper::take_registers<C::kConsumerRegisters>();
+      if (in_parts) cuda::cluster_wait();
       const int consumer = threadIdx.x / 128 - 1;
       if (all_odd) {
         consume_odd(cta, consumer);
@@ -660,45 +786,6 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 #if PESTLE_HOPPER
   HopperGemm<C, Format>::run(job, format);
 #endif
-}
-
-// Parts of k put together, in their order: eight columns of a row of out by each thread.
-constexpr int kPartsThreads = 128;
-template <bool kBf16, class Format>
-__global__ void __launch_bounds__(kPartsThreads)
-    k_parts_kernel(const Job job, const KParts parts, Format format) {
-  cuda::wait_previous_kernel();
-  format.start();
-  const int units = static_cast<int>(parts.pitch / 8);
-  const int i = blockIdx.x * kPartsThreads + threadIdx.x;
-  const int row = i / units;
-  const Columns columns{i % units * 8, min(8, job.n - i % units * 8)};
-  if (row >= job.m) return;
-  const float* from = parts.sums + row * parts.pitch + columns.first;
-  const uint8_t* mark = parts.odd + parts.mark(job, 0, row / parts.tile_m, columns.first / 64);
-  const int64_t between = job.m * parts.pitch, marks = int64_t{job.m_tiles} * parts.marks;
-  alignas(16) float sums[8] = {};
-  bool tile_is_odd = false;
-#pragma unroll 4
-  for (int p = 0; p < parts.count; ++p, from += between, mark += marks) {
-    const float4 low = __ldcg(reinterpret_cast<const float4*>(from)),
-                 high = __ldcg(reinterpret_cast<const float4*>(from) + 1);
-    tile_is_odd |= __ldcg(mark) != 0;
-    const float v[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-    for (int j = 0; j < 8; ++j) sums[j] = p == 0 ? v[j] : sums[j] + v[j];
-  }
-  const float factor = format.factor();
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    if (j >= columns.count) break;
-    bool odd = tile_is_odd;
-    if constexpr (kChecksSums<kBf16, Format>) odd |= !(fabsf(sums[j]) <= 0x1.fffffep127f);
-    if constexpr (Format::kColumnFactors) sums[j] *= job.epilogue.columns.at(columns.first + j);
-    sums[j] *= factor;
-    if (odd) sums[j] = slow_sum<kBf16>(job, format, PlainRows{}, row, columns.first + j);
-  }
-  finish_row<false>(job.epilogue, columns, row, 1.0f, sums);
 }
 
 #endif  // __CUDACC__

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "backends/cuda/host/clusters_at_once.h"
 #include "backends/cuda/host/tensor_amax.h"
 #include "ops/copy/strided_copy_cuda.h"
 #include "ops/gemm/fallback/decoded_weights.cuh"
@@ -169,44 +170,18 @@ Status start_many_rows(const Call& call, const char* name, const many_rows::Job&
 }
 
 // ---- sm_90a -------------------------------------------------------------------------------------
-// Rows of x, at least: fewer are GEMV's; and where scales multiply sums of groups, whose tiles are
-// large.
-constexpr int64_t kHopperRows = 17, kHopperGroupRows = 129;
-
-// In the workspace (PESTLE_K_PARTS_BYTES).
-inline many_rows::KParts place_k_parts(const Call& call, const many_rows::Job& job, int tile_m,
-                                       int count) {
-  many_rows::KParts parts;
-  parts.count = count;
-  parts.steps = static_cast<int>(k_part_steps(job.k, count));
-  if (count == 1) return parts;
-  const uintptr_t at = round_up_256(reinterpret_cast<uintptr_t>(call.workspace));
-  parts.tile_m = tile_m;
-  parts.pitch = k_part_pitch(job.n);
-  parts.marks = static_cast<int>(cuda::ceil_div(job.n, 64));
-  parts.sums = reinterpret_cast<float*>(at);
-  parts.odd = reinterpret_cast<uint8_t*>(at) + count * k_part_bytes(job.m, job.n);
-  return parts;
-}
-// The kernel that puts them together.
-template <bool kBf16, class Format>
-Status start_k_parts(const Call& call, const char* name, const many_rows::HopperJob& of,
-                     const Format& format) {
-  const int64_t units = int64_t{of.job.m} * (of.parts.pitch / 8);
-  const cuda::Grid grid{cuda::ceil_div(units, int64_t{many_rows::kPartsThreads}),
-                        many_rows::kPartsThreads};
-  return cuda::launch_early(call, name, grid, many_rows::k_parts_kernel<kBf16, Format>, of.job,
-                            of.parts, format);
-}
+// Rows of x, at least: fewer are GEMV's.
+constexpr int64_t kHopperRows = 17;
 
 template <class C, class Format>
 Status start_hopper_tile(const Call& call, const char* name, const many_rows::Job& job,
-                         const Format& format, int parts) {
+                         const Format& format, const KPlan& plan) {
   many_rows::HopperJob of;
   of.job = job;
   of.job.m_tiles = static_cast<int>(cuda::ceil_div(job.m, C::kTileM));
   of.job.n_tiles = static_cast<int>(cuda::ceil_div(job.n, C::kTileN));
-  of.parts = place_k_parts(call, job, C::kTileM, parts);
+  of.parts.count = plan.parts;
+  of.parts.steps = static_cast<int>(k_part_steps(job.k, plan.parts));
   const int64_t tiles = int64_t{of.job.m_tiles} * of.job.n_tiles;
   if (tiles > INT_MAX / (2 * many_rows::kGroup))
     return unsupported(std::string(name) + ": more than 2^26 tiles");
@@ -224,62 +199,92 @@ Status start_hopper_tile(const Call& call, const char* name, const many_rows::Jo
   codes.stride_bytes[0] = codes.stride_bytes[1] = int64_t{job.weight_row} * 16;
   codes.box[0] = codes.swizzle = C::kCodeRow, codes.box[1] = C::kTileN;
   PESTLE_TRY(cuda::make_tensor_map(codes, &of.codes));
-  const int64_t multiprocessors = cuda::multiprocessors(cuda::device_index(call));
-  of.parts.blocks = static_cast<int>(std::min(tiles, blocks_of_part(parts, multiprocessors)));
-  const cuda::Grid grid{int64_t{of.parts.blocks} * parts, C::kThreads, C::kSharedBytes};
-  PESTLE_TRY(cuda::launch_early(call, name, grid, many_rows::many_rows_hopper_kernel<C, Format>, of,
-                                format));
-  return parts == 1 ? Status{} : start_k_parts<C::kBf16>(call, name, of, format);
+  of.parts.clusters = static_cast<int>(std::min(tiles, plan.at_once));
+  const cuda::Grid grid{int64_t{of.parts.clusters} * plan.parts, C::kThreads, C::kSharedBytes,
+                        plan.parts};
+  return cuda::launch_early(call, name, grid, many_rows::many_rows_hopper_kernel<C, Format>, of,
+                            format);
 }
-inline KPlan hopper_plan(const Call& call, const many_rows::Job& job,
-                         std::span<const TileTime> tiles) {
-  if (const char* e = std::getenv("PLAN")) {
-    KPlan p; int r = 0, q = 0, c = 2; std::sscanf(e, "%d,%d,%d", &r, &q, &c); p.rows = r, p.parts = q; if (r == 64) p.rows = 640 + c; return p;
+// C: one of the tiles.
+template <class C, class Format>
+Result<KPlan> hopper_plan(const Call& call, const many_rows::Job& job,
+                          const Format&, std::span<const TileTime> tiles) {
+  const int device = cuda::device_index(call);
+  const auto* const kernel =
+      reinterpret_cast<const void*>(many_rows::many_rows_hopper_kernel<C, Format>);
+  ClusterRoom room;
+  room.clusters[0] = cuda::multiprocessors(device);
+  for (size_t i = 1; i < room.clusters.size(); ++i) {
+    const int size = 1 << i;
+    const auto at_once =
+        cuda::clusters_at_once(device, kernel, {size, C::kThreads, C::kSharedBytes, size});
+    PESTLE_TRY(at_once.status());
+    room.clusters[i] = at_once.value();
   }
-  return choose_k_plan(job.m, job.n, job.k, tiles, cuda::multiprocessors(cuda::device_index(call)));
+  if (const char* e = std::getenv("PLAN")) {
+    KPlan p; p.columns = 128; std::sscanf(e, "%d,%d,%d", &p.rows, &p.parts, &p.columns); p.at_once = std::max<int64_t>(1, room.of(p.parts)); return p;
+  }
+  return choose_k_plan(job.m, job.n, job.k, tiles, room);
+}
+// 64 rows of x.
+template <bool kBf16, class Format>
+Status start_hopper_64(const Call& call, const char* name, const many_rows::Job& job,
+                       const Format& format, const KPlan& of) {
+  using many_rows::HopperConfig;
+  switch (of.columns) {
+    case 128:
+      return start_hopper_tile<HopperConfig<kBf16, 64, Format, 0, 2>>(call, name, job, format,
+                                                                           of);
+    case 192:
+      return start_hopper_tile<HopperConfig<kBf16, 64, Format, 0, 3>>(call, name, job, format,
+                                                                           of);
+    default:
+      return start_hopper_tile<HopperConfig<kBf16, 64, Format, 0, 4>>(call, name, job, format,
+                                                                           of);
+  }
 }
 template <bool kBf16, class Format>
 Status start_hopper(const Call& call, const char* name, const many_rows::Job& job,
                     const Format& format) {
   using many_rows::HopperConfig;
   // A step of large tiles where they keep all multiprocessors busy: codes are decoded for fewer rows.
-  constexpr TileTime kTiles[] = {{256, 0.74}, {192, 0.62}, {64, 0.53}};
-  const KPlan plan = hopper_plan(call, job, kTiles);
-  switch (plan.rows) {
-    case 642:
-    case 64:
-      return start_hopper_tile<HopperConfig<kBf16, 64, Format>>(call, name, job, format,
-                                                                plan.parts);
-    case 643:
-      return start_hopper_tile<HopperConfig<kBf16, 64, Format, 0, 3>>(call, name, job, format,
-                                                                plan.parts);
-    case 644:
-      return start_hopper_tile<HopperConfig<kBf16, 64, Format, 0, 4>>(call, name, job, format,
-                                                                plan.parts);
-    case 128:
-      return start_hopper_tile<HopperConfig<kBf16, 128, Format>>(call, name, job, format,
-                                                                 plan.parts);
-    case 192:
-      return start_hopper_tile<HopperConfig<kBf16, 192, Format>>(call, name, job, format,
-                                                                 plan.parts);
-    default:
-      return start_hopper_tile<HopperConfig<kBf16, 256, Format>>(call, name, job, format,
-                                                                 plan.parts);
+  constexpr TileTime kTiles[] = {{256, 128, 0.71}, {192, 128, 0.6}, {128, 128, 0.475},
+                                 {64, 256, 0.6},   {64, 192, 0.475}, {64, 128, 0.4}};
+  const auto plan = hopper_plan<HopperConfig<kBf16, 64, Format>>(call, job, format, kTiles);
+  PESTLE_TRY(plan.status());
+  const KPlan& of = plan.value();
+  switch (of.rows) {
+    case 64: return start_hopper_64<kBf16>(call, name, job, format, of);
+    case 128: return start_hopper_tile<HopperConfig<kBf16, 128, Format>>(call, name, job, format, of);
+    case 192: return start_hopper_tile<HopperConfig<kBf16, 192, Format>>(call, name, job, format, of);
+    default: return start_hopper_tile<HopperConfig<kBf16, 256, Format>>(call, name, job, format, of);
   }
 }
 template <bool kBf16, int kGroup, class Format>
 Status start_hopper_sums(const Call& call, const char* name, const many_rows::Job& job,
                          const Format& format) {
   using many_rows::HopperConfig;
-  // Two sets of sums lie in registers: 192 rows of x take all of them. Measured is 192 of groups of
-  // 128 and 32.
+  // Two sets of sums lie in registers: 192 rows of x take all of them.
   constexpr double kMore = kGroup == 32 ? 1.7 : 1;
-  constexpr TileTime kTiles[] = {{192, 0.79 * kMore}, {128, 0.54 * kMore}};
-  const KPlan plan = hopper_plan(call, job, kTiles);
-  return plan.rows == 128 ? start_hopper_tile<HopperConfig<kBf16, 128, Format, kGroup>>(
-                                call, name, job, format, plan.parts)
-                          : start_hopper_tile<HopperConfig<kBf16, 192, Format, kGroup>>(
-                                call, name, job, format, plan.parts);
+  constexpr TileTime kTiles[] = {{192, 128, 0.77 * kMore},
+                                 {128, 128, 0.515 * kMore},
+                                 {64, 192, 0.55 * kMore},
+                                 {64, 128, 0.45 * kMore}};
+  using Small = HopperConfig<kBf16, 128, Format, kGroup>;
+  const auto plan = hopper_plan<Small>(call, job, format, kTiles);
+  PESTLE_TRY(plan.status());
+  const KPlan& of = plan.value();
+  switch (of.rows) {
+    case 64:
+      return of.columns == 128 ? start_hopper_tile<HopperConfig<kBf16, 64, Format, kGroup, 2>>(
+                                     call, name, job, format, of)
+                               : start_hopper_tile<HopperConfig<kBf16, 64, Format, kGroup, 3>>(
+                                     call, name, job, format, of);
+    case 128: return start_hopper_tile<Small>(call, name, job, format, of);
+    default:
+      return start_hopper_tile<HopperConfig<kBf16, 192, Format, kGroup>>(call, name, job, format,
+                                                                         of);
+  }
 }
 // Of a format whose scales multiply sums of `group` columns: a multiple of 32.
 template <bool kBf16, class Format>
@@ -494,7 +499,7 @@ struct WeightOnlyOp {
     if (!why.empty()) return why;
     const TensorView& x = call.tensor(Op::kArgs.x);
     if (x.dtype == DType::kF32) return "is for x of bf16 or f16";
-    if (row_count(x) < (Op::sums_groups(call) ? kHopperGroupRows : kHopperRows))
+    if (row_count(x) < kHopperRows)
       return "is for more rows of x";
     return refuses_many(call, machine);
   }
@@ -538,8 +543,7 @@ constexpr Impl hopper_impl(const char* id) {
           .device = DeviceType::kCuda,
           .min_compute_capability = 90,
           .refuses = WeightOnlyOp<Op>::refuses_hopper,
-          .run = Op::run_hopper,
-          .workspace = PESTLE_K_PARTS_BYTES};
+          .run = Op::run_hopper};
 }
 
 // Without the unfused epilogue.
