@@ -364,7 +364,7 @@ struct FewRows {
     const float factor = format.factor();
     cuda::many_rows::finish_fragments<kN8, kR>(
         job, sums, threadIdx.x, blockDim.x, all_odd,
-        [&](const cuda::many_rows::Columns& columns, int64_t row, bool odd, float*, float (&y)[8]) {
+        [&](const cuda::many_rows::Columns& columns, int64_t row, bool odd, float*, float(&y)[8]) {
 #pragma unroll
           for (int j = 0; j < 8; ++j) {
             if (j >= columns.count) break;

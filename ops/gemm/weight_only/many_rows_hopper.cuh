@@ -621,7 +621,7 @@ struct HopperGemm {
     const float factor = cta.format.factor();
     finish_fragments<kEights, 1>(
         job, sums_of(cta, consumer, tile), threadIdx.x % 128, 128, all_odd,
-        [&](const Columns& columns, int64_t row, bool all, float* at, float (&y)[8]) {
+        [&](const Columns& columns, int64_t row, bool all, float* at, float(&y)[8]) {
           uint32_t odd = all ? 0xFF : 0;
 #pragma unroll
           for (int j = 0; j < 8; ++j) {
@@ -642,8 +642,7 @@ struct HopperGemm {
 #pragma unroll 1
     for (int j = 0; j < columns.count; ++j)
       if ((which >> j & 1) != 0)
-        at[j * 16] =
-            slow_sum<C::kBf16>(cta.job(), cta.format, PlainRows{}, row, columns.first + j);
+        at[j * 16] = slow_sum<C::kBf16>(cta.job(), cta.format, PlainRows{}, row, columns.first + j);
 #pragma unroll
     for (int j = 0; j < 8; ++j) y[j] = at[j * 16];
   }
