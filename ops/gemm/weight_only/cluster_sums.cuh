@@ -29,7 +29,7 @@ __device__ inline void put_fragments(int parts, int f, float4* to, const float* 
 
 // What a CTA adds of a tile.
 struct ClusterSums {
-  const float* sums;      // [source][each][32 lanes][4]
+  float* sums;            // [source][each][32 lanes][4]
   const uint32_t* flags;  // [source][warps]: has it met what is odd?
   int parts, part, sources, warps;
   int all, each;    // fragments of the tile, and of those a CTA adds at most
@@ -39,10 +39,14 @@ struct ClusterSums {
   int gap = 0;      // floats between the first half of the sources and the second
 };
 
-// Eight neighbours of a row of out, from fragment `local` of those that this CTA adds. Lanes of odd
-// fragments read them in another order than those of even ones, so that none meet in a bank.
-__device__ inline void add_fragments(const ClusterSums& of, int local, int unit, float (&y)[8]) {
-  const float* from = of.sums + local * 128 + unit % 8 / 2 * 4 + unit / 8 * 2 + unit % 2;
+// Of a unit, eight neighbours of a row of out, in fragment `local` of those that this CTA adds: where the
+// first source's lie, 16 floats from each other. Only one thread reads them.
+__device__ inline float* unit_at(const ClusterSums& of, int local, int unit) {
+  return of.sums + local * 128 + unit % 8 / 2 * 4 + unit / 8 * 2 + unit % 2;
+}
+// Lanes of odd fragments read in another order than those of even ones, so that none meet in a bank.
+__device__ inline void add_fragments(const ClusterSums& of, const float* from, int local,
+                                     float (&y)[8]) {
   const int swap = local & 1;
 #pragma unroll
   for (int j = 0; j < 8; ++j) y[j] = 0;
@@ -59,7 +63,8 @@ __device__ inline void add_fragments(const ClusterSums& of, int local, int unit,
 }
 
 // By thread `thread` of so many. kEights: fragments of 16 rows of the weight; kLines: of these sixteens,
-// those of a warp. values(columns, row, odd, y) has the elements of the product put for their sums.
+// those of a warp. values(columns, row, odd, at, y) has the elements of the product put for their sums,
+// whose unit may be written to.
 template <int kEights, int kLines, class Values>
 __device__ inline void finish_fragments(const Job& job, const ClusterSums& of, int thread,
                                         int threads, bool all_odd, const Values& values) {
@@ -75,10 +80,10 @@ __device__ inline void finish_fragments(const Job& job, const ClusterSums& of, i
     alignas(16) float y[8];
     bool odd = all_odd;
     if (!all_odd) {
-      add_fragments(of, local, unit, y);
+      add_fragments(of, unit_at(of, local, unit), local, y);
       for (int s = 0; s < of.sources; ++s) odd |= of.flags[s * of.warps + lines / kLines] != 0;
     }
-    values(columns, row, odd, y);
+    values(columns, row, odd, unit_at(of, local, unit), y);
     finish_row<false>(job.epilogue, columns, row, 1.0f, y);
   }
 }

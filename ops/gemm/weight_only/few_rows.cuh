@@ -350,7 +350,7 @@ struct FewRows {
   __device__ static void finish(const Cta& cta, const Format& format, bool all_odd) {
     const cuda::many_rows::Job& job = cta.job();
     const int parts = cta.of.parts, all = cta.of.n_warps * kR * kN8;
-    const cuda::many_rows::ClusterSums sums{reinterpret_cast<const float*>(cta.ring),
+    const cuda::many_rows::ClusterSums sums{reinterpret_cast<float*>(cta.ring),
                                             cta.flags,
                                             parts,
                                             cta.part,
@@ -364,7 +364,7 @@ struct FewRows {
     const float factor = format.factor();
     cuda::many_rows::finish_fragments<kN8, kR>(
         job, sums, threadIdx.x, blockDim.x, all_odd,
-        [&](const cuda::many_rows::Columns& columns, int64_t row, bool odd, float (&y)[8]) {
+        [&](const cuda::many_rows::Columns& columns, int64_t row, bool odd, float*, float(&y)[8]) {
 #pragma unroll
           for (int j = 0; j < 8; ++j) {
             if (j >= columns.count) break;

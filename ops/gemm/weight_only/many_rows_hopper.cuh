@@ -612,6 +612,13 @@ struct HopperGemm {
             min(C::kTileM, cta.job().m - first_x),
             kGap};
   }
+  // In registers of its own: those that are stored together are neighbours, which in the main loop would
+  // be one condition more for where sums lie.
+  __device__ static float4 elsewhere(const float4& v, int parts) {
+    const auto zero = static_cast<uint32_t>(parts) >> 8;  // ptxas does not know
+    const auto moved = [&](float f) { return __uint_as_float(__float_as_uint(f) | zero); };
+    return make_float4(moved(v.x), moved(v.y), moved(v.z), moved(v.w));
+  }
   __device__ static void put_part(const Cta& cta, int consumer, bool odd, const Sums& d) {
     Barriers& b = cta.barriers();
     const int parts = cta.of.parts.count, lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
@@ -628,8 +635,9 @@ struct HopperGemm {
     float* of_source = exchange_of(cta, consumer) + cta.part * (kFragmentsOf64 / parts) * 128 +
                        (2 * cta.part >= parts ? kGap : 0);
     put_fragments<kEights>(parts, warp * kEights, reinterpret_cast<float4*>(of_source) + lane, d,
-                           [&](float4* own, int rank, const float4& v) {
+                           [&](float4* own, int rank, float4 v) {
                              const auto block = static_cast<unsigned>(rank);
+                             if (kGroups) v = elsewhere(v, parts);
                              if (PESTLE_ASYNC_SUMS)
                                cuda::tell_block(own, full, block, v);
                              else
@@ -642,7 +650,7 @@ struct HopperGemm {
     const float factor = cta.format.factor();
     finish_fragments<kEights, 1>(
         job, sums_of(cta, consumer, tile), threadIdx.x % 128, 128, all_odd,
-        [&](const Columns& columns, int64_t row, bool all, float (&y)[8]) {
+        [&](const Columns& columns, int64_t row, bool all, float* at, float(&y)[8]) {
           uint32_t odd = all ? 0xFF : 0;
 #pragma unroll
           for (int j = 0; j < 8; ++j) {
@@ -652,21 +660,20 @@ struct HopperGemm {
               y[j] *= job.epilogue.columns.at(min(columns.first + j, job.n - 1));
             y[j] *= factor;
           }
-          if (odd) put_slow_sums(cta, columns, row, odd, y);
+          if (odd) put_slow_sums(cta, columns, row, odd, at, y);
         });
   }
-  // In place of those whose bits are set. One copy of the code for all: registers have no computed
-  // numbers.
+  // In place of those whose bits are set, by way of their unit: it saves the main loop registers.
   __device__ static void put_slow_sums(const Cta& cta, const Columns& columns, int64_t row,
-                                       uint32_t which, float (&y)[8]) {
-#pragma unroll 1
-    for (int j = 0; j < columns.count; ++j) {
-      if ((which >> j & 1) == 0) continue;
-      const float sum =
-          slow_sum<C::kBf16>(cta.job(), cta.format, PlainRows{}, row, columns.first + j);
+                                       uint32_t which, float* at, float (&y)[8]) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) y[i] = i == j ? sum : y[i];
-    }
+    for (int j = 0; j < 8; ++j) at[j * 16] = y[j];
+#pragma unroll 1
+    for (int j = 0; j < columns.count; ++j)
+      if ((which >> j & 1) != 0)
+        at[j * 16] = slow_sum<C::kBf16>(cta.job(), cta.format, PlainRows{}, row, columns.first + j);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) y[j] = at[j * 16];
   }
   // Of the cluster's tile `t`, from 0 on.
   __device__ static void exchange_sums(const Cta& cta, int consumer, const Tile& tile, int t,

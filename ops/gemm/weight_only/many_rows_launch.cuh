@@ -207,8 +207,8 @@ Status start_hopper_tile(const Call& call, const char* name, const many_rows::Jo
 }
 // C: one of the tiles.
 template <class C, class Format>
-Result<KPlan> hopper_plan(const Call& call, const many_rows::Job& job,
-                          const Format&, std::span<const TileTime> tiles) {
+Result<KPlan> hopper_plan(const Call& call, const many_rows::Job& job, const Format&,
+                          std::span<const TileTime> tiles) {
   const int device = cuda::device_index(call);
   const auto* const kernel =
       reinterpret_cast<const void*>(many_rows::many_rows_hopper_kernel<C, Format>);
