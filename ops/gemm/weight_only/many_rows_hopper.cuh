@@ -298,11 +298,12 @@ struct HopperGemm {
   };
   // By all consumers.
   __device__ static void make_table(const Cta& cta) {
-    if constexpr (!Format::kPairTable) return;
-    auto* table = reinterpret_cast<uint32_t*>(cta.memory + C::kTablePlace);
-    for (int i = threadIdx.x - 128; i < C::kTableBytes / 4; i += 128 * C::kConsumers)
-      table[i] = cta.format.template table_pair<C::kBf16>(i / 32);
-    hopper::sync_threads(15, 128 * C::kConsumers);
+    if constexpr (Format::kPairTable) {
+      auto* table = reinterpret_cast<uint32_t*>(cta.memory + C::kTablePlace);
+      for (int i = threadIdx.x - 128; i < C::kTableBytes / 4; i += 128 * C::kConsumers)
+        table[i] = cta.format.template table_pair<C::kBf16>(i / 32);
+      hopper::sync_threads(15, 128 * C::kConsumers);
+    }
   }
 
   __device__ static void release(Barriers& b, int stage) {
