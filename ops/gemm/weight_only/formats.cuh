@@ -578,8 +578,8 @@ struct Int4AsX : Int4 {
     return {{by[0], by[kTileN]}, Int4::scales_of<kTileN>(scales, row)};
   }
   template <bool kBf16>
-  __device__ void fragments(const Kept& kept, const uint32_t (&pairs)[4], const Scales& scales, int unit,
-                            uint32_t (&b)[4]) const {
+  __device__ void fragments(const Kept& kept, const uint32_t (&pairs)[4], const Scales& scales,
+                            int unit, uint32_t (&b)[4]) const {
     static_assert(kBf16);
     Int4::fragments<kBf16>(kept, pairs, scales.zeros, unit, b);
     const float by = scales.by[unit];

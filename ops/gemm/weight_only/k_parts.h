@@ -66,7 +66,8 @@ inline KPlan choose_k_plan(int64_t m, int64_t n, int64_t k, std::span<const Tile
       const int64_t at_once = room.of(parts);
       if (at_once == 0 || !k_parts_fit(k, parts)) continue;
       const double us = k_parts_time(m, n, k, tile, parts, at_once);
-      if (best.rows == 0 || us < best.us) best = {tile.rows, tile.columns, static_cast<int>(parts), at_once, us};
+      if (best.rows == 0 || us < best.us)
+        best = {tile.rows, tile.columns, static_cast<int>(parts), at_once, us};
     }
   return best;
 }

@@ -2,14 +2,16 @@
 // wgmma's register operand, so that a code is read and decoded once a tile and never leaves the
 // multiprocessor as 16 bits.
 //
-// Map      One CTA an SM makes tiles of 128 rows of the weight (wgmma's rows) times kTileM rows of x
-//          (its columns). Two consumer warpgroups have half of the weight's rows each. Two producers
-//          fill a ring in turns, stages of 64 k: x and codes by TMA, of which they put the bytes that
-//          a lane of four needs of 32 columns into one word, in place; scales as the format's
-//          multipliers.
-// Overlap  A consumer decodes 32 of k while those before are multiplied. The second consumer starts a
+// Map      One CTA an SM makes tiles of 64 rows of the weight (wgmma's rows) for each of its consumer
+//          warpgroups, times kTileM rows of x (its columns). One thread fills a ring with stages of 64 k:
+//          x and codes by TMA, as they lie in memory.
+// Codes    A lane reads 16 bytes of a row, of which it needs those of every fourth pair of columns. Codes
+//          of 4 bits become pairs by a table of all bytes, which every lane has in a bank of its own.
+//          A warp fetches the scales of its 16 rows, several pairs of stages before, and puts them into
+//          the ring as the format's multipliers.
+// Overlap  A consumer decodes 32 of k while those before are multiplied. The second of two starts a
 //          few stages later, and stays behind: while one finishes its tile the other has the tensor
-//          cores.
+//          cores. For few rows of x three or four decode at a time.
 //          Where tiles are fewer than multiprocessors, the CTAs of a cluster make parts of k of a tile
 //          (k_parts.h) and put their sums together (cluster_sums.cuh). A tile's exchange is below.
 // Order    Groups of 2048 rows of x sweep n. Sums run along k in one order, those of parts are added in
@@ -22,19 +24,19 @@
 //          `odd`) is made again from f32 values; where k has parts, 16 of its rows of the weight are if
 //          those of a part are odd. Epilogue in f32, one rounding.
 // Needs    x along k, its rows and the codes' at multiples of 16 bytes; code of sm_90a.
-// Issue    Instructions of the main loop for one of wgmma (nvfp4 and mxfp4 30, fp8 and int8 by row 27,
-//          mxfp8 34, int4 as_x 43) cost time, so formats.cuh spares them.
-// Measured H200, 4608 x 12288 x 3072, us, beside bf16 by sm90/ of 527: fp8 by row or tensor 589,
-//          mxfp4 590, int8 by row 603, nvfp4 608, mxfp8 699, int4 as_x 709; group sums: fp8 by 128
-//          739, int4 by 128 779, by 32 1271. With 40 to 56 instructions, gathered in one place, in the
-//          same turns: 678, 614, 660, 644, 753, 743. Fp8 and x of f16, with 15 of them, takes 600, so
-//          what is left is not the decoding. Group sums of 96 rows of x: 1073, 1309, 1389. A lone tile
-//          takes some 5.5 + 0.53 for each stage (64 rows of x).
-// Tried    Parts of k through the workspace, added by a second kernel, nvfp4: 4096 x 4096, 32, 64, 128, 256
-//          rows 23, 26, 29, 37 (39 in one part), 3072 x 12288 37, 39, 45, 58 (107).
-//          256 rows of the weight times 128 of x: as many products for twice the codes, 697 for
-//          nvfp4; there, a block decoded before its instructions, not between them, 755; one
-//          producer 761; codes through its registers 885: a trip to memory a stage.
+// Issue    An instruction of wgmma has 24 (nvfp4, 64 rows of x, 4 warpgroups) to 34 others, most of the
+//          ALU, at two cycles each: what binds tiles of few rows.
+// Measured H200, us, nvfp4: 4096 x 4096, 64, 128, 256 rows 16.0, 20.9, 24.6; 12288 x 3072 21.7, 28.7,
+//          40.4; 14336 x 4096 30.5, 36.2, 51.1; 3072 x 12288 25.9, 31.5, 45.0. 4096 x 4096, 64 and 256
+//          rows: mxfp4 15.5, 24.4; fp8 by row 14.9, 24.2; int8 by row 16.3, 26.3; mxfp8 18.3, 29.5; int4
+//          as_x 19.3, 30.3, exact 17.7, 28.3 (humming 12.2 to 14.6, 21.4 to 24.3; cuBLAS's bf16 12.7, 17.2).
+//          1024 x 12288 x 3072, one part, decoding by a table 121 and by PRMT 128.
+// Tried    Two or four warps that put codes into order and scales where they belong, before consumers may
+//          read: 4096 x 4096 in 24.5 and 19.6 for 64 rows, whose stages took 0.53 and 0.39 of 128 rows of
+//          the weight. Parts of k by the workspace and a second kernel: 18.4 where these take 16.0.
+//          256 rows of the weight times 128 of x: as many products for twice the codes, 697 for 608
+//          (nvfp4, 4608 x 12288 x 3072); there, a block decoded before its instructions, not between
+//          them, 755; codes through a producer's registers 885: a trip to memory a stage.
 #pragma once
 
 #include <algorithm>
@@ -44,12 +46,6 @@
 #include "backends/cuda/host/early_launch.h"
 #include "ops/gemm/weight_only/cluster_sums.cuh"
 #include "ops/gemm/weight_only/k_parts.h"
-
-// An experiment: sums are stored asynchronously and counted in bytes, so that no warp waits for its
-// stores before it says that they are there.
-#ifndef PESTLE_ASYNC_SUMS
-#define PESTLE_ASYNC_SUMS 0
-#endif
 
 namespace pestle::cuda::many_rows {
 
@@ -105,8 +101,8 @@ struct HopperConfig {
   // What ptxas gives each of them at first, in other shares.
   static constexpr int kRegisters = 65536 / kThreads / 8 * 8;
   static constexpr int kProducerRegisters = 24;
-  static constexpr int kConsumerRegisters =
-      std::min(240, (kRegisters * kThreads - kProducerRegisters * 128) / (128 * kConsumers) / 8 * 8);
+  static constexpr int kConsumerRegisters = std::min(
+      240, (kRegisters * kThreads - kProducerRegisters * 128) / (128 * kConsumers) / 8 * 8);
   static_assert(kStages >= 4 && kSharedBytes <= 227 * 1024);
   static_assert(!kInRing || (kExchangeBytes == 2 * kXBytes && kStages >= 2 * kConsumers));
   static_assert(kStoredRows % 16 == 0 && kTileM % kStagedRows == 0);
@@ -208,9 +204,9 @@ struct HopperGemm {
   // scales it fetches kAhead pairs before, since a trip to memory takes as long, across tiles. No
   // other warp reads them.
   struct WarpScales {
-    static constexpr int kAhead = C::kConsumers > 2 ? 2 : C::kGroup && C::kTileM > 128 ? 1 : 3;
-    int index, pair = 0;      // fetched next: the tile, and the pair of its steps
-    int line, row = 0;        // of the tile; of the weight, where `index` is
+    static constexpr int kAhead = C::kConsumers > 2 ? 2 : C::kGroup&& C::kTileM > 128 ? 1 : 3;
+    int index, pair = 0;       // fetched next: the tile, and the pair of its steps
+    int line, row = 0;         // of the tile; of the weight, where `index` is
     bool next_is_odd = false;  // the pair that was put last
     typename Format::Row from;
     typename Format::Fetched values[kAhead];
@@ -241,8 +237,8 @@ struct HopperGemm {
     __device__ void put(const Cta& cta, int first) {
       int stage = first + threadIdx.x % 32 / 16;
       if (stage >= kStages) stage -= kStages;
-      next_is_odd = cta.format.template put<C::kBf16, C::kTileN>(values[0], rows[0], steps[0],
-                                                                    line, cta.scales_at(stage));
+      next_is_odd = cta.format.template put<C::kBf16, C::kTileN>(values[0], rows[0], steps[0], line,
+                                                                 cta.scales_at(stage));
       __syncwarp();
 #pragma unroll
       for (int i = 1; i < kAhead; ++i)
@@ -270,15 +266,14 @@ struct HopperGemm {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         if (unit == 0)
-          scales[r] =
-              cta.format.template scales_of<C::kTileN>(cta.scales_at(stage), line + 8 * r);
+          scales[r] = cta.format.template scales_of<C::kTileN>(cta.scales_at(stage), line + 8 * r);
 #pragma unroll
         for (int i = 0; i < kPieces; ++i) {
           const uint4 v = *reinterpret_cast<const uint4*>(
               cta.codes_at(stage) + lanes_place<kBits>(line + 8 * r, unit * kPieces + i));
           if constexpr (Format::kPairTable)
-            words[r][0] = pair(cta, v.x), words[r][1] = pair(cta, v.y), words[r][2] = pair(cta, v.z),
-            words[r][3] = pair(cta, v.w);
+            words[r][0] = pair(cta, v.x), words[r][1] = pair(cta, v.y),
+            words[r][2] = pair(cta, v.z), words[r][3] = pair(cta, v.w);
           else
             words[r][i] = of_lane(v, lane % 4);
         }
@@ -338,7 +333,9 @@ struct HopperGemm {
     __device__ explicit XPlace(uint64_t of)
         : lower(keep(static_cast<uint32_t>(of))), upper(static_cast<uint32_t>(of >> 32)) {}
     __device__ XPlace(uint32_t low, uint32_t high) : lower(low), upper(high) {}
-    __device__ XPlace after(uint32_t pieces) const { return {lower + pieces, upper}; }  // of 16 bytes
+    __device__ XPlace after(uint32_t pieces) const {
+      return {lower + pieces, upper};
+    }  // of 16 bytes
     __device__ uint64_t descriptor() const {
       uint64_t d;
       asm("mov.b64 %0, {%1, %2};" : "=l"(d) : "r"(lower), "r"(upper));
@@ -587,7 +584,7 @@ struct HopperGemm {
   }
   __device__ static void init_part_barriers(Barriers& b, int parts) {
     for (int i = 0; i < C::kConsumers; ++i) {
-      hopper::init_barrier(&b.sums_full[i], PESTLE_ASYNC_SUMS ? 1 : 4 * parts);
+      hopper::init_barrier(&b.sums_full[i], 4 * parts);
       hopper::init_barrier(&b.sums_free[i], 4 * parts * (C::kInRing ? C::kConsumers : 1));
     }
     hopper::init_barrier(&b.ring_read, 4 * C::kConsumers);
@@ -625,26 +622,15 @@ struct HopperGemm {
     const int parts = cta.of.parts.count, lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
     const bool any_odd = __any_sync(0xFFFFFFFFu, odd);
     uint32_t* flag = &b.part_odd[consumer][cta.part * 4 + warp];
-    [[maybe_unused]] uint64_t* full = &b.sums_full[consumer];
-    if (PESTLE_ASYNC_SUMS) {
-      if (threadIdx.x % 128 == 0) cuda::expect_bytes(full, C::kExchangeBytes + parts * 16);
-      if (lane < parts)
-        cuda::tell_block(reinterpret_cast<float*>(flag), full, lane, any_odd ? 1.0f : 0.0f);
-    } else if (lane < parts) {
-      cuda::store_to_block(flag, lane, uint32_t{any_odd});
-    }
+    if (lane < parts) cuda::store_to_block(flag, lane, uint32_t{any_odd});
     float* of_source = exchange_of(cta, consumer) + cta.part * (kFragmentsOf64 / parts) * 128 +
                        (2 * cta.part >= parts ? kGap : 0);
     put_fragments<kEights>(parts, warp * kEights, reinterpret_cast<float4*>(of_source) + lane, d,
                            [&](float4* own, int rank, float4 v) {
-                             const auto block = static_cast<unsigned>(rank);
                              if (kGroups) v = elsewhere(v, parts);
-                             if (PESTLE_ASYNC_SUMS)
-                               cuda::tell_block(own, full, block, v);
-                             else
-                               cuda::store_to_block(own, block, v);
+                             cuda::store_to_block(own, static_cast<unsigned>(rank), v);
                            });
-    if (!PESTLE_ASYNC_SUMS) arrive_everywhere(cta, full);
+    arrive_everywhere(cta, &b.sums_full[consumer]);
   }
   __device__ static void finish_part(const Cta& cta, int consumer, const Tile& tile, bool all_odd) {
     const Job& job = cta.job();

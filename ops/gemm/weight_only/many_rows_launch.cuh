@@ -1,8 +1,6 @@
 // Starting many_rows.cuh for linear layers: what it refuses, its job, the tile, x put into the
 // workspace where its rows lie otherwise than the kernel needs or input_act changes it.
 #pragma once
-#include <cstdio>
-#include <cstdlib>
 
 #include "backends/cuda/host/clusters_at_once.h"
 #include "backends/cuda/host/tensor_amax.h"
@@ -221,9 +219,6 @@ Result<KPlan> hopper_plan(const Call& call, const many_rows::Job& job, const For
     PESTLE_TRY(at_once.status());
     room.clusters[i] = at_once.value();
   }
-  if (const char* e = std::getenv("PLAN")) {
-    KPlan p; p.columns = 128; std::sscanf(e, "%d,%d,%d", &p.rows, &p.parts, &p.columns); p.at_once = std::max<int64_t>(1, room.of(p.parts)); return p;
-  }
   return choose_k_plan(job.m, job.n, job.k, tiles, room);
 }
 // 64 rows of x.
@@ -233,14 +228,11 @@ Status start_hopper_64(const Call& call, const char* name, const many_rows::Job&
   using many_rows::HopperConfig;
   switch (of.columns) {
     case 128:
-      return start_hopper_tile<HopperConfig<kBf16, 64, Format, 0, 2>>(call, name, job, format,
-                                                                           of);
+      return start_hopper_tile<HopperConfig<kBf16, 64, Format, 0, 2>>(call, name, job, format, of);
     case 192:
-      return start_hopper_tile<HopperConfig<kBf16, 64, Format, 0, 3>>(call, name, job, format,
-                                                                           of);
+      return start_hopper_tile<HopperConfig<kBf16, 64, Format, 0, 3>>(call, name, job, format, of);
     default:
-      return start_hopper_tile<HopperConfig<kBf16, 64, Format, 0, 4>>(call, name, job, format,
-                                                                           of);
+      return start_hopper_tile<HopperConfig<kBf16, 64, Format, 0, 4>>(call, name, job, format, of);
   }
 }
 template <bool kBf16, class Format>
@@ -248,16 +240,19 @@ Status start_hopper(const Call& call, const char* name, const many_rows::Job& jo
                     const Format& format) {
   using many_rows::HopperConfig;
   // A step of large tiles where they keep all multiprocessors busy: codes are decoded for fewer rows.
-  constexpr TileTime kTiles[] = {{256, 128, 0.71}, {192, 128, 0.6}, {128, 128, 0.475},
+  constexpr TileTime kTiles[] = {{256, 128, 0.71}, {192, 128, 0.6},  {128, 128, 0.475},
                                  {64, 256, 0.6},   {64, 192, 0.475}, {64, 128, 0.4}};
   const auto plan = hopper_plan<HopperConfig<kBf16, 64, Format>>(call, job, format, kTiles);
   PESTLE_TRY(plan.status());
   const KPlan& of = plan.value();
   switch (of.rows) {
     case 64: return start_hopper_64<kBf16>(call, name, job, format, of);
-    case 128: return start_hopper_tile<HopperConfig<kBf16, 128, Format>>(call, name, job, format, of);
-    case 192: return start_hopper_tile<HopperConfig<kBf16, 192, Format>>(call, name, job, format, of);
-    default: return start_hopper_tile<HopperConfig<kBf16, 256, Format>>(call, name, job, format, of);
+    case 128:
+      return start_hopper_tile<HopperConfig<kBf16, 128, Format>>(call, name, job, format, of);
+    case 192:
+      return start_hopper_tile<HopperConfig<kBf16, 192, Format>>(call, name, job, format, of);
+    default:
+      return start_hopper_tile<HopperConfig<kBf16, 256, Format>>(call, name, job, format, of);
   }
 }
 template <bool kBf16, int kGroup, class Format>
@@ -499,8 +494,7 @@ struct WeightOnlyOp {
     if (!why.empty()) return why;
     const TensorView& x = call.tensor(Op::kArgs.x);
     if (x.dtype == DType::kF32) return "is for x of bf16 or f16";
-    if (row_count(x) < kHopperRows)
-      return "is for more rows of x";
+    if (row_count(x) < kHopperRows) return "is for more rows of x";
     return refuses_many(call, machine);
   }
   static std::string refuses_input(const Call& call, const Machine&) {
