@@ -88,9 +88,9 @@ Status run_group_bytes_few(const Call& call, const char* name, const WeightOnlyA
 
 #endif  // __CUDACC__
 
-// Whether others are as fast (H200): GEMV with 4 rows of x and with 16 of a small weight; the kernels
-// for many rows from 33 on, but without wgmma for formats whose sums they scale, and with a small
-// weight of bytes whose scales are of rows.
+// Whether others are as fast (H200): GEMV with 4 rows of x and with 16 of a small weight; wgmma from 17
+// rows on, from 33 where scales multiply sums; without it the kernel for many rows from 33 on, but for
+// such formats, and with a small weight of bytes whose scales are of rows.
 template <class Op>
 std::string refuse_rows(const Call& call, const Machine& machine) {
   const int64_t rows = row_count(call.tensor(Op::kArgs.x));
@@ -100,7 +100,9 @@ std::string refuse_rows(const Call& call, const Machine& machine) {
   const bool is_large = weight.shape[0] * weight.shape[1] >= kFewRowsLeastBytes;
   if (rows <= kGemvMostRows && (machine.compute_capability < 90 || !is_large))
     return "is for more than 16 rows of x, or a weight of 24 MiB on a machine with clusters";
-  if (Op::sums_groups(call) && (rows <= 32 || !refuse_machine(machine).empty())) return "";
+  const bool has_wgmma = refuse_machine(machine).empty(), groups = Op::sums_groups(call);
+  if (groups && (rows <= 32 || !has_wgmma)) return "";
+  if (has_wgmma && !groups && rows > 16) return "is for at most 16 rows of x";
   if (rows > 32) return "is for at most 32 rows of x";
   constexpr bool kRowBytes = Op::kBits == 8 && Op::kSlabFactors;
   return kRowBytes && !is_large ? "is for a weight of 24 MiB or more" : "";
