@@ -81,8 +81,8 @@ GemmSums sums_of_call(const Call& call) {
   return call.integer(kAccumulation) == 1 ? GemmSums::kFast : GemmSums::kAccurate;
 }
 
-// Scales of x's rows lie in the workspace, at 256 bytes, and are none of them infinite where a
-// row's codes are not NaN; the weight's are the caller's, one for all or one a row.
+// Scales of x's rows lie in the workspace, at 256 bytes; the weight's are the caller's, one for all
+// or one a row.
 CublasEpilogue cublas_epilogue(const Call& call, const QuantizedX* quantized) {
   CublasEpilogue e;
   if (call.has(kArgs.alpha + 1)) e.bias = &call.tensor(kArgs.alpha + 1);
@@ -90,7 +90,7 @@ CublasEpilogue cublas_epilogue(const Call& call, const QuantizedX* quantized) {
   e.scales = CublasScales::kRow;
   e.b.data = scale.as<float>();
   if (call.integer(kArgs.granularity) == 1) even_rows(scale, e.b.row);
-  if (quantized) e.a = {quantized->scale.as<float>(), 1, 0, true};
+  if (quantized) e.a = {quantized->scale.as<float>(), 1};
   e.fast = sums_of_call(call) == GemmSums::kFast;
   return e;
 }

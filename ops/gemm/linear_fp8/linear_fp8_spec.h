@@ -58,6 +58,7 @@ inline constexpr Case cases[] = {
     {"M=75 N=144 K=528 granularity=row activations=row accumulation=fast bias=bf16"},
     {"M=40 N=144 K=400 activations=row accumulation=fast out=f32 input_act=silu"},
     {"M=5 N=13 K=33 granularity=row activations=row", kEdge, Dist::kOutliers},
+    {"M=40 N=144 K=96 granularity=row activations=row out=f32", kEdge, Dist::kSpecial},
     {"M=3 N=8 K=0 activations=row", kEdge},
     {"M=9 N=34 K=64 granularity=row gated=act_first activation=silu bias=f32"},
     {"M=6 N=38 K=64 granularity=row out=f32 gated=act_last activation=gelu alpha=f32 residual=bf16",
