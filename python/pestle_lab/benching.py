@@ -532,6 +532,9 @@ def _compare_case(built, problem, case, settings) -> Compared:
         done.timed = tuple(_timed(pairs[0][i], found.blocks[i], mode) for i in range(2))
         done.a, done.b = (timed.modes[mode] for timed in done.timed)
         done.ratio = found.ratio(settings)
+        if done.ratio.verdict == "AMBIGUOUS":
+            whys = [s.why_unsure(n) for s, n in ((done.a, "A"), (done.b, "B"))]
+            done.message = "; ".join(filter(None, (done.message, *whys)))
     except Wrong as wrong:
         done.status, done.message = wrong.status, str(wrong)
     except WorkerError as error:

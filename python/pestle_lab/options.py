@@ -182,6 +182,8 @@ def show_time(timed: benching.Timed) -> None:
             markup=False,
             highlight=False,
         )
+        if unsure := summary.why_unsure("it"):
+            console.print(f"      [yellow]{unsure}[/]", highlight=False)
     for mode, count in timed.flagged.items():
         if count:
             console.print(

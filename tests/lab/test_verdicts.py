@@ -2,6 +2,7 @@
 of the same are SAME, and how often a slow-down is found. bench/lab_bars.py asks the same of real
 kernels."""
 
+import contextlib
 import random
 from types import SimpleNamespace
 
@@ -131,3 +132,28 @@ def test_a_pair_of_places_is_less_sure_than_its_calls(monkeypatch):
     b = [list(1e5 * (1.02 - 0.02 * (i % 2) + 0.001 * rng.standard_normal(16))) for i in range(80)]
     by_places = benching.stats.ratio(a, b, 0.005, [i % 2 for i in range(80)])
     assert by_places.verdict == "AMBIGUOUS" and by_places.low < 1.001 and by_places.high > 1.019
+
+
+def test_a_comparison_that_is_unsure_says_which_samples_are_disturbed(monkeypatch):
+    """Of A's calls, 4 of 10 take 40 us more in every other block; of B's, one in a hundred."""
+    rng = np.random.default_rng(5)
+
+    def block(share: float) -> list[int]:
+        return (35_000 + 40_000 * (rng.random(16) < share)).tolist()
+
+    side = SimpleNamespace(verdict=None)
+    turns = benching.Turns(([block(i % 2 * 0.4) for i in range(40)], [block(0.01)] * 40))
+    turns.cells = [(i // 2 % 2, 0) for i in range(40)]
+    monkeypatch.setattr(benching, "paired", lambda *a: contextlib.nullcontext(([(side, side)], "")))
+    for name, value in {"take_turns": turns, "finish": None, "_slowed": ""}.items():
+        monkeypatch.setattr(benching, name, lambda *a, value=value: value)
+    case = SimpleNamespace(text="N=1")
+    found = benching._compare_case((), None, case, benching.Settings())
+    assert (
+        found.ratio.verdict == "AMBIGUOUS" and found.a.disturbed > 0.15 > 0.07 > found.b.disturbed
+    )
+    assert "% of the calls of A took more than 1.3 times" in found.message
+    assert "calls of B" not in found.message and found.json()["a"]["disturbed"] > 0.15
+    turns.blocks[0][:] = [block(0) for _ in range(40)]
+    quiet = benching._compare_case((), None, case, benching.Settings())
+    assert quiet.ratio.verdict == "SAME" and quiet.message == ""
