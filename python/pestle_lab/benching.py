@@ -670,8 +670,9 @@ def _slower(bench: Bench, times) -> str:
 def finish(pairs: list[tuple[Bench, Bench]], mode: str) -> None:
     """What is asked of each bench at the end. Every process gets the same new contents, each kernel
     others, so that there is no answer of the other one's in its outputs."""
-    for side in (side for pair in pairs for side in pair if side.which == 0):
-        side.check_after()
+    firsts = [side for pair in pairs for side in pair if side.which == 0]
+    with ThreadPoolExecutor(len(firsts)) as pool:  # nothing is timed by now
+        list(pool.map(Bench.check_after, firsts))
     one = pairs[0][0]
     at = one.random.sample(range(len(one.sets.masters)), 2)
     given = [one.renewal(index) for index in at]
