@@ -225,8 +225,11 @@ def cheats(args: argparse.Namespace, figures: dict) -> bool:
                 kernel, problem, problem.cases("smoke"), device=args.device, seed=None,
                 timeout=120, problem_folders=[],
             )  # fmt: skip
-            bad = [s for s in done.statuses if s not in ("ok", "no_device", "unsupported")]
-            accused.extend(f"{name}: {status}" for status in bad)
+            good = ("ok", "no_device", "unsupported")
+            accused.extend(
+                f"{name} {v.id}: {v.status}: {v.message}" for v in done.cases
+                if v.status not in good
+            )  # fmt: skip
             figures["checked"] = figures.get("checked", 0) + 1
 
     at_once = max(len(os.sched_getaffinity(0)) // 3, 1)
