@@ -65,6 +65,7 @@ class Settings:
     # Contents of the latest case, for other kernels: of who measures many on the same data.
     kept: dict | None = None
     apart: bool = False  # compared kernels in processes of their own, on buffers of their own
+    names: bool = True  # what a call launches: PyTorch's profiler takes seconds to begin
 
 
 @dataclass
@@ -395,7 +396,8 @@ def _bench_case(kernel: Kernel, session: Session, contents: Contents, settings: 
         bench.finish(settings.modes[0])
         first = timed.modes[settings.modes[0]]
         timed.throughput = _throughput(case, first, session.device)
-        timed.launched = session.ask("launched")["names"]
+        if settings.names:
+            timed.launched = session.ask("launched")["names"]
         _reject_impossible(case, timed, session.device)
     except Wrong as wrong:
         bench.verdict.status, bench.verdict.message = wrong.status, str(wrong)
