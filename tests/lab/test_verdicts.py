@@ -157,3 +157,40 @@ def test_a_comparison_that_is_unsure_says_which_samples_are_disturbed(monkeypatc
     turns.blocks[0][:] = [block(0) for _ in range(40)]
     quiet = benching._compare_case((), None, case, benching.Settings())
     assert quiet.ratio.verdict == "SAME" and quiet.message == ""
+
+
+class Asked:
+    """A kernel's process on a GPU, whose calls take `launch` of the host and `work` of the device;
+    and its benching, to which it said that they take `said`."""
+
+    def __init__(self, monkeypatch, launch: int, work: int, said: int):
+        self.now, self.launch, self.work, self.device = 0, launch, work, "cuda"
+        self.kernel = SimpleNamespace(name="double/mine")
+        clock = SimpleNamespace(perf_counter_ns=lambda: self.now)
+        monkeypatch.setattr(benching, "time", clock)
+        contents = SimpleNamespace(seed=0)
+        sets = SimpleNamespace(case=SimpleNamespace(text="N=1"), contents=contents, masters=[0, 1])
+        self.bench = benching.Bench(self, sets)
+        self.bench.reported = {"cold": [said] * 100}
+
+    def busy(self) -> dict:
+        return {}
+
+    def ask(self, do: str, mode: str = "", order=(0,), **_) -> dict:
+        each = self.launch + (0 if mode == benching.ISSUED else self.work + 15_000)
+        self.now += 300_000 + len(order) * each
+        return {"ns": [each] * len(order)}
+
+
+@pytest.mark.parametrize(("launch", "work"), [(20, 4), (300, 4), (300, 2000), (3000, 60)])
+def test_a_kernel_that_takes_long_to_launch_is_believed(launch, work, monkeypatch):
+    asked = Asked(monkeypatch, launch * 1000, work * 1000, work * 1000)
+    asked.bench.believe()
+    assert asked.bench.verdict.checks["clocks"] == "ok"
+
+
+@pytest.mark.parametrize("launch", [5, 60, 300])
+def test_a_clock_that_says_a_hundredth_is_not_believed(launch, monkeypatch):
+    asked = Asked(monkeypatch, launch * 1000, 400_000, 4000)
+    with pytest.raises(benching.Wrong, match=r"a call takes 3.* µs as seen from here, and 4\.0 µs"):
+        asked.bench.believe()
