@@ -9,7 +9,7 @@ is stopped (SIGTERM, as `timeout` sends it) or fails writes what it has. With --
 nothing that would not be over in time, and takes one case of everything before another of anything;
 what is left out is named, and the bar is not met.
 
-same    A against A: how often SAME, and how often FASTER or SLOWER
+same    A against A: how often SAME, and how often FASTER or SLOWER, of 40 comparisons or more
 slower  a copy that moves 1 and 2 % more: how often SLOWER
 cheats  the known cheats and the shipped kernels: how many are caught, how many are accused
 gemv    the NVFP4 GEMV's rungs: their speed over that of a copy that moves the same bytes, timed the
@@ -136,8 +136,9 @@ class Budget:
         self.longest = max(self.longest, time.monotonic() - began)
 
 
-def turns(args, own, problem, case, settings, count: int, seconds: float) -> list[stats.Ratio]:
-    """What is found by up to `count` comparisons in the same processes, in some seconds."""
+def turns(args, own, problem, case, settings, count: int, seconds: float) -> list[tuple]:
+    """What is found by up to `count` comparisons in the same processes, in some seconds, and the
+    share of disturbed samples in each."""
     until = time.monotonic() + seconds
     ahead(args, benching.PAIRS)
     built = [(kernel, build(kernel, args.device), args.device) for kernel in own]
@@ -148,12 +149,15 @@ def turns(args, own, problem, case, settings, count: int, seconds: float) -> lis
             raise errors.LabError(why)
         found = []
         while len(found) < count and (not found or time.monotonic() < until):
-            found.append(benching.take_turns(pairs, settings).ratio(settings))
+            one = benching.take_turns(pairs, settings)
+            samples = [ns for blocks in one.blocks for block in blocks for ns in block]
+            found.append((one.ratio(settings), stats.summarise(samples).disturbed))
         benching.finish(pairs, settings.modes[0])
     return found
 
 
 ENDING = 3.0  # seconds of the end of a group
+LEAST = 40  # comparisons of a pair, fewer of which are no bar's measure
 
 
 def verdicts(args: argparse.Namespace, pairs: list[tuple[str, str]], figures: dict) -> None:
@@ -177,24 +181,36 @@ def verdicts(args: argparse.Namespace, pairs: list[tuple[str, str]], figures: di
             if each < ENDING and all(counted.values()):
                 return
             count = min(args.runs - counts.total(), args.group)
-            mine = [own[a], own[b]]
-            found = turns(args, mine, problem, case, settings, count, each - ENDING)
-            counts.update(ratio.verdict for ratio in found)
-            ratios = [[round(v, 4) for v in (r.low, r.value, r.high)] for r in found]
-            say(pair=f"{a} against {b}", **counts, ratios=ratios)
+            mine, began, found = [own[a], own[b]], time.monotonic(), []
+            try:
+                found = turns(args, mine, problem, case, settings, count, each - ENDING)
+            except errors.LabError as error:  # such as: taken apart
+                counts["no verdict"] += 1
+                say(pair=f"{a} against {b}", failed=str(error))
+            counts.update(ratio.verdict for ratio, _ in found)
+            ratios = [[round(v, 4) for v in (r.low, r.value, r.high, d)] for r, d in found]
+            say(pair=f"{a} against {b}", seconds=round(time.monotonic() - began, 1), **counts,
+                ratios_and_disturbed=ratios)  # fmt: skip
 
 
 def same(args: argparse.Namespace, figures: dict) -> bool:
     verdicts(args, [("a", "b")], figures)
-    (counts,) = figures.values()
-    wrong = counts["FASTER"] + counts["SLOWER"]
-    return counts["SAME"] >= 0.95 * args.runs and wrong <= 0.01 * args.runs
+    counts, least = figures["a against b"], min(LEAST, args.runs)
+    wrong, done = counts["FASTER"] + counts["SLOWER"], counts.total()
+    return done >= least and counts["SAME"] >= 0.95 * done and wrong <= 0.01 * done
 
 
 def slower(args: argparse.Namespace, figures: dict) -> bool:
     verdicts(args, [("a", "slower_2"), ("a", "slower_1")], figures)
-    two, one = (counts["SLOWER"] / args.runs for counts in figures.values())
-    return two >= 0.95 and one >= 0.8
+    counted, least = (
+        [figures["a against slower_2"], figures["a against slower_1"]],
+        min(LEAST, args.runs),
+    )
+    enough = all(counts.total() >= least for counts in counted)
+    return enough and all(
+        counts["SLOWER"] >= share * counts.total()
+        for counts, share in zip(counted, (0.95, 0.8), strict=True)
+    )
 
 
 def tests_of_cheats(args: argparse.Namespace, figures: dict, file: str, *options: str) -> None:
@@ -225,8 +241,11 @@ def cheats(args: argparse.Namespace, figures: dict) -> bool:
                 kernel, problem, problem.cases("smoke"), device=args.device, seed=None,
                 timeout=120, problem_folders=[],
             )  # fmt: skip
-            bad = [s for s in done.statuses if s not in ("ok", "no_device", "unsupported")]
-            accused.extend(f"{name}: {status}" for status in bad)
+            good = ("ok", "no_device", "unsupported")
+            accused.extend(
+                f"{name} {v.id}: {v.status}: {v.message}" for v in done.cases
+                if v.status not in good
+            )  # fmt: skip
             figures["checked"] = figures.get("checked", 0) + 1
 
     at_once = max(len(os.sched_getaffinity(0)) // 3, 1)
@@ -285,7 +304,7 @@ def gemv(args: argparse.Namespace, figures: dict) -> bool:
     """Time of a copy of the same bytes over the rung's, both cold, by the same clock."""
     problem, budget = problems.get("nvfp4_gemv", []), Budget(args.budget)
     found = shipped(args)
-    settings = benching.Settings(device=args.device, seconds=args.seconds, kept={})
+    settings = benching.Settings(device=args.device, seconds=args.seconds, kept={}, names=False)
     large = machine.ceilings(args.device, again=True)["bytes_per_s"]
     figures["large_copy_gb_per_s"] = large / 1e9
     timer = Timer(torch.device(args.device))
@@ -401,7 +420,9 @@ LADDERS = {
 def ladders(args: argparse.Namespace, figures: dict) -> bool:
     """Cold medians of all rungs and of Pestle's ops."""
     mode, budget = "warm" if args.device == "cpu" else "cold", Budget(args.budget)
-    settings = benching.Settings(device=args.device, seconds=args.seconds, modes=(mode,), kept={})
+    settings = benching.Settings(
+        device=args.device, seconds=args.seconds, modes=(mode,), kept={}, names=False
+    )
 
     def rung(name: str, kernel: kernels.Kernel) -> None:
         with budget.part(figures, name) as goes:
@@ -474,7 +495,7 @@ def whole(bar):
     return run
 
 
-DEFAULTS = {"group": 20, "timeout": 1200.0, "budget": None, "only": []}
+DEFAULTS = {"group": 50, "timeout": 1200.0, "budget": None, "only": []}
 BARS = {f.__name__: whole(f) for f in (same, slower, cheats, gemv, forge, ladders, check)}
 
 

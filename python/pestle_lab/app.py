@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from . import benching, checking, errors, history, kernels, problems, report, tables
-from .engine import building, cases, clocks, machine
+from .engine import building, clocks, machine
 from .exporting import command as exporting_command
 from .options import (
     Cases,
@@ -42,6 +42,7 @@ from .options import (
     show_time,
     show_verdict,
     texts_of,
+    texts_to_check,
 )  # fmt: skip
 from .profiling import command as profiling_command
 from .remote import command as remote_command
@@ -182,7 +183,8 @@ def check(
     for name in names:
         kernel = kernels.get(name, all_kernels(folders))
         problem = problems.get(kernel.problem, folders_of(folders))
-        texts, of_suite = _cases_to_check(kernel, problem, suite, case)
+        texts, its = texts_to_check(kernel, problem, suite, case)
+        of_suite = f" of suite {its}: it takes none of smoke's" if its != suite else ""
         console.print(f"{kernel.name}: {len(texts)} cases{of_suite}", highlight=False)
         done = checking.check(
             kernel,
@@ -201,28 +203,12 @@ def check(
         elif not done.build.ok:
             console.print(f"  [red]compile_error[/]\n{done.build.log}", highlight=False)
         elif all(s == "unsupported" for s in done.statuses):
-            raise errors.LabError(
-                f"{kernel.name} takes none of these {len(texts)} cases: nothing was checked",
-                errors.UNSUPPORTED,
-            )
+            raise checking.takes_none(kernel, problem, texts, "checked")
         statuses += done.statuses
         report.add_kernel(
             made, kernel, done.build.json(), done.device, [v.json() for v in done.cases]
         )
     finish(made, errors.exit_code(statuses), as_json, path, page)
-
-
-def _cases_to_check(kernel, problem, suite: str, case) -> tuple[list[str], str]:
-    """Those asked for; of a kernel that takes none of the smoke suite's, which has a few of each
-    problem, the next suite's."""
-    texts = texts_of(problem, suite, case)
-    if case or suite != "smoke":
-        return texts, ""
-    for name in ("smoke", "correctness", "adversarial"):
-        found = texts_of(problem, name, None)
-        if any(not checking.out_of_domain(kernel, cases.make(problem, text)) for text in found):
-            return found, f" of suite {name}: it takes none of smoke's" if name != suite else ""
-    return texts, ""
 
 
 def _settings(device, mode, seconds, timeout, threshold, folders) -> benching.Settings:
@@ -273,9 +259,7 @@ def bench(
             if baseline:
                 _beside(kernels.get(baseline, all_kernels(folders)), done, problem, settings)
         if all(s == "unsupported" for s in done.statuses):
-            raise errors.LabError(
-                f"{kernel.name} takes none of these cases: nothing was measured", errors.UNSUPPORTED
-            )
+            raise checking.takes_none(kernel, problem, texts, "measured")
         made["ceilings"] = machine.ceilings(done.device)
         statuses += done.statuses
         report.add_kernel(
@@ -340,7 +324,9 @@ def compare(
     code = errors.exit_code(c.status for c in found)
     if all(c.status == "unsupported" for c in found):
         raise errors.LabError(
-            "no case that both kernels take: nothing was compared", errors.UNSUPPORTED
+            f"no case that both kernels take: nothing was compared. The first is {texts[0]!r}: "
+            f"{found[0].message}",
+            errors.UNSUPPORTED,
         )
     verdicts = {c.ratio.verdict for c in found if c.ratio}
     if code == 0 and (

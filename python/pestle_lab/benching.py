@@ -16,7 +16,7 @@ import torch
 from .checking import Verdict, Wrong, device_of, judge, one_changed, out_of_domain
 from .engine import cases, child, clocks, machine, stats
 from .engine.building import Build, build
-from .engine.clock import WAITED, last_level_cache
+from .engine.clock import ISSUED, WAITED, last_level_cache
 from .engine.contents import Content, Contents
 from .engine.session import Session, WorkerError, opened
 from .errors import LabError
@@ -36,7 +36,9 @@ MINIMUM = 30  # samples of a mode
 # Share of what the parent sees of a call under which a reported mean is none: the processor's time
 # of the busiest thread on a CPU, which other processes don't add to, and its clock on a GPU.
 BELIEVED = 0.2
-LAUNCH_NS = 60_000  # of a call on a GPU: what the kernel that holds the stream hides, and a wait
+# Of a call on a GPU: what the kernel that holds the stream hides, and a wait; and the wait alone,
+# beside a launch that takes longer, as a CuTe DSL kernel's or ten ops of PyTorch's do.
+LAUNCH_NS, WAIT_NS = 60_000, 40_000
 ASKING_NS = 5_000_000  # to ask for a block of calls and to be answered
 ENOUGH_NS = 20_000_000  # of a block that the parent's clock says something about
 KEPT = 1 << 30  # bytes of outputs that were right and need not be judged again
@@ -65,6 +67,7 @@ class Settings:
     # Contents of the latest case, for other kernels: of who measures many on the same data.
     kept: dict | None = None
     apart: bool = False  # compared kernels in processes of their own, on buffers of their own
+    names: bool = True  # what a call launches: PyTorch's profiler takes seconds to begin
 
 
 @dataclass
@@ -275,7 +278,8 @@ class Bench:
             answer = self.session.ask("time_all", order=order, mode=mode, which=self.which)
             wall = time.perf_counter_ns() - began
             if on_gpu:
-                each = (wall - ASKING_NS) / len(order) - LAUNCH_NS
+                launch = max(LAUNCH_NS, self._issued(order[:20]) + WAIT_NS)
+                each = (wall - ASKING_NS) / len(order) - launch
             else:
                 now = self.session.busy()
                 each = max((now[t] - busy.get(t, 0) for t in now), default=0) / len(order)
@@ -286,6 +290,14 @@ class Bench:
         if fault:
             raise Wrong("impossible_time", fault)
         self.verdict.checks["clocks"] = "ok"
+
+    def _issued(self, order: list[int]) -> float:
+        """What a call takes to return, as seen from here: of calls that nobody waits for."""
+        began = time.perf_counter_ns()
+        self.session.ask("time_all", order=order, mode=ISSUED, which=self.which)
+        wall = time.perf_counter_ns() - began
+        self.session.ask("call", set=order[0], how="plain", which=self.which)  # which waits
+        return wall / len(order)
 
     def _doubt(self, calls: int, claimed: int, wall: int, each: float, on_gpu: bool) -> str:
         """Why the child's times can't be, if so. `each` is what a call takes at least."""
@@ -395,7 +407,8 @@ def _bench_case(kernel: Kernel, session: Session, contents: Contents, settings: 
         bench.finish(settings.modes[0])
         first = timed.modes[settings.modes[0]]
         timed.throughput = _throughput(case, first, session.device)
-        timed.launched = session.ask("launched")["names"]
+        if settings.names:
+            timed.launched = session.ask("launched")["names"]
         _reject_impossible(case, timed, session.device)
     except Wrong as wrong:
         bench.verdict.status, bench.verdict.message = wrong.status, str(wrong)
@@ -532,6 +545,9 @@ def _compare_case(built, problem, case, settings) -> Compared:
         done.timed = tuple(_timed(pairs[0][i], found.blocks[i], mode) for i in range(2))
         done.a, done.b = (timed.modes[mode] for timed in done.timed)
         done.ratio = found.ratio(settings)
+        if done.ratio.verdict == "AMBIGUOUS":
+            whys = [s.why_unsure(n) for s, n in ((done.a, "A"), (done.b, "B"))]
+            done.message = "; ".join(filter(None, (done.message, *whys)))
     except Wrong as wrong:
         done.status, done.message = wrong.status, str(wrong)
     except WorkerError as error:
@@ -667,8 +683,9 @@ def _slower(bench: Bench, times) -> str:
 def finish(pairs: list[tuple[Bench, Bench]], mode: str) -> None:
     """What is asked of each bench at the end. Every process gets the same new contents, each kernel
     others, so that there is no answer of the other one's in its outputs."""
-    for side in (side for pair in pairs for side in pair if side.which == 0):
-        side.check_after()
+    firsts = [side for pair in pairs for side in pair if side.which == 0]
+    with ThreadPoolExecutor(len(firsts)) as pool:  # nothing is timed by now
+        list(pool.map(Bench.check_after, firsts))
     one = pairs[0][0]
     at = one.random.sample(range(len(one.sets.masters)), 2)
     given = [one.renewal(index) for index in at]

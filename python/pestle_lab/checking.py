@@ -14,6 +14,7 @@ import torch
 from .engine import buffers, cases, reference, rules
 from .engine.building import Build, build
 from .engine.session import Session, WorkerError
+from .errors import UNSUPPORTED, LabError
 from .kernels import Kernel
 from .problems import Problem
 
@@ -70,6 +71,15 @@ def out_of_domain(kernel: Kernel, case: cases.Case) -> str:
         elif not case.call.evaluate(condition):
             return f"the kernel needs {condition}"
     return ""
+
+
+def takes_none(kernel: Kernel, problem: Problem, texts: list[str], done: str) -> LabError:
+    why = out_of_domain(kernel, cases.make(problem, texts[0]))
+    return LabError(
+        f"{kernel.name} takes none of these {len(texts)} cases: nothing was {done}. The first is "
+        f"{texts[0]!r}: {why}",
+        UNSUPPORTED,
+    )
 
 
 def judge(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ import typer
 from rich.console import Console
 
 from . import benching, checking, errors, history, kernels, problems, report, suites
+from .engine import cases
 from .engine.clock import MODES
 
 console = Console(stderr=True, soft_wrap=True)
@@ -93,6 +95,39 @@ def texts_of(problem: problems.Problem, suite: str, given: list[str] | None) -> 
     return problem.cases(suite)
 
 
+def _cases(problem: problems.Problem, suite: str) -> list[str]:
+    with contextlib.suppress(errors.LabError):  # it has none
+        return problem.cases(suite)
+    return []
+
+
+def _taken(kernel: kernels.Kernel, problem: problems.Problem, texts: list[str]) -> list[str]:
+    return [t for t in texts if not checking.out_of_domain(kernel, cases.make(problem, t))]
+
+
+def texts_to_check(
+    kernel: kernels.Kernel, problem: problems.Problem, suite: str, given: list[str] | None = None
+) -> tuple[list[str], str]:
+    """Those asked for, and the suite's name. The suite smoke has a few cases of each problem, of
+    which a kernel of one dtype may take none: then the next suite's."""
+    texts = texts_of(problem, suite, given)
+    if given or suite != "smoke" or _taken(kernel, problem, texts):
+        return texts, suite
+    for name in ("correctness", "adversarial", "performance"):
+        if found := _taken(kernel, problem, _cases(problem, name)):
+            return found, name
+    return texts, suite
+
+
+def text_to_profile(kernel: kernels.Kernel, problem: problems.Problem) -> str:
+    """The first case that the kernel takes, of those for performance if there is one."""
+    every = [t for s in ("performance", *problems.SUITES[:3]) for t in _cases(problem, s)]
+    found = _taken(kernel, problem, every)
+    if not found:
+        raise checking.takes_none(kernel, problem, every, "called")
+    return found[0]
+
+
 def finish(
     made: dict,
     code: int,
@@ -147,6 +182,8 @@ def show_time(timed: benching.Timed) -> None:
             markup=False,
             highlight=False,
         )
+        if unsure := summary.why_unsure("it"):
+            console.print(f"      [yellow]{unsure}[/]", highlight=False)
     for mode, count in timed.flagged.items():
         if count:
             console.print(

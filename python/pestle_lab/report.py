@@ -222,6 +222,7 @@ def html(report: dict, history: list[dict]) -> str:
                 case.setdefault(key, None)
             for timing in (case.get("timing") or {}).values():
                 timing.setdefault("flagged", 0)
+                timing.setdefault("disturbed", 0)
         for mean in ("geomean_ratio", "geomean_pct_sol"):  # reports of before have none
             kernel["summary"].setdefault(mean, None)
     page = environment.get_template("report.html")

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from . import benching, checking, kernels, problems
 from .errors import LabError
-from .options import texts_of
+from .options import texts_to_check
 
 
 @dataclass
@@ -55,8 +55,9 @@ class Watched:
 
     def _is_right(self, kernel: kernels.Kernel, problem: problems.Problem) -> bool:
         start = time.monotonic()
+        texts, _ = texts_to_check(kernel, problem, self.suite)
         done = checking.check(
-            kernel, problem, texts_of(problem, self.suite, None), device=self.device, seed=1,
+            kernel, problem, texts, device=self.device, seed=1,
             timeout=60, problem_folders=self.folders,
         )  # fmt: skip
         seconds = time.monotonic() - start
@@ -66,6 +67,8 @@ class Watched:
         if bad:
             self.say(f"{len(bad)} of {len(done.cases)} cases failed, {seconds:.1f} s")
             return False
+        if "ok" not in done.statuses:
+            raise checking.takes_none(kernel, problem, texts, "checked")
         self.say(f"[green]ok[/] {len(done.cases)} cases, {seconds:.1f} s")
         self._show_errors(done.cases)
         return True

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from pestle_lab import errors, kernels, problems, seeding
+from pestle_lab import checking, errors, kernels, options, problems, seeding
+from pestle_lab.engine import cases
 from pestle_lab.profiling import command, ncu, profilers, sanitizer
 
 HERE = Path(__file__).parent
@@ -248,6 +249,37 @@ def test_profile_torch_and_what_is_missing(bench, monkeypatch):
         with pytest.raises(errors.LabError, match=f"{tool} is not installed: Nsight") as found:
             profilers.calls.program(tool, profilers._WHERE[tool])
         assert found.value.code == errors.UNSUPPORTED
+
+
+RUNGS = kernels.find([kernels.BUILT_IN])
+
+
+@pytest.mark.parametrize("name", RUNGS)
+def test_what_is_called_where_no_case_is_named_is_one_that_the_kernel_takes(name):
+    """Rungs in CUDA C++ take f32, which is not the first case's dtype."""
+    kernel, problem = RUNGS[name], problems.get(RUNGS[name].problem, [])
+    text = options.text_to_profile(kernel, problem)
+    assert not checking.out_of_domain(kernel, cases.make(problem, text))
+    assert text in problem.suites["performance"]
+    texts, suite = options.texts_to_check(kernel, problem, "smoke")
+    assert any(not checking.out_of_domain(kernel, cases.make(problem, t)) for t in texts)
+    assert (suite == "smoke") == (texts == problem.cases("smoke"))
+    assert options.texts_to_check(kernel, problem, "performance")[1] == "performance"
+    assert options.texts_to_check(kernel, problem, "smoke", ["x"]) == (["x"], "smoke")
+
+
+def test_a_kernel_that_takes_nothing_says_why(bench):
+    (bench / "f16.py").write_text(
+        HEAD.format(name="f16") + '# dtypes = ["f16"]\n' + "def run(out, x): out.copy_(2 * x)\n"
+    )
+    kernel, problem = kernels.get("f16.py", []), problems.get("double", [bench])
+    why = "the kernel takes f16"
+    with pytest.raises(errors.LabError, match=f"nothing was called.*{why}") as found:
+        options.text_to_profile(kernel, problem)
+    assert found.value.code == errors.UNSUPPORTED
+    assert options.texts_to_check(kernel, problem, "smoke") == (problem.cases("smoke"), "smoke")
+    with pytest.raises(errors.LabError, match=f"nothing was called.*{why}"):
+        sanitized(bench, "f16", ["memcheck"])
 
 
 def test_analyze_ncu(tmp_path, monkeypatch, capsys):

@@ -2,6 +2,7 @@
 of the same are SAME, and how often a slow-down is found. bench/lab_bars.py asks the same of real
 kernels."""
 
+import contextlib
 import random
 from types import SimpleNamespace
 
@@ -131,3 +132,65 @@ def test_a_pair_of_places_is_less_sure_than_its_calls(monkeypatch):
     b = [list(1e5 * (1.02 - 0.02 * (i % 2) + 0.001 * rng.standard_normal(16))) for i in range(80)]
     by_places = benching.stats.ratio(a, b, 0.005, [i % 2 for i in range(80)])
     assert by_places.verdict == "AMBIGUOUS" and by_places.low < 1.001 and by_places.high > 1.019
+
+
+def test_a_comparison_that_is_unsure_says_which_samples_are_disturbed(monkeypatch):
+    """Of A's calls, 4 of 10 take 40 us more in every other block; of B's, one in a hundred."""
+    rng = np.random.default_rng(5)
+
+    def block(share: float) -> list[int]:
+        return (35_000 + 40_000 * (rng.random(16) < share)).tolist()
+
+    side = SimpleNamespace(verdict=None)
+    turns = benching.Turns(([block(i % 2 * 0.4) for i in range(40)], [block(0.01)] * 40))
+    turns.cells = [(i // 2 % 2, 0) for i in range(40)]
+    monkeypatch.setattr(benching, "paired", lambda *a: contextlib.nullcontext(([(side, side)], "")))
+    for name, value in {"take_turns": turns, "finish": None, "_slowed": ""}.items():
+        monkeypatch.setattr(benching, name, lambda *a, value=value: value)
+    case = SimpleNamespace(text="N=1")
+    found = benching._compare_case((), None, case, benching.Settings())
+    assert (
+        found.ratio.verdict == "AMBIGUOUS" and found.a.disturbed > 0.15 > 0.07 > found.b.disturbed
+    )
+    assert "% of the calls of A took more than 1.3 times" in found.message
+    assert "calls of B" not in found.message and found.json()["a"]["disturbed"] > 0.15
+    turns.blocks[0][:] = [block(0) for _ in range(40)]
+    quiet = benching._compare_case((), None, case, benching.Settings())
+    assert quiet.ratio.verdict == "SAME" and quiet.message == ""
+
+
+class Asked:
+    """A kernel's process on a GPU, whose calls take `launch` of the host and `work` of the device;
+    and its benching, to which it said that they take `said`."""
+
+    def __init__(self, monkeypatch, launch: int, work: int, said: int):
+        self.now, self.launch, self.work, self.device = 0, launch, work, "cuda"
+        self.kernel = SimpleNamespace(name="double/mine")
+        clock = SimpleNamespace(perf_counter_ns=lambda: self.now)
+        monkeypatch.setattr(benching, "time", clock)
+        contents = SimpleNamespace(seed=0)
+        sets = SimpleNamespace(case=SimpleNamespace(text="N=1"), contents=contents, masters=[0, 1])
+        self.bench = benching.Bench(self, sets)
+        self.bench.reported = {"cold": [said] * 100}
+
+    def busy(self) -> dict:
+        return {}
+
+    def ask(self, do: str, mode: str = "", order=(0,), **_) -> dict:
+        each = self.launch + (0 if mode == benching.ISSUED else self.work + 15_000)
+        self.now += 300_000 + len(order) * each
+        return {"ns": [each] * len(order)}
+
+
+@pytest.mark.parametrize(("launch", "work"), [(20, 4), (300, 4), (300, 2000), (3000, 60)])
+def test_a_kernel_that_takes_long_to_launch_is_believed(launch, work, monkeypatch):
+    asked = Asked(monkeypatch, launch * 1000, work * 1000, work * 1000)
+    asked.bench.believe()
+    assert asked.bench.verdict.checks["clocks"] == "ok"
+
+
+@pytest.mark.parametrize("launch", [5, 60, 300])
+def test_a_clock_that_says_a_hundredth_is_not_believed(launch, monkeypatch):
+    asked = Asked(monkeypatch, launch * 1000, 400_000, 4000)
+    with pytest.raises(benching.Wrong, match=r"a call takes 3.* µs as seen from here, and 4\.0 µs"):
+        asked.bench.believe()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 RESAMPLES = 2000
+FAR, MANY = 1.3, 0.1  # times the fastest tenth: disturbed; a share of the samples to be told
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Summary:
     mad: float  # median absolute deviation
     low: float  # of the median's 95 % bootstrap interval
     high: float
+    disturbed: float = 0.0  # share of the samples that are far beyond the fastest tenth
 
     @property
     def half_width(self) -> float:
@@ -32,7 +34,17 @@ class Summary:
             f"{name}_us": round(getattr(self, name) / 1e3, 4)
             for name in ("median", "mean", "min", "p10", "p90", "mad")
         }
-        return us | {"n": self.n, "ci95_us": [round(self.low / 1e3, 4), round(self.high / 1e3, 4)]}
+        ends = [round(self.low / 1e3, 4), round(self.high / 1e3, 4)]
+        return us | {"n": self.n, "ci95_us": ends, "disturbed": round(self.disturbed, 4)}
+
+    def why_unsure(self, name: str) -> str:
+        """Where so many samples are disturbed that a middle half of some may have them in it."""
+        if self.disturbed < MANY:
+            return ""
+        return (
+            f"{self.disturbed * 100:.0f} % of the calls of {name} took more than {FAR} times what "
+            "the fastest tenth took: something else is at work"
+        )
 
 
 def _medians(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -47,17 +59,18 @@ def summarise(nanoseconds) -> Summary:
     if not np.isfinite(samples).all() or (samples < 0).any():
         raise ValueError("a sample that is no time")
     low, high = np.percentile(_medians(samples, np.random.default_rng(0)), [2.5, 97.5])
-    median = float(np.median(samples))
+    median, p10 = float(np.median(samples)), float(np.percentile(samples, 10))
     return Summary(
         n=len(samples),
         median=median,
         mean=float(samples.mean()),
         min=float(samples.min()),
-        p10=float(np.percentile(samples, 10)),
+        p10=p10,
         p90=float(np.percentile(samples, 90)),
         mad=float(np.median(np.abs(samples - median))),
         low=float(low),
         high=float(high),
+        disturbed=float((samples > FAR * p10).mean()),
     )
 
 

@@ -12,7 +12,7 @@ import typer
 
 from .. import checking, errors, kernels, problems
 from ..errors import LabError
-from ..options import Device, Folders, all_kernels, console, folders_of
+from ..options import Device, Folders, all_kernels, console, folders_of, texts_to_check
 from . import writing
 
 KINDS = ("torch", "comfy", "hf")
@@ -61,7 +61,7 @@ def export(
 
 
 def _checked(kernel, problem, device, folders) -> str:
-    texts = problem.cases("smoke")
+    texts, suite = texts_to_check(kernel, problem, "smoke")
     done = checking.check(
         kernel, problem, texts, device=device, seed=None, timeout=120.0, problem_folders=folders
     )
@@ -74,17 +74,18 @@ def _checked(kernel, problem, device, folders) -> str:
             errors.exit_code(v.status for v in bad),
         )
     if not ok:
-        raise LabError(f"{kernel.name} takes no case of the suite smoke", errors.UNSUPPORTED)
-    return f"It passed `pestle-lab check` on {done.device} ({len(ok)} cases of the suite smoke)."
+        raise checking.takes_none(kernel, problem, texts, "checked")
+    return f"It passed `pestle-lab check` on {done.device} ({len(ok)} cases of the suite {suite})."
 
 
 def _case(kernel, problem) -> str:
     from ..engine import cases
 
-    for text in problem.cases("smoke"):
+    texts, _ = texts_to_check(kernel, problem, "smoke")
+    for text in texts:
         if not checking.out_of_domain(kernel, cases.make(problem, text)):
             return text
-    raise LabError(f"{kernel.name} takes no case of the suite smoke", errors.UNSUPPORTED)
+    raise checking.takes_none(kernel, problem, texts, "exported")
 
 
 def _readable(name: str, package: Path) -> tuple[str, list[str]]:

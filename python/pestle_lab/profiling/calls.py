@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ..checking import Verdict, Wrong, judge, out_of_domain
+from ..checking import Verdict, Wrong, judge, out_of_domain, takes_none
 from ..engine import cases, reference
 from ..engine.building import Build
 from ..engine.child import environment as child_environment
@@ -56,9 +56,7 @@ class Calls:
         made = [cases.make(problem, text) for text in texts]
         self.cases = [case for case in made if not out_of_domain(kernel, case)]
         if not self.cases:
-            raise LabError(
-                f"{kernel.name} takes none of these cases: nothing was called", UNSUPPORTED
-            )
+            raise takes_none(kernel, problem, texts, "called")
 
     def __enter__(self) -> Calls:
         self.temporary = tempfile.TemporaryDirectory(prefix="pestle-lab-")

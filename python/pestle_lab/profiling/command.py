@@ -26,7 +26,8 @@ from ..options import (
     console,
     finish,
     folders_of,
-    texts_of,
+    text_to_profile,
+    texts_to_check,
 )  # fmt: skip
 from . import profilers, sanitizer
 from .calls import Calls
@@ -81,8 +82,9 @@ def sanitize(
     kernel = kernels.get(name, all_kernels(folders))
     problem = problems.get(kernel.problem, folders_of(folders))
     where = _place(kernel, device, True, "compute-sanitizer")
+    texts, _ = texts_to_check(kernel, problem, suite, case)
     code = sanitized(
-        kernel, problem, texts_of(problem, suite, case), chosen, where, folder,
+        kernel, problem, texts, chosen, where, folder,
         folders=folders_of(folders), seed=seed, timeout=timeout, as_json=as_json, path=path,
     )  # fmt: skip
     raise typer.Exit(code)
@@ -125,7 +127,8 @@ def profile(
     tool: Annotated[str, typer.Argument(help="ncu, nsys or torch.")],
     name: Name,
     case: Annotated[
-        str | None, typer.Option("--case", help="[default: the first for performance]")
+        str | None,
+        typer.Option("--case", help="[default: the first for performance that the kernel takes]"),
     ] = None,
     folders: Folders = None,
     device: Device = None,
@@ -144,7 +147,7 @@ def profile(
     kernel = kernels.get(name, all_kernels(folders))
     problem = problems.get(kernel.problem, folders_of(folders))
     where = _place(kernel, device, tool == "ncu", "ncu")
-    text = case or next(iter(problem.suites.get("performance") or problem.cases("smoke")))
+    text = case or text_to_profile(kernel, problem)
     raise typer.Exit(profiled(
         tool, kernel, problem, text, where, folder, sections, list(more or []),
         folders=folders_of(folders), seed=seed, timeout=timeout, as_json=as_json,
