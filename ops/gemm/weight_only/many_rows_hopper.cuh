@@ -204,7 +204,8 @@ struct HopperGemm {
   // scales it fetches kAhead pairs before, since a trip to memory takes as long, across tiles. No
   // other warp reads them.
   struct WarpScales {
-    static constexpr int kAhead = C::kConsumers > 2 ? 2 : C::kGroup&& C::kTileM > 128 ? 1 : 3;
+    static constexpr bool kIsTight = C::kGroup != 0 && C::kTileM > 128;  // in registers
+    static constexpr int kAhead = C::kConsumers > 2 ? 2 : kIsTight ? 1 : 3;
     int index, pair = 0;       // fetched next: the tile, and the pair of its steps
     int line, row = 0;         // of the tile; of the weight, where `index` is
     bool next_is_odd = false;  // the pair that was put last
