@@ -58,6 +58,7 @@ __global__ void of_a_cluster(float* out) {
   tell_block(one, &barrier, 1, 1.0f);
   tell_block(two, &barrier, 1, make_float2(1, 2));
   tell_block(own, &barrier, 1, make_float4(1, 2, 3, 4));
+  arrive_at_block(&barrier, 1);
   wait_bytes_here(&barrier, 0);
   wait_bytes(&barrier, 0);
   out[threadIdx.x] = own[0].x + two[0].y + one[0] + static_cast<float>(shared_of_block(own, 0));

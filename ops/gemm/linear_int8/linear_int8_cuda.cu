@@ -2,7 +2,8 @@
 // Map      the kernels of quantize_int8 (rotated, too), then those of scaled_mm_int8
 //          (ops/gemm/linear/linear_quantized.cuh); with input_act the codes are those of
 //          activation, gated_activation or rms_norm. cuda/linear_int8_hopper: GEMV up to 16 rows,
-//          else the tiles of sm_90. slices: these by split-K. portable: from sm_80 on. late: an
+//          else the tiles of sm_90. one_launch: both in one kernel (ops/gemm/sm90/one_launch.cuh),
+//          some 17 to 256 rows. slices: these by split-K. portable: from sm_80 on. late: an
 //          extended epilogue, unfused. _any: a thread a result, any strides. codes: quantised
 //          output, the GEMM, then the quantising op over it.
 // Traffic  x once, its codes once written and read, the weight and out once.
@@ -12,6 +13,7 @@
 #include "ops/gemm/linear_int8/linear_int8_float.h"
 #include "ops/gemm/linear_int8/linear_int8_spec.h"
 #include "ops/gemm/select/gemm_advice.cuh"
+#include "ops/gemm/sm90/one_launch_launch.cuh"
 #include "ops/gemm/weight_only/few_rows_launch.cuh"
 #include "ops/gemm/weight_only/slab_launch.cuh"
 
@@ -77,6 +79,26 @@ Status run_split_k(const Call& call) {
   inner.workspace = quantized.rest;
   return start_tile<WgmmaType::kInt8, true, true, Sum::kDirect, true>(inner, "linear_int8_slices",
                                                                       o, job, true);
+}
+
+// ---- x to codes and the product in one launch ---------------------------------------------------
+
+constexpr const char* kOneLaunch = "cuda/linear_int8_one_launch";
+
+std::string refuses_one_launch(const Call& call, const Machine& machine) {
+  return refuse_one_launch(call, machine, kArgs, call.integer(kHadamard));
+}
+Status run_in_one_launch(const Call& call) {
+  return run_one_launch<WgmmaType::kInt8, Int8Code>(call, "linear_int8_one_launch", kArgs);
+}
+const char* preferred_impl(const Call& call, const Machine& machine) {
+  return advises_one_launch(call, machine, kArgs, call.integer(kHadamard)) ? kOneLaunch : nullptr;
+}
+std::string plan_of_impl(const Call& call, const Machine& machine, std::string_view impl) {
+  return impl == kOneLaunch && refuses_one_launch(call, machine).empty()
+             ? describe(choose_one_launch(
+                   one_launch_shape(call, kArgs, multiprocessors_for(call, machine))))
+             : "";
 }
 
 std::string refuses_portable(const Call& call, const Machine&) {
@@ -169,6 +191,11 @@ constexpr Impl kImpls[] = {
      .refuses = refuses_sm90,
      .run = run_sm90,
      .workspace = kLinearInputWorkspace},
+    {.id = kOneLaunch,
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_one_launch,
+     .run = run_in_one_launch},
     {.id = "cuda/linear_int8_portable",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
@@ -199,6 +226,8 @@ constexpr Impl kImpls[] = {
     kFloatX[1],
     kFloatX[2],
 };
+
+[[maybe_unused]] const bool kAdvised = advise({spec.name, preferred_impl, plan_of_impl, nullptr});
 
 }  // namespace
 

@@ -68,6 +68,14 @@ __device__ inline uint32_t shared_of_block(const void* own, unsigned rank) {
 #endif
   return at;
 }
+// Arrives at block `rank`'s copy of `barrier`: what this thread has read and written is behind it.
+__device__ inline void arrive_at_block(uint64_t* barrier, unsigned rank) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                   shared_of_block(barrier, rank))
+               : "memory");
+#endif
+}
 // To block `rank`'s copy of `own`, counted by its copy of `barrier`.
 __device__ inline void tell_block(float* own, uint64_t* barrier, unsigned rank, float v) {
 #if __CUDA_ARCH__ >= 900
