@@ -2,8 +2,8 @@
 // Map      the kernels of quantize_fp8, then those of scaled_mm_fp8
 //          (ops/gemm/linear/linear_quantized.cuh); with input_act the codes are those of
 //          activation, gated_activation or rms_norm. cuda/linear_fp8_hopper: GEMV up to 16 rows,
-//          else the tiles of sm_90. one_launch: both in one kernel (ops/gemm/sm90/one_launch.cuh),
-//          some 17 to 256 rows. cublaslt: the GEMM by cuBLASLt, where scaled_mm_fp8's would be.
+//          else the tiles of sm_90. clusters: some 17 to 256 rows, CTAs of a cluster share k
+//          (ops/gemm/sm90/cluster_k.cuh). cublaslt: the GEMM by cuBLASLt, where scaled_mm_fp8's would be.
 //          portable: from sm_80 on. late: an extended epilogue, unfused. _any: a thread a result,
 //          any strides.
 //          codes: quantised output, the GEMM, then the quantising op over it.
@@ -17,7 +17,7 @@
 #include "ops/gemm/linear_fp8/linear_fp8_float.h"
 #include "ops/gemm/linear_fp8/linear_fp8_spec.h"
 #include "ops/gemm/select/gemm_advice.cuh"
-#include "ops/gemm/sm90/one_launch_launch.cuh"
+#include "ops/gemm/sm90/cluster_k_launch.cuh"
 #include "ops/gemm/weight_only/few_rows_launch.cuh"
 #include "ops/gemm/weight_only/slab_launch.cuh"
 #include "ops/quant/rowwise/fp8_scale_grid.h"
@@ -138,34 +138,38 @@ bool read_advised(const Call& call, const Machine& machine, AdvisedGemm* p) {
   return true;
 }
 
-// ---- x to codes and the product in one launch ---------------------------------------------------
+// ---- clusters share k -----------------------------------------------------------------------------
 
-constexpr const char* kOneLaunch = "cuda/linear_fp8_one_launch";
+constexpr const char* kClusters = "cuda/linear_fp8_clusters";
 
-std::string refuses_one_launch(const Call& call, const Machine& machine) {
-  return refuse_one_launch(call, machine, kArgs, 0);
-}
-Status run_in_one_launch(const Call& call) {
-  const char* name = "linear_fp8_one_launch";
-  return call.tensor(kArgs.weight).dtype == DType::kE4M3
-             ? run_one_launch<hopper::WgmmaType::kE4m3, Fp8Code<formats::E4m3>>(call, name, kArgs)
-             : run_one_launch<hopper::WgmmaType::kE5m2, Fp8Code<formats::E5m2>>(call, name, kArgs);
+std::string refuses_clusters(const Call& call, const Machine& machine) {
+  return wants_pairs(call) ? "gated: takes no pairs of columns" : refuses_sm90(call, machine);
 }
 
-// A tuner's choice among the two launches' GEMMs comes first.
-using TwoLaunches = GemmAdvice<kIds, read_advised>;
+Status run_clusters(const Call& call) {
+  QuantizedX quantized;
+  PESTLE_TRY(make_quantized_x(call, &quantized));
+  Operands o;
+  GemmJob job{};
+  PESTLE_TRY(fill_linear(call, kArgs, quantized, &o, &job));
+  const bool early = quantizes_by_rows(call, call.tensor(kArgs.x), 0, quantized);
+  const char* name = "linear_fp8_clusters";
+  return o.b.dtype == DType::kE4M3
+             ? start_cluster<hopper::WgmmaType::kE4m3>(call, name, o, job.epilogue, early)
+             : start_cluster<hopper::WgmmaType::kE5m2>(call, name, o, job.epilogue, early);
+}
+
+// A tuner's choice among the others comes first.
+using WholeTiles = GemmAdvice<kIds, read_advised>;
 const char* preferred_impl(const Call& call, const Machine& machine) {
   AdvisedGemm p;
   if (!read_advised(call, machine, &p)) return nullptr;
-  if (tuned_for(p) == nullptr && advises_one_launch(call, machine, kArgs, 0)) return kOneLaunch;
-  return preferred(kIds, p);
+  return tuned_for(p) == nullptr && advises_cluster(call, machine, kArgs) ? kClusters
+                                                                          : preferred(kIds, p);
 }
 std::string plan_of_impl(const Call& call, const Machine& machine, std::string_view impl) {
-  if (impl != kOneLaunch) return TwoLaunches::plan(call, machine, impl);
-  return refuses_one_launch(call, machine).empty()
-             ? describe(choose_one_launch(
-                   one_launch_shape(call, kArgs, multiprocessors_for(call, machine))))
-             : "";
+  return impl == kClusters ? cluster_plan_of(call, machine, kArgs)
+                           : WholeTiles::plan(call, machine, impl);
 }
 
 std::string refuses_portable(const Call& call, const Machine&) {
@@ -250,11 +254,12 @@ constexpr Impl kImpls[] = {
      .refuses = refuses_cublas,
      .run = run_by_cublas,
      .workspace = kLibraryLinearWorkspace},
-    {.id = kOneLaunch,
+    {.id = kClusters,
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
-     .refuses = refuses_one_launch,
-     .run = run_in_one_launch},
+     .refuses = refuses_clusters,
+     .run = run_clusters,
+     .workspace = kLinearInputWorkspace},
     {.id = "cuda/linear_fp8_portable",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
@@ -287,7 +292,7 @@ constexpr Impl kImpls[] = {
 };
 
 [[maybe_unused]] const bool kAdvised =
-    advise({spec.name, preferred_impl, plan_of_impl, TwoLaunches::ways});
+    advise({spec.name, preferred_impl, plan_of_impl, WholeTiles::ways});
 
 }  // namespace
 

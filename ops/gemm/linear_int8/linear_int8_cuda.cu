@@ -2,8 +2,8 @@
 // Map      the kernels of quantize_int8 (rotated, too), then those of scaled_mm_int8
 //          (ops/gemm/linear/linear_quantized.cuh); with input_act the codes are those of
 //          activation, gated_activation or rms_norm. cuda/linear_int8_hopper: GEMV up to 16 rows,
-//          else the tiles of sm_90. one_launch: both in one kernel (ops/gemm/sm90/one_launch.cuh),
-//          some 17 to 256 rows. slices: these by split-K. portable: from sm_80 on. late: an
+//          else the tiles of sm_90. clusters: some 17 to 256 rows, CTAs of a
+//          cluster share k (ops/gemm/sm90/cluster_k.cuh). slices: tiles by split-K. portable: from sm_80 on. late: an
 //          extended epilogue, unfused. _any: a thread a result, any strides. codes: quantised
 //          output, the GEMM, then the quantising op over it.
 // Traffic  x once, its codes once written and read, the weight and out once.
@@ -13,7 +13,7 @@
 #include "ops/gemm/linear_int8/linear_int8_float.h"
 #include "ops/gemm/linear_int8/linear_int8_spec.h"
 #include "ops/gemm/select/gemm_advice.cuh"
-#include "ops/gemm/sm90/one_launch_launch.cuh"
+#include "ops/gemm/sm90/cluster_k_launch.cuh"
 #include "ops/gemm/weight_only/few_rows_launch.cuh"
 #include "ops/gemm/weight_only/slab_launch.cuh"
 
@@ -81,24 +81,33 @@ Status run_split_k(const Call& call) {
                                                                       o, job, true);
 }
 
-// ---- x to codes and the product in one launch ---------------------------------------------------
+// ---- clusters share k -----------------------------------------------------------------------------
 
-constexpr const char* kOneLaunch = "cuda/linear_int8_one_launch";
+constexpr const char* kClusters = "cuda/linear_int8_clusters";
 
-std::string refuses_one_launch(const Call& call, const Machine& machine) {
-  return refuse_one_launch(call, machine, kArgs, call.integer(kHadamard));
+std::string refuses_clusters(const Call& call, const Machine& machine) {
+  return wants_pairs(call) ? "gated: takes no pairs of columns" : refuses_sm90(call, machine);
 }
-Status run_in_one_launch(const Call& call) {
-  return run_one_launch<WgmmaType::kInt8, Int8Code>(call, "linear_int8_one_launch", kArgs);
+
+Status run_clusters(const Call& call) {
+  QuantizedX quantized;
+  PESTLE_TRY(make_quantized_x(call, &quantized));
+  Operands o;
+  GemmJob job{};
+  PESTLE_TRY(fill_linear(call, kArgs, quantized, &o, &job));
+  const bool early =
+      quantizes_by_rows(call, call.tensor(kArgs.x), call.integer(kHadamard), quantized);
+  const char* name = "linear_int8_clusters";
+  return start_cluster<WgmmaType::kInt8>(call, name, o, job.epilogue, early);
 }
+
 const char* preferred_impl(const Call& call, const Machine& machine) {
-  return advises_one_launch(call, machine, kArgs, call.integer(kHadamard)) ? kOneLaunch : nullptr;
+  const bool is_for =
+      refuses_clusters(call, machine).empty() && advises_cluster(call, machine, kArgs);
+  return is_for ? kClusters : nullptr;
 }
 std::string plan_of_impl(const Call& call, const Machine& machine, std::string_view impl) {
-  return impl == kOneLaunch && refuses_one_launch(call, machine).empty()
-             ? describe(choose_one_launch(
-                   one_launch_shape(call, kArgs, multiprocessors_for(call, machine))))
-             : "";
+  return impl == kClusters ? cluster_plan_of(call, machine, kArgs) : "";
 }
 
 std::string refuses_portable(const Call& call, const Machine&) {
@@ -191,11 +200,12 @@ constexpr Impl kImpls[] = {
      .refuses = refuses_sm90,
      .run = run_sm90,
      .workspace = kLinearInputWorkspace},
-    {.id = kOneLaunch,
+    {.id = kClusters,
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,
-     .refuses = refuses_one_launch,
-     .run = run_in_one_launch},
+     .refuses = refuses_clusters,
+     .run = run_clusters,
+     .workspace = kLinearInputWorkspace},
     {.id = "cuda/linear_int8_portable",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
