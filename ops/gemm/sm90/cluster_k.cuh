@@ -105,7 +105,9 @@ struct ClusterK {
                            &cta.barriers().full[stage], column_of(cta, box), cta.first_row, 0);
   }
   // The first tile's first boxes, one a stage.
-  __device__ static void produce_first(const Cta& cta, int first) {
+  __device__ static int first_boxes(const Cta& cta) { return min(cta.of.stages, cta.of.boxes); }
+  __device__ static void produce_first(const Cta& cta) {
+    const int first = first_boxes(cta);
     const int row = cta.sweep * cta.of.groups * kClusterBlock;
     for (int i = 0; i < first && cta.of.early; ++i) load_weight(cta, i, cta.sweep, i);
     for (int i = 0; i < first && !cta.of.early; ++i)
@@ -116,10 +118,9 @@ struct ClusterK {
       load_a(cta, i, i);
     }
   }
-  __device__ static void produce(const Cta& cta) {
+  __device__ static void produce_rest(const Cta& cta) {
     const Job& of = cta.of;
-    const int first = min(of.stages, of.boxes);
-    produce_first(cta, first);
+    const int first = first_boxes(cta);
     Place at;
     for (int tile = cta.sweep; tile < of.n_tiles; tile += of.sweeps) {
       for (int box = 0; box < of.boxes; ++box) {
@@ -134,8 +135,9 @@ struct ClusterK {
   }
 
   // ---- products -----------------------------------------------------------------------------------
+  // By each warp: with a stage for every box, one may be behind the others by a whole ring.
   __device__ static void release(const Cta& cta, int stage) {
-    if (threadIdx.x % 128 == 0) cuda::hopper::arrive(&cta.barriers().empty[stage]);
+    if (threadIdx.x % 32 == 0) cuda::hopper::arrive(&cta.barriers().empty[stage]);
   }
   template <int kN>
   __device__ static void multiply_box(const char* weight, const char* rows, bool more,
@@ -276,7 +278,7 @@ struct ClusterK {
     Barriers& b = cta.barriers();
     for (int i = 0; i < cta.of.stages; ++i) {
       cuda::hopper::init_barrier(&b.full[i], 1);
-      cuda::hopper::init_barrier(&b.empty[i], cta.of.groups);
+      cuda::hopper::init_barrier(&b.empty[i], cta.of.groups * 4);
     }
     cuda::hopper::init_barrier(&b.sums, cta.of.parts * cta.of.groups * 4);
     cuda::hopper::init_barrier(&b.sums_read, cta.of.parts);
@@ -294,9 +296,10 @@ struct ClusterK {
     __syncthreads();
     cuda::cluster_arrive();
     if (thread >= multiplying) {
-      if (thread == multiplying) produce(cta);
+      if (thread == multiplying) produce_first(cta);
       __syncwarp();
       cuda::cluster_wait();
+      if (thread == multiplying) produce_rest(cta);
       return;
     }
     prefetch_columns(cta, cta.sweep);
