@@ -244,7 +244,7 @@ static inline pestle_status pestle_hadamard(
  *   scale_a: f32 [tensor: 1; row: *M, 1; block: *M, cdiv(K,128)] decode scales of a
  *   scale_b: f32 [tensor: 1; row: N, 1; block: cdiv(N,128), cdiv(K,128)] decode scales of b
  *   out: bf16|f16|f32 [*M, if(gated == none, N, N/2)] (output) (may be NULL) epilogue(a_decoded @ b_decoded^T)
- *   granularity: tensor|row|block; row: one scale per row of a and of b; block: 1x128 of a with 128x128 of b
+ *   granularity: tensor|row|block; tensor, row: a scale of all or of each row, which multiplies sums; block: 1x128 of a with 128x128 of b, of terms
  *   accumulation: accurate|fast|f32; what sums along K may lose. accurate: sums of 128 products by tensor cores, whose 8-bit floats keep 13 bits behind the largest term, added in f32; fast: one such sum of all (blocks: as accurate); f32: nothing is lost before f32
  *   alpha: f32 [1] (may be NULL) factor on the product; 1 when absent
  *   bias: f32|bf16|f16 [N] (may be NULL) added to every row of the product

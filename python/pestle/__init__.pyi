@@ -383,7 +383,7 @@ def scaled_mm_fp8(
         gate (f32|bf16|f16 [*G, if(gated == none, N, N/2)], optional): multiplies the product before the residual is added; neighbouring rows share a row of it, as many as there are rows of out for each of its own
         q_scale (f32 none: [1]; fp8_tensor: [1]; fp8_block: [1]; nvfp4: [1]; mxfp8: [1]; fp8_row: [*M, 1]; int8_row: [*M, 1], optional): decode scale of q; fp8_tensor needs it, fp8_row and int8_row compute it where absent
         global_scale (f32 [1], optional): decode scale of the whole tensor, out_format=nvfp4
-        granularity (tensor|row|block): row: one scale per row of a and of b; block: 1x128 of a with 128x128 of b
+        granularity (tensor|row|block): tensor, row: a scale of all or of each row, which multiplies sums; block: 1x128 of a with 128x128 of b, of terms
         accumulation (accurate|fast|f32): what sums along K may lose. accurate: sums of 128 products by tensor cores, whose 8-bit floats keep 13 bits behind the largest term, added in f32; fast: one such sum of all (blocks: as accurate); f32: nothing is lost before f32
         activation (none|gelu|gelu_tanh|silu): applied after the bias
         gated (none|act_first|act_last): out has half of the product's columns: activation(one half) * the other, the half that the activation takes first (swiglu) or last (geglu)

@@ -61,7 +61,7 @@ TEST(GemmChoice, TheLibraryServesNoSmallGemmAndNoOtherMachine) {
   GemmKey fp8 = bf16(1024, 1024, 1024);
   fp8.sums = GemmSums::kFast;
   EXPECT_EQ(choose_path(fp8, kAll).path, GemmPath::kTile);
-  fp8 = bf16(17, 4096, 4096);  // a long sum
+  fp8 = bf16(17, 3072, 3072);  // a long sum
   fp8.sums = GemmSums::kFast;
   EXPECT_EQ(choose_path(fp8, kAll).path, GemmPath::kLibrary);
   GemmOptions rows = kAll;  // under scales of rows
@@ -78,6 +78,28 @@ TEST(GemmChoice, TheLibraryServesNoSmallGemmAndNoOtherMachine) {
   GemmOptions other = kAll;
   other.compute_capability = 80;
   EXPECT_EQ(choose_path(bf16(8192, 4096, 4096), other).path, GemmPath::kTile);
+}
+
+// Under scales of rows the library has no split-K.
+TEST(GemmChoice, TheLibraryUnderScalesOfRowsServesManyWaves) {
+  GemmOptions rows = kAll;
+  rows.algorithms = 1;
+  rows.split_k = true;
+  GemmKey key{DType::kE4M3, DType::kE4M3, DType::kBF16, 256, 4096, 14336};
+  key.sums = GemmSums::kFast;
+  const std::string sliced = "128x128, 64 tiles in 1 waves, the last 64 by split-K of 2";
+  EXPECT_EQ(described(key, rows), sliced);
+  EXPECT_EQ(choose_path(key, kAll).path, GemmPath::kLibrary);
+  key.sums = GemmSums::kAccurate;
+  EXPECT_EQ(described(key, rows), sliced);
+  key = {DType::kE4M3, DType::kE4M3, DType::kBF16, 192, 14336, 4096};
+  key.sums = GemmSums::kFast;
+  EXPECT_EQ(described(key, rows), "128x256, 112 tiles in 1 waves");
+  key.sums = GemmSums::kAccurate;  // as many whole tiles, which it adds faster
+  EXPECT_EQ(choose_path(key, rows).path, GemmPath::kLibrary);
+  key.m = 8192;
+  key.sums = GemmSums::kFast;
+  EXPECT_EQ(choose_path(key, rows).path, GemmPath::kLibrary);
 }
 
 TEST(GemmChoice, SplitKWhereItIsFasterAndOpen) {

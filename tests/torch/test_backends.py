@@ -240,3 +240,31 @@ def test_compiled_code_follows_the_selection():
 def test_a_process_that_used_every_backend_ends_well():
     code = "import pestle; pestle.list_backends()"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("accumulation", ["accurate", "fast", "f32"])
+@pytest.mark.parametrize("rows", [2, 40])
+def test_an_infinite_scale_of_fp8_codes_multiplies_the_sum(device, accumulation, rows):
+    """Not its terms, of which some are 0 here and some of either sign."""
+    inf, nan = float("inf"), float("nan")
+    codes = torch.zeros(rows, 64, device=device)
+    codes[0, :3] = torch.tensor([1.0, 2.0, -1.0])  # the other rows are 0
+    weight = torch.zeros(16, 64, device=device)
+    weight[:, :3] = torch.tensor([1.0, 1.0, 1.0])
+    weight[8:] *= -1
+    a, b = (t.to(torch.float8_e4m3fn) for t in (codes, weight))
+    of_all, one = torch.full((1,), inf, device=device), torch.ones(1, device=device)
+    of_rows = torch.full((rows, 1), inf, device=device)
+    found = ("cuda", "triton", "eager") if device == "cuda" else ("cpu", "eager")
+    signs = torch.tensor([inf] * 8 + [-inf] * 8)
+    for name in found:
+        with pestle.use_backend(name):
+            by_tensor = pestle.scaled_mm_fp8(a, b, of_all, one, accumulation=accumulation)
+            by_row = pestle.scaled_mm_fp8(
+                a, b, of_rows, one.expand(16, 1), granularity="row", accumulation=accumulation
+            )
+        for out in (by_tensor, by_row):
+            torch.testing.assert_close(out[0].float().cpu(), signs)
+            expected = torch.full((rows - 1, 16), nan)
+            torch.testing.assert_close(out[1:].float().cpu(), expected, equal_nan=True)

@@ -114,7 +114,8 @@ void prepare(const QuantLinear& call, const PreparedX& x, bool fold_columns, int
 }
 
 void store(const QuantLinear& call, int64_t row, int64_t column, float sum) {
-  const float y = call.epilogue->apply(sum, row, column);
+  const float scaled = sum * call.rows.at(row) * call.columns.at(column);
+  const float y = call.epilogue->apply(scaled, row, column);
   store_f32(row_address(call.out, row) + column * last_stride_bytes(call.out), call.out.dtype, y);
 }
 

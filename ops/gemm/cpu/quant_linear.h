@@ -10,12 +10,22 @@
 
 namespace pestle::ops {
 
+// f32 factors of the finished sums of rows or columns of out, at any address; a step of 0: one for
+// all.
+struct SumFactors {
+  const void* data = nullptr;  // null: 1
+  int64_t step = 0;
+
+  float at(int64_t i) const { return data ? cpu::float_at(data, i * step) : 1.0f; }
+};
+
 struct QuantLinear {
   cpu::QuantMatrix weight;  // N x K
   TensorView x;             // floating, or, when x_is_codes, unused
   bool x_is_codes = false;
   cpu::QuantMatrix x_codes;  // M x K
-  int64_t hadamard = 0;      // x is rotated in groups of this many columns
+  SumFactors rows, columns;
+  int64_t hadamard = 0;  // x is rotated in groups of this many columns
   int64_t m = 0;
   TensorView out;
   const Epilogue* epilogue = nullptr;

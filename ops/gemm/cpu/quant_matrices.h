@@ -125,14 +125,17 @@ inline Status run_linear(const Call& call, const LinearArgs& args, const cpu::Qu
   return run_quant_linear(linear);
 }
 
-// Both operands are codes.
+// Both operands are codes; `rows`, `columns`: scales that multiply finished sums.
 inline Status run_scaled_mm(const Call& call, int out, int first_epilogue_arg,
-                            const cpu::QuantMatrix& a, const cpu::QuantMatrix& b) {
+                            const cpu::QuantMatrix& a, const cpu::QuantMatrix& b,
+                            const SumFactors& rows = {}, const SumFactors& columns = {}) {
   const Epilogue epilogue(call, first_epilogue_arg, call.tensor(out));
   QuantLinear linear;
   linear.weight = b;
   linear.x_is_codes = true;
   linear.x_codes = a;
+  linear.rows = rows;
+  linear.columns = columns;
   linear.m = a.rows;
   linear.out = call.tensor(out);
   linear.epilogue = &epilogue;

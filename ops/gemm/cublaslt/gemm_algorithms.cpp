@@ -9,11 +9,12 @@ struct Measured {
 };
 
 // Terms from which on cuBLASLt is faster: of 16-bit floats (128^3 still 2.8 us for 3.9, but a call
-// costs the host more than a launch), of 8-bit ones, of those where k is long, which it slices
-// (17 x 4096 x 4096 9.7 us for 14.1, 256 x 3072 x 3072 9.4 for 11.7; 1024^3 7.4 for 6.9).
+// costs the host more than a launch), of 8-bit ones (1024^3 7.4 us for 6.9, a copy of the scales
+// of 1.2 among them that it no longer takes), of those where k is long, which it slices (17 x 3072
+// x 3072 6.5 us for 10.7, 256 x 3072 x 3072 9.4 for 11.7).
 constexpr int64_t kTerms = int64_t{1} << 22;
 constexpr int64_t kTermsOf8Bits = int64_t{1} << 33;
-constexpr int64_t kTermsOfLongSums = int64_t{1} << 28;
+constexpr int64_t kTermsOfLongSums = int64_t{1} << 27;
 constexpr int64_t kLongSum = 2048;
 
 // On one H200 of 132 multiprocessors, cuBLASLt 13.1, each algorithm alone and sustained (in turns

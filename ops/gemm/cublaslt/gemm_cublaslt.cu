@@ -332,7 +332,7 @@ class Plan {
   bool ready_ = false;
 };
 
-// ---- decode scales ------------------------------------------------------------------------------
+// ---- decode scales that it can't read where they are --------------------------------------------
 
 struct ScaleCopy {
   ScalesAt from;
@@ -343,10 +343,12 @@ struct ScaleCopy {
 struct ScaleCopies {
   ScaleCopy a, b;
   int blocks_of_a;
+  bool of_blocks;
 };
 constexpr int kCopyThreads = 256;
+constexpr uintptr_t kAlignedScales = 16;  // of rows: where cuBLASLt wants them to begin
 
-// As cuBLASLt wants them, and NaN for an infinite one, as a factor of terms has it.
+// As cuBLASLt wants them; of blocks NaN for an infinite one, as a factor of terms has it.
 __global__ void __launch_bounds__(kCopyThreads)
     copy_scales_kernel(const __grid_constant__ ScaleCopies job) {
   cuda::wait_previous_kernel();
@@ -357,8 +359,9 @@ __global__ void __launch_bounds__(kCopyThreads)
       (of_a ? block : block - job.blocks_of_a) * kCopyThreads + static_cast<int>(threadIdx.x);
   const int row = i / copy.steps, step = i - row * copy.steps;
   if (row >= copy.rows) return;
+  const float* from = copy.from.data + row * copy.from.row + step * copy.from.step;
   copy.to[row * copy.to_row + step * copy.to_step] =
-      hopper::factor_of_terms(copy.from.data + row * copy.from.row + step * copy.from.step);
+      job.of_blocks ? hopper::factor_of_terms(from) : __ldg(from);
 }
 
 char* aligned_up(void* p) {
@@ -366,16 +369,22 @@ char* aligned_up(void* p) {
                                  kAligned);
 }
 
-// Room for one operand's scales, from `memory` on; they are read there.
+// Are `rows` scales such as cuBLASLt reads where they are?
+bool lie_ready(CublasScales scales, const ScalesAt& at, int64_t rows) {
+  if (scales == CublasScales::kTensor) return true;
+  return scales == CublasScales::kRow && (at.row == 1 || rows == 1) &&
+         reinterpret_cast<uintptr_t>(at.data) % kAlignedScales == 0;
+}
+
+// Room for one operand's scales, from `memory` on, where they are not ready; they are read there.
 ScaleCopy place_scales(const CublasEpilogue& e, bool of_a, const Operands& o, char** memory,
                        ScalesAt* at) {
   ScaleCopy copy;
-  if (at->ready) return copy;
-  const auto k_blocks = static_cast<int>(cuda::ceil_div(o.a.columns, 128));
   const int64_t rows = of_a ? o.out.rows : o.out.columns;
+  if (lie_ready(e.scales, *at, rows)) return copy;
+  const auto k_blocks = static_cast<int>(cuda::ceil_div(o.a.columns, 128));
   copy.from = *at;
-  copy.rows = 1;
-  if (e.scales == CublasScales::kRow) copy.rows = static_cast<int>(rows);
+  copy.rows = static_cast<int>(rows);
   int64_t floats = copy.rows;
   if (e.scales == CublasScales::kBlock) {
     // a's: rows beside one another; b's: 128 of k, in fours.
@@ -391,7 +400,7 @@ ScaleCopy place_scales(const CublasEpilogue& e, bool of_a, const Operands& o, ch
   return copy;
 }
 
-// Into the workspace; `e` names them there.
+// Into the workspace, where any must be copied; `e` names them there.
 Status copy_scales(const Call& call, const char* name, const Operands& o, char** memory,
                    CublasEpilogue* e) {
   ScaleCopies job;
@@ -401,6 +410,8 @@ Status copy_scales(const Call& call, const char* name, const Operands& o, char**
     return cuda::ceil_div(int64_t{c.rows} * c.steps, kCopyThreads);
   };
   job.blocks_of_a = static_cast<int>(blocks(job.a));
+  job.of_blocks = e->scales == CublasScales::kBlock;
+  // None where both are ready.
   return cuda::launch_early(call, name, {job.blocks_of_a + blocks(job.b), kCopyThreads},
                             copy_scales_kernel, job);
 }

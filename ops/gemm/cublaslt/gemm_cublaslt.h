@@ -27,11 +27,11 @@ inline int cublas_algorithms(CublasScales scales) {
   return scales == CublasScales::kRow || scales == CublasScales::kBlock ? 1 : kCublasAlgorithms;
 }
 
-// Scales in memory; distances in elements, 0: the same for all.
+// Scales in memory; distances in elements, 0: the same for all. One of a tensor is read where it
+// is, as are those of rows that lie side by side from a multiple of 16 bytes on; others are copied.
 struct ScalesAt {
   const float* data = nullptr;
   int64_t row = 0, step = 0;  // from row to row, from 128 of k to the next
-  bool ready = false;         // dense, at 16 bytes, none infinite: read where they are
 };
 
 // What of the contract's epilogue cuBLASLt does in f32 before the one rounding.

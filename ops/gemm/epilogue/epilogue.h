@@ -11,7 +11,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cfloat>
 #include <cmath>
+#include <limits>
 
 #include "core/op.h"
 #include "ops/shared/element.h"
@@ -143,6 +145,20 @@ struct SumOfTerms {
   void add(double term) {
     value += term;
     size += std::fabs(term);
+  }
+  // By factors of the finished sum. `lost`: of its size, what implementations' sums may be off by;
+  // 0: sums are exact. An infinite factor gives an infinity of the sum's sign; where that sign may
+  // be lost, nothing is asked: 0 with an infinite bound. Nor is more than that bound says where a
+  // product on the way may leave f32's range, for the factors are multiplied in any order.
+  void multiply(double a, double b, double lost) {
+    const double factor = a * b, before = size;
+    const bool sign_is_open =
+        std::isinf(factor) && size > 0 && std::isfinite(size) && std::fabs(value) <= lost * size;
+    value = sign_is_open && lost > 0 ? 0 : value * factor;
+    size *= std::fabs(factor);
+    if (lost == 0) return;
+    for (const double step : {before, before * std::fabs(a), before * std::fabs(b), factor})
+      if (std::fabs(step) > FLT_MAX / 2) size = std::numeric_limits<double>::infinity();
   }
 };
 

@@ -42,16 +42,12 @@ struct FloatMatrix {
   __host__ __device__ int element_bytes() const { return dtype == Float::kF32 ? 4 : 2; }
 };
 
-// Factors of rows or columns; a step of 0: one for all.
+// Factors of the sums of rows or columns; a step of 0: one for all.
 struct Factors {
   const float* data = nullptr;
   int64_t step = 0;
-  bool of_terms = false;  // of each term of the sum, not of the sum
 #ifdef __CUDACC__
-  __device__ float at(int64_t i) const {
-    const float* p = data + i * step;
-    return of_terms ? factor_of_terms(p) : __ldg(p);
-  }
+  __device__ float at(int64_t i) const { return __ldg(data + i * step); }
 #endif
 };
 

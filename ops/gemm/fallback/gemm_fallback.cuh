@@ -24,11 +24,10 @@ struct FallbackScale {
   int64_t rows_per_scale = 0;
   bool blocks = false;
 #ifdef __CUDACC__
-  // Of sums of terms (T is float) an infinite one is NaN: terms may be 0 or of both signs.
-  template <class T>
+  // Of a block an infinite one is NaN: it is a factor of terms, which may be 0 or of both signs.
   __device__ float at(int64_t row, int64_t k) const {
     const float f = t.load(t.at(rows_per_scale ? row / rows_per_scale : 0, blocks ? k / 128 : 0));
-    return std::is_same_v<T, float> && fabsf(f) == INFINITY ? NAN : f;
+    return blocks && fabsf(f) == INFINITY ? NAN : f;
   }
 #endif
 };
@@ -106,8 +105,7 @@ __global__ void __launch_bounds__(kEdgeOfTile* kEdgeOfTile)
       const int steps = static_cast<int>(min(job.k - k0, int64_t{kEdgeOfTile}));
       if (!job.scale_a.blocks) sum = total;
       for (int i = 0; i < steps; ++i) sum = fmaf(a[y][i], b[i][x], sum);
-      if (job.scale_a.blocks && exists)
-        sum = sum * job.scale_a.at<T>(m, k0) * job.scale_b.at<T>(n, k0);
+      if (job.scale_a.blocks && exists) sum = sum * job.scale_a.at(m, k0) * job.scale_b.at(n, k0);
       if (!job.scale_a.blocks) total = 0;
     }
     total += sum;
@@ -116,7 +114,7 @@ __global__ void __launch_bounds__(kEdgeOfTile* kEdgeOfTile)
   if (!exists) return;
   auto value = static_cast<float>(total);
   if (job.scale_a.t.data && !job.scale_a.blocks)
-    value = value * job.scale_a.at<T>(m, 0) * job.scale_b.at<T>(n, 0);
+    value = value * job.scale_a.at(m, 0) * job.scale_b.at(n, 0);
   finish_fallback(job, batch, m, n, value);
 }
 

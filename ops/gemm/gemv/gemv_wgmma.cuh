@@ -285,9 +285,6 @@ struct GemvWgmma {
     }
     return v;
   }
-  __device__ static float factor_at(const hopper::Factors& f, float asked) {
-    return f.of_terms && fabsf(asked) == INFINITY ? NAN : asked;
-  }
 
   // This thread's columns of out (of a block: two, 8 apart) and rows (4).
   __device__ static int column_of(const Job& job, const GemvWgmmaTile& at, int block, int half) {
@@ -332,20 +329,18 @@ struct GemvWgmma {
   // The results of a block: element i is of row i / 4 * 2 + i % 2 and of column i / 2 % 2.
   __device__ static void scale(const hopper::EpilogueArguments& e, const Values& values,
                                const RowValues& rows, const Sum (&d)[kSums], float (&v)[kSums]) {
-    float bias[2] = {0, 0}, column[2], row[kOwnRows];
+    float bias[2] = {0, 0};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      column[half] = factor_at(e.columns, values.factor[half]);
       if (e.bias.data)
         bias[half] = e.bias.dtype == hopper::Float::kF32
                          ? __uint_as_float(values.bias[half])
                          : hopper::half_of(values.bias[half], e.bias.dtype);
     }
 #pragma unroll
-    for (int i = 0; i < kOwnRows; ++i) row[i] = factor_at(e.rows, rows.factor[i]);
-#pragma unroll
     for (int i = 0; i < kSums; ++i)
-      v[i] = static_cast<float>(d[i]) * row[i / 4 * 2 + i % 2] * column[i / 2 % 2] * rows.alpha +
+      v[i] = static_cast<float>(d[i]) * rows.factor[i / 4 * 2 + i % 2] * values.factor[i / 2 % 2] *
+                 rows.alpha +
              bias[i / 2 % 2];
   }
   // Where a thread's results of a block go; known before the products, for a warp is alone on its

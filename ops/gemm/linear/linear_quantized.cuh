@@ -217,9 +217,8 @@ inline void fill_quantized_scales(const Call& call, const LinearQuantizedArgs& a
   const TensorView& scale = call.tensor(args.scale);
   int64_t step = 0;
   if (call.integer(args.granularity) == 1) even_rows(scale, step);
-  const bool of_terms = quantized.codes.dtype != DType::kI8;  // integers' sum is one term
-  e->rows = {quantized.scale.as<float>(), 1, of_terms};
-  e->columns = {scale.as<float>(), step, of_terms};
+  e->rows = {quantized.scale.as<float>(), 1};
+  e->columns = {scale.as<float>(), step};
 }
 
 // After the codes are made: the operands and the job of their GEMM with the weight.

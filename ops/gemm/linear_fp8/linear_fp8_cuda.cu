@@ -3,8 +3,9 @@
 //          (ops/gemm/linear/linear_quantized.cuh); with input_act the codes are those of
 //          activation, gated_activation or rms_norm. cuda/linear_fp8_hopper: GEMV up to 16 rows,
 //          else the tiles of sm_90. clusters: some 17 to 256 rows, CTAs of a cluster share k
-//          (ops/gemm/sm90/cluster_k.cuh). cublaslt: the GEMM by cuBLASLt, where scaled_mm_fp8's would be.
-//          portable: from sm_80 on. late: an extended epilogue, unfused. _any: a thread a result,
+//          (ops/gemm/sm90/cluster_k.cuh). slices: tiles by split-K. cublaslt: the GEMM by cuBLASLt,
+//          where scaled_mm_fp8's would be. portable: from sm_80 on. late: an extended epilogue,
+//          unfused. _any: a thread a result,
 //          any strides.
 //          codes: quantised output, the GEMM, then the quantising op over it.
 // Traffic  x once, its codes once written and read, the weight and out once.
@@ -32,6 +33,10 @@ constexpr LinearQuantizedArgs kArgs{arg_index(spec, "x"),          arg_index(spe
 
 constexpr int kAccumulation = arg_index(spec, "accumulation");
 
+GemmSums sums_of_call(const Call& call) {
+  return call.integer(kAccumulation) == 1 ? GemmSums::kFast : GemmSums::kAccurate;
+}
+
 std::string refuses_sm90(const Call& call, const Machine& machine) {
   if (std::string why = refuse_machine(machine); !why.empty()) return why;
   if (wants_pairs(call) && call.tensor(kArgs.weight).dtype != DType::kE4M3)
@@ -49,13 +54,20 @@ Status make_quantized_x(const Call& call, QuantizedX* quantized) {
   });
 }
 
-template <hopper::WgmmaType kWgmma>
-Status start_gemm(const Call& call, const Operands& o, const GemmJob& job) {
-  if (call.integer(kAccumulation) == 1)
-    return start_tile<kWgmma, true, true, hopper::Sum::kDirect, true>(call, "linear_fp8_hopper", o,
-                                                                      job);
-  return start_tile<kWgmma, true, true, hopper::Sum::kPromoted, true>(call, "linear_fp8_hopper", o,
-                                                                      job);
+using hopper::Sum;
+using hopper::WgmmaType;
+
+template <WgmmaType kWgmma>
+Status start_gemm(const Call& call, const char* name, const Operands& o, const GemmJob& job,
+                  bool split_k) {
+  if (sums_of_call(call) == GemmSums::kFast)
+    return start_tile<kWgmma, true, true, Sum::kDirect, true>(call, name, o, job, split_k);
+  return start_tile<kWgmma, true, true, Sum::kPromoted, true>(call, name, o, job, split_k);
+}
+Status start_tiles(const Call& call, const char* name, const Operands& o, const GemmJob& job,
+                   bool split_k = false) {
+  return o.b.dtype == DType::kE4M3 ? start_gemm<WgmmaType::kE4m3>(call, name, o, job, split_k)
+                                   : start_gemm<WgmmaType::kE5m2>(call, name, o, job, split_k);
 }
 
 Status run_sm90(const Call& call) {
@@ -64,27 +76,42 @@ Status run_sm90(const Call& call) {
   Operands o;
   GemmJob job{};
   PESTLE_TRY(fill_linear(call, kArgs, quantized, &o, &job));
-  const bool e4m3 = o.b.dtype == DType::kE4M3;
   if (job.epilogue.pairs)
-    return start_tile<hopper::WgmmaType::kE4m3, true, true, hopper::Sum::kPromoted, true, true>(
+    return start_tile<WgmmaType::kE4m3, true, true, Sum::kPromoted, true, true>(
         call, "linear_fp8_hopper", o, job);
   if (!wants_extended(call) && refuse_gemv(o).empty()) {
     const char* name = "linear_fp8_few_rows";
-    return e4m3 ? start_gemv_wgmma<GemvKind::kE4m3>(call, name, o, job.epilogue)
-                : start_gemv_wgmma<GemvKind::kE5m2>(call, name, o, job.epilogue);
+    return o.b.dtype == DType::kE4M3
+               ? start_gemv_wgmma<GemvKind::kE4m3>(call, name, o, job.epilogue)
+               : start_gemv_wgmma<GemvKind::kE5m2>(call, name, o, job.epilogue);
   }
-  return e4m3 ? start_gemm<hopper::WgmmaType::kE4m3>(call, o, job)
-              : start_gemm<hopper::WgmmaType::kE5m2>(call, o, job);
+  return start_tiles(call, "linear_fp8_hopper", o, job);
+}
+
+std::string refuses_split_k(const Call& call, const Machine& machine) {
+  std::string why = refuses_sm90(call, machine);
+  Operands o;
+  if (why.empty()) read_linear(call, kArgs, &o);
+  if (why.empty() && !wants_extended(call) && refuse_gemv(o).empty())
+    why = "few rows have a kernel of their own";
+  return refuse_split_k(call, machine, why, o, sums_of_call(call));
+}
+
+Status run_split_k(const Call& call) {
+  QuantizedX quantized;
+  PESTLE_TRY(make_quantized_x(call, &quantized));
+  Operands o;
+  GemmJob job{};
+  PESTLE_TRY(fill_linear(call, kArgs, quantized, &o, &job));
+  Call inner = call;
+  inner.workspace = quantized.rest;  // what input_act gave is done with
+  return start_tiles(inner, "linear_fp8_slices", o, job, true);
 }
 
 // ---- cuBLASLt, and which path the GEMM takes ----------------------------------------------------
 
-GemmSums sums_of_call(const Call& call) {
-  return call.integer(kAccumulation) == 1 ? GemmSums::kFast : GemmSums::kAccurate;
-}
-
-// Scales of x's rows lie in the workspace, at 256 bytes, and are none of them infinite where a
-// row's codes are not NaN; the weight's are the caller's, one for all or one a row.
+// Scales of x's rows lie in the workspace, at 256 bytes; the weight's are the caller's, one for all
+// or one a row.
 CublasEpilogue cublas_epilogue(const Call& call, const QuantizedX* quantized) {
   CublasEpilogue e;
   if (call.has(kArgs.alpha + 1)) e.bias = &call.tensor(kArgs.alpha + 1);
@@ -92,7 +119,7 @@ CublasEpilogue cublas_epilogue(const Call& call, const QuantizedX* quantized) {
   e.scales = CublasScales::kRow;
   e.b.data = scale.as<float>();
   if (call.integer(kArgs.granularity) == 1) even_rows(scale, e.b.row);
-  if (quantized) e.a = {quantized->scale.as<float>(), 1, 0, true};
+  if (quantized) e.a = {quantized->scale.as<float>(), 1};
   e.fast = sums_of_call(call) == GemmSums::kFast;
   return e;
 }
@@ -121,7 +148,7 @@ Status run_by_cublas(const Call& call) {
 
 // Few rows are taken by the same implementation as many.
 constexpr GemmIds kIds{"cuda/linear_fp8_hopper", "cuda/linear_fp8_hopper",
-                       "cuda/linear_fp8_cublaslt"};
+                       "cuda/linear_fp8_cublaslt", "cuda/linear_fp8_slices"};
 
 // False: the GEMM is none of sm_90's.
 bool read_advised(const Call& call, const Machine& machine, AdvisedGemm* p) {
@@ -131,6 +158,7 @@ bool read_advised(const Call& call, const Machine& machine, AdvisedGemm* p) {
     return false;
   p->key = key_of(o, sums_of_call(call));
   p->options.gemv = !wants_extended(call) && refuse_gemv(o).empty();
+  p->options.split_k = refuses_split_k(call, machine).empty();
   p->options.library = refuses_cublas(call, machine).empty();
   if (p->options.library)
     p->options.algorithms = cublas_algorithms(cublas_epilogue(call, nullptr).scales);
@@ -143,7 +171,8 @@ bool read_advised(const Call& call, const Machine& machine, AdvisedGemm* p) {
 constexpr const char* kClusters = "cuda/linear_fp8_clusters";
 
 std::string refuses_clusters(const Call& call, const Machine& machine) {
-  return wants_pairs(call) ? "gated: takes no pairs of columns" : refuses_sm90(call, machine);
+  const std::string why = refuses_sm90(call, machine);
+  return why.empty() ? refuse_cluster(call, kArgs) : why;
 }
 
 Status run_clusters(const Call& call) {
@@ -248,6 +277,12 @@ constexpr Impl kImpls[] = {
      .refuses = refuses_sm90,
      .run = run_sm90,
      .workspace = kLinearInputWorkspace},
+    {.id = "cuda/linear_fp8_slices",
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_split_k,
+     .run = run_split_k,
+     .workspace = kSplitKLinearWorkspace},
     {.id = "cuda/linear_fp8_cublaslt",
      .device = DeviceType::kCuda,
      .min_compute_capability = 90,

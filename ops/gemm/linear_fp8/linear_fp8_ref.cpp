@@ -1,4 +1,5 @@
-// linear_fp8, reference: float64 sums over the dequantised weight.
+// linear_fp8, reference: float64 sums over the dequantised weight; of codes, times the weight's
+// scale, where x is coded, too.
 #include "core/op.h"
 #include "ops/gemm/linear/linear_output.h"
 #include "ops/gemm/linear_fp8/linear_fp8_spec.h"
@@ -17,14 +18,18 @@ constexpr int kAccumulation = arg_index(spec, "accumulation");
 
 Status run_values(const Call& call) {
   const TensorView& codes = call.tensor(kWeight);
-  const Fp8Rows weight(codes, call.tensor(kScale),
-                       static_cast<Fp8Granularity>(call.integer(kGranularity)));
   const bool coded = call.integer(kActivations) != 0;
   const auto k = static_cast<double>(row_length(codes));
   const double lost =
       call.integer(kAccumulation) == 0 ? k + 16777216 : (16 * k + 4096) * (16 * k + 4096);
   const ReferenceInput x(call, 0, coded ? codes.dtype : DType::kNone, coded ? lost : k);
-  return matmul_reference(call, call.tensor(kOut), row_length(codes), kEpilogue, x, weight);
+  const auto multiply = [&](const auto& weight) {
+    return matmul_reference(call, call.tensor(kOut), row_length(codes), kEpilogue, x, weight);
+  };
+  const TensorView& scale = call.tensor(kScale);
+  const auto granularity = static_cast<Fp8Granularity>(call.integer(kGranularity));
+  if (coded) return multiply(Fp8Codes(codes, scale, granularity == Fp8Granularity::kTensor, lost));
+  return multiply(Fp8Rows(codes, scale, granularity));
 }
 
 Status run(const Call& call) { return reference_with_quantized_output(call, run_values); }

@@ -58,6 +58,10 @@ inline constexpr Case cases[] = {
     {"M=75 N=144 K=528 granularity=row activations=row accumulation=fast bias=bf16"},
     {"M=40 N=144 K=400 activations=row accumulation=fast out=f32 input_act=silu"},
     {"M=5 N=13 K=33 granularity=row activations=row", kEdge, Dist::kOutliers},
+    {"M=40 N=144 K=96 granularity=row activations=row out=f32", kEdge, Dist::kSpecial},
+    // Long enough for split-K.
+    {"M=70 N=40 K=7184 granularity=row activations=row bias=bf16 residual=bf16 activation=silu"},
+    {"M=20 N=136 K=7232 weight=e5m2 activations=row accumulation=fast out=f32"},
     {"M=3 N=8 K=0 activations=row", kEdge},
     {"M=9 N=34 K=64 granularity=row gated=act_first activation=silu bias=f32"},
     {"M=6 N=38 K=64 granularity=row out=f32 gated=act_last activation=gelu alpha=f32 residual=bf16",

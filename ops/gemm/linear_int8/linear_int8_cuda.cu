@@ -86,7 +86,8 @@ Status run_split_k(const Call& call) {
 constexpr const char* kClusters = "cuda/linear_int8_clusters";
 
 std::string refuses_clusters(const Call& call, const Machine& machine) {
-  return wants_pairs(call) ? "gated: takes no pairs of columns" : refuses_sm90(call, machine);
+  const std::string why = refuses_sm90(call, machine);
+  return why.empty() ? refuse_cluster(call, kArgs) : why;
 }
 
 Status run_clusters(const Call& call) {

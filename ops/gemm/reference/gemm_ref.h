@@ -13,8 +13,9 @@
 namespace pestle::ops {
 
 // left(m, values) and right(n, values) write the K decoded values of a row. A left side may have
-// slack(m, values), too: what each value may be off, counted with the terms' magnitudes. A right
-// side may have factor(n), which multiplies the finished sum.
+// slack(m, values), too: what each value may be off, counted with the terms' magnitudes. Either
+// side may have factor(m) or factor(n), which multiplies the finished sum; of a right side that has
+// `lost`, too, sums may be off by as much of their size.
 template <class Left, class Right>
 Status matmul_reference(const Call& call, const TensorView& out, int64_t k, int first_epilogue_arg,
                         const Left& left, const Right& right) {
@@ -43,10 +44,11 @@ Status matmul_reference(const Call& call, const TensorView& out, int64_t k, int 
         for (size_t i = 0; i < length; ++i) sum.add(row[i] * b[i]);
         for (size_t i = 0; i < length && !off.empty(); ++i)
           sum.size += off[static_cast<size_t>((m - m0) * k) + i] * std::fabs(b[i]);
-        if constexpr (requires { right.factor(n); }) {
-          sum.value *= right.factor(n);
-          sum.size *= std::fabs(right.factor(n));
-        }
+        double of_row = 1, of_column = 1, lost = 0;
+        if constexpr (requires { left.factor(m); }) of_row = left.factor(m);
+        if constexpr (requires { right.factor(n); }) of_column = right.factor(n);
+        if constexpr (requires { right.lost; }) lost = right.lost;
+        sum.multiply(of_row, of_column, lost);
         sums[static_cast<size_t>((m - m0) * columns + n)] = sum;
       }
     }

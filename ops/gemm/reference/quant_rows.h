@@ -31,6 +31,31 @@ struct Fp8Rows {
   }
 };
 
+// The same as codes, whose products sums are made of, and the scale of each row, or of all, that
+// multiplies the finished sums. `within`: what the contract's bound says to those (k).
+struct Fp8Codes {
+  const TensorView& codes;
+  const TensorView& scale;
+  bool one_scale;
+  double lost;
+
+  Fp8Codes(const TensorView& codes_, const TensorView& scale_, bool one_scale_, double within)
+      : codes(codes_),
+        scale(scale_),
+        one_scale(one_scale_),
+        lost(4 * std::sqrt(within) * 0x1p-24) {}
+
+  void operator()(int64_t row, double* values) const {
+    const char* from = row_address(codes, row);
+    const int64_t step = last_stride_bytes(codes);
+    with_fp8(codes.dtype, [&]<class F>(F) {
+      for (int64_t k = 0; k < row_length(codes); ++k)
+        values[k] = formats::f32_from_code<F>(load<uint8_t>(from + k * step));
+    });
+  }
+  double factor(int64_t row) const { return float_at(scale, one_scale ? 0 : row, 0); }
+};
+
 // Scales of rows of blocks: plain ones follow the codes' leading dimensions, swizzled ones are 2-D.
 inline uint8_t block_scale_code(const TensorView& scale, bool swizzled, int64_t columns,
                                 int64_t row, int64_t column) {

@@ -1,4 +1,5 @@
-// scaled_mm_fp8 on the CPU: decodes a to f32, then as linear_fp8 (quant_linear.cpp).
+// scaled_mm_fp8 on the CPU: decodes a to f32, then as linear_fp8 (quant_linear.cpp); scales of
+// tensors and rows multiply the finished sums.
 #include "ops/gemm/linear/linear_rows.h"
 #include "ops/gemm/scaled_mm_fp8/scaled_mm_fp8_spec.h"
 
@@ -13,9 +14,17 @@ constexpr int kOut = arg_index(spec, "out");
 constexpr int kEpilogue = arg_index(spec, "alpha");
 constexpr int kGranularity = arg_index(spec, "granularity");
 
-Fp8Granularity granularity(const Call& call, Fp8Granularity of_blocks) {
-  const int64_t choice = call.integer(kGranularity);
-  return choice == 0 ? Fp8Granularity::kTensor : choice == 1 ? Fp8Granularity::kRow : of_blocks;
+cpu::QuantMatrix codes_of(const Call& call, int index) {
+  const TensorView& t = call.tensor(index);
+  return matrix_of(t, code_kind(t.dtype));
+}
+
+// Of a tensor or of rows.
+SumFactors factors_of(const Call& call, int index) {
+  const TensorView& scale = call.tensor(index);
+  SumFactors factors{scale.data};
+  if (call.integer(kGranularity) != 0) even_rows(scale, factors.step);
+  return factors;
 }
 
 std::string refuses(const Call& call, const Machine&) {
@@ -25,11 +34,14 @@ std::string refuses(const Call& call, const Machine&) {
 }
 
 Status run(const Call& call) {
-  const auto a = byte_matrix(call.tensor(kA), call.tensor(kScaleA),
-                             granularity(call, Fp8Granularity::kBlock1x128));
-  const auto b = byte_matrix(call.tensor(kB), call.tensor(kScaleB),
-                             granularity(call, Fp8Granularity::kBlock128x128));
-  return run_scaled_mm(call, kOut, kEpilogue, a, b);
+  if (call.integer(kGranularity) == 2) {
+    const auto a = byte_matrix(call.tensor(kA), call.tensor(kScaleA), Fp8Granularity::kBlock1x128);
+    const auto b =
+        byte_matrix(call.tensor(kB), call.tensor(kScaleB), Fp8Granularity::kBlock128x128);
+    return run_scaled_mm(call, kOut, kEpilogue, a, b);
+  }
+  return run_scaled_mm(call, kOut, kEpilogue, codes_of(call, kA), codes_of(call, kB),
+                       factors_of(call, kScaleA), factors_of(call, kScaleB));
 }
 
 constexpr Impl kImpls[] = {

@@ -21,7 +21,8 @@ inline constexpr Arg own_args[] = {
                 "if(accumulation == f32, K, if(accumulation == fast && granularity != block, "
                 "(16*K+4096)*(16*K+4096), 16777216+K))"),
     choice("granularity", "tensor|row|block",
-           "row: one scale per row of a and of b; block: 1x128 of a with 128x128 of b"),
+           "tensor, row: a scale of all or of each row, which multiplies sums; block: 1x128 of a "
+           "with 128x128 of b, of terms"),
     choice(
         "accumulation", "accurate|fast|f32",
         "what sums along K may lose. accurate: sums of 128 products by tensor cores, whose 8-bit "
@@ -82,6 +83,9 @@ inline constexpr Case cases[] = {
     {"M=1 N=1 K=1", kEdge},
     {"M=5 N=9 K=19 out=f32", kEdge, Dist::kSpecial},
     {"M=9 N=17 K=48 out=f32 granularity=row", kEdge, Dist::kSpecial},
+    {"M=40 N=144 K=96 accumulation=fast", kEdge, Dist::kSpecial},
+    {"M=40 N=144 K=96 b=e5m2 out=f32 granularity=row", kEdge, Dist::kSpecial},
+    {"M=8 N=144 K=2 out=f32 granularity=row accumulation=f32", kEdge, Dist::kSpecial},
     {"M=5 N=130 K=272 granularity=block", kEdge, Dist::kSpecial},
     {"M=16 N=14336 K=4096 granularity=row", kBar},
     {"M=256 N=3072 K=3072", kBar},

@@ -72,18 +72,36 @@ inline bool is_open(const GemmChoice& choice, const GemmKey& p, const GemmOption
   return !needs_halves(p.sums) || choice.variant % 128 == 0;
 }
 
+// Whether `tile` is faster than cuBLASLt under scales of rows, for which it has no split-K and
+// behaves as whole tiles of 256 columns. On an H200 (bench/results/linear_peers.jsonl: codes of 8
+// bits of linear_fp8, fast, by cuBLASLt; of linear_int8 by our tiles, which take as long for both)
+// ours won wherever those are one wave or two (192 x 14336 x 4096 30.0 us for 35.7, 1024 x 4096 x
+// 14336 93.8 for 98.8) and where they cost a tenth more than ours (512 x 5120 x 13824 74 for 96,
+// 1024 x 3072 x 3072 19.4 for 22.9), and lost elsewhere (8192 x 9216 x 3072 391 for 348). Accurate
+// sums cost our tiles more.
+inline bool tile_gains_under_rows(const TilePlan& tile, const GemmKey& p,
+                                  const GemmOptions& options) {
+  const int64_t steps = options.split_k ? steps_of_k(p) : 0;
+  const TilePlan wide = tile_plan_of(256, p.m, p.n, p.batches, options.multiprocessors);
+  const int64_t own = cost_of(tile, steps, options.multiprocessors);
+  const int64_t whole = cost_of(wide, steps, options.multiprocessors);
+  if (p.sums == GemmSums::kFast) return wide.waves <= 2 || 10 * own < 9 * whole;
+  return p.sums == GemmSums::kAccurate && 4 * own < 3 * whole;
+}
+
 // `tuned`: what a tuner measured, or null.
 inline GemmChoice choose_path(const GemmKey& p, const GemmOptions& options,
                               const GemmChoice* tuned = nullptr) {
   if (tuned != nullptr && is_open(*tuned, p, options)) return *tuned;
   if (options.gemv) return {GemmPath::kGemv};
   const bool one_scale = options.algorithms > 1;  // it names one alone where there are more
-  if (options.library && options.compute_capability == 90 && library_gains(p, one_scale))
+  const TilePlan tile = choose_tile_plan(p.m, p.n, p.batches, options.multiprocessors,
+                                         needs_halves(p.sums), options.split_k ? steps_of_k(p) : 0);
+  if (options.library && options.compute_capability == 90 && library_gains(p, one_scale) &&
+      (one_scale || !tile_gains_under_rows(tile, p, options)))
     return {GemmPath::kLibrary,
             std::min(measured_algorithm(p, options.version, options.multiprocessors),
                      options.algorithms - 1)};
-  const TilePlan tile = choose_tile_plan(p.m, p.n, p.batches, options.multiprocessors,
-                                         needs_halves(p.sums), options.split_k ? steps_of_k(p) : 0);
   return {tile.splits > 1 ? GemmPath::kSplitK : GemmPath::kTile, tile.n};
 }
 

@@ -69,25 +69,25 @@ inline TilePlan with_split_k(const TilePlan& tile, int64_t steps, int multiproce
   return best;
 }
 
-// The tile that wastes least: steps of k that a multiprocessor goes through, times a tile's
-// columns, with what narrow tiles lose by reading more of a for each product. `halves`: tiles must
-// be multiples of 128. `steps`: of k; 0: no split-K.
+// Steps of k that a multiprocessor goes through, times a tile's columns, in hundredths, with what
+// narrow tiles lose by reading more of a for each product.
+inline int64_t cost_of(const TilePlan& tile, int64_t steps, int multiprocessors) {
+  const int64_t column = tile.n == 128 ? 104 : 100;
+  return steps_of(tile, std::max<int64_t>(steps, 1), multiprocessors) * tile.n * column;
+}
+
+// The tile that costs least. `halves`: tiles must be multiples of 128. `steps`: of k; 0: no
+// split-K.
 inline TilePlan choose_tile_plan(int64_t m, int64_t n, int64_t batches, int multiprocessors,
                                  bool halves, int64_t steps = 0) {
-  struct Candidate {
-    int tile_n;
-    int64_t weight;  // of a column, in hundredths
-  };
-  constexpr Candidate kCandidates[] = {{256, 100}, {192, 100}, {128, 104}};
   TilePlan best;
   int64_t least = 0;
-  for (const Candidate& c : kCandidates) {
-    if (halves && c.tile_n % 128 != 0) continue;
-    TilePlan tile = tile_plan_of(c.tile_n, m, n, batches, multiprocessors);
-    if (steps > 0 && takes_split_k(c.tile_n, halves))
+  for (const int columns : {256, 192, 128}) {
+    if (halves && columns % 128 != 0) continue;
+    TilePlan tile = tile_plan_of(columns, m, n, batches, multiprocessors);
+    if (steps > 0 && takes_split_k(columns, halves))
       tile = with_split_k(tile, steps, multiprocessors);
-    const int64_t cost =
-        steps_of(tile, std::max<int64_t>(steps, 1), multiprocessors) * c.tile_n * c.weight;
+    const int64_t cost = cost_of(tile, steps, multiprocessors);
     if (least != 0 && cost >= least) continue;
     least = cost;
     best = tile;

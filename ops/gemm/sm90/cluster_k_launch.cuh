@@ -11,6 +11,12 @@ inline ClusterShape cluster_shape(const Operands& o, int multiprocessors) {
   return {o.out.rows, o.out.columns, o.a.columns, multiprocessors};
 }
 
+inline std::string refuse_cluster(const Call& call, const LinearQuantizedArgs& args) {
+  if (wants_pairs(call)) return "gated: takes no pairs of columns";
+  const bool shares = row_length(call.tensor(args.weight)) > kClusterBox;
+  return shares ? "" : "K of 128 or less is one step, which no cluster shares";
+}
+
 // Is the kernel of clusters to serve a call that it takes?
 inline bool advises_cluster(const Call& call, const Machine& machine,
                             const LinearQuantizedArgs& args) {
@@ -42,6 +48,7 @@ Status start_cluster(const Call& call, const char* name, const Operands& o,
                      const hopper::EpilogueArguments& epilogue, bool early) {
   const ClusterPlan p = choose_cluster(
       cluster_shape(o, static_cast<int>(cuda::multiprocessors(cuda::device_index(call)))));
+  if (p.rows == 0) return unsupported(std::string(name) + ": no plan fits");
   cluster_k::Job job;
   job.epilogue = epilogue;
   job.m = static_cast<int>(o.out.rows);

@@ -72,9 +72,8 @@ inline void fill_row_scales(const Call& call, const ScaledArgs& args,
     even_rows(a, a_row);
     even_rows(b, b_row);
   }
-  const bool of_terms = call.tensor(args.a).dtype != DType::kI8;  // integers' sum is one term
-  e->rows = {a.as<float>(), a_row, of_terms};
-  e->columns = {b.as<float>(), b_row, of_terms};
+  e->rows = {a.as<float>(), a_row};
+  e->columns = {b.as<float>(), b_row};
 }
 
 // What the kernels of all granularities need; the GEMM is the caller's.

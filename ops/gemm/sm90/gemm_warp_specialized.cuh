@@ -61,7 +61,8 @@ struct BlockScales {
 };
 
 #ifdef __CUDACC__
-// A factor of the terms of a sum: an infinite one is NaN, for terms may be 0 or of both signs.
+// A block's scale is a factor of the terms of a sum: an infinite one is NaN, for terms may be 0 or
+// of both signs. (That of a tensor or a row multiplies the finished sum.)
 __device__ inline float factor_of_terms(const float* p) {
   const float f = __ldg(p);
   return fabsf(f) == INFINITY ? NAN : f;

@@ -85,7 +85,7 @@ op! {
     must 2 read scale_a "decode scales of a. `f32` of `[tensor: 1; row: *M, 1; block: *M, cdiv(K,128)]`";
     must 3 read scale_b "decode scales of b. `f32` of `[tensor: 1; row: N, 1; block: cdiv(N,128), cdiv(K,128)]`";
     may 4 out out "epilogue(a_decoded @ b_decoded^T). `bf16|f16|f32` of `[*M, if(gated == none, N, N/2)]`; exactly when `out_format == none || keep_out`";
-    may 5 choice granularity Granularity { Tensor c"tensor", Row c"row", Block c"block", } "row: one scale per row of a and of b; block: 1x128 of a with 128x128 of b";
+    may 5 choice granularity Granularity { Tensor c"tensor", Row c"row", Block c"block", } "tensor, row: a scale of all or of each row, which multiplies sums; block: 1x128 of a with 128x128 of b, of terms";
     may 6 choice accumulation Accumulation { Accurate c"accurate", Fast c"fast", F32 c"f32", } "what sums along K may lose. accurate: sums of 128 products by tensor cores, whose 8-bit floats keep 13 bits behind the largest term, added in f32; fast: one such sum of all (blocks: as accurate); f32: nothing is lost before f32";
     may 7 read alpha "factor on the product; 1 when absent. `f32` of `[1]`";
     may 8 read bias "added to every row of the product. `f32|bf16|f16` of `[N]`";

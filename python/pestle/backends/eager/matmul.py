@@ -47,11 +47,14 @@ def _epilogue(
     return y.to(out_dtype)
 
 
-def _linear(x, weight: Tensor, hadamard: int, epilogue: tuple, options: dict) -> Tensor:
-    """epilogue(x @ weight^T), x rotated first if the weight was."""
+def _linear(
+    x, weight: Tensor, hadamard: int, epilogue: tuple, options: dict, factor: Tensor | None = None
+) -> Tensor:
+    """epilogue(x @ weight^T * factor), x rotated first if the weight was."""
     left = _layouts.rotate(n.rows(x).float(), hadamard)
     shape = (*x.shape[:-1], weight.shape[0])
-    return _epilogue(left @ weight.t(), shape, *epilogue, **options)
+    y = left @ weight.t()
+    return _epilogue(y if factor is None else y * factor, shape, *epilogue, **options)
 
 
 def _through_codes(x: Tensor, quantize, **options) -> Tensor:
@@ -110,11 +113,14 @@ def linear_fp8(x, weight, scale, *rest, granularity, activations, accumulation, 
             x, fp8.quantize_fp8, granularity="row", rounding="nearest", seed=0, transposed=False,
             q_dtype=weight.dtype,
         )  # fmt: skip
-    spread = fp8.spread_scale(scale, granularity, *weight.shape)
+    weight, factor = weight.float(), None
+    if activations == "row":  # scales multiply sums of products of codes
+        factor = scale.reshape(1, -1)
+    else:
+        weight = weight * fp8.spread_scale(scale, granularity, *weight.shape)
     return _with_codes(
-        lambda **how: _linear(x, weight.float() * spread, 0, epilogue, how),
-        q_scale, global_scale, options,
-    )  # fmt: skip
+        lambda **how: _linear(x, weight, 0, epilogue, how, factor), q_scale, global_scale, options
+    )
 
 
 @implements("linear_int8", backend="eager")
@@ -171,14 +177,16 @@ def linear_mxfp4(x, weight, scale, *rest, nibbles, scale_layout, **options):
 def scaled_mm_fp8(a, b, scale_a, scale_b, *rest, granularity, accumulation, **options):
     *epilogue, q_scale, global_scale = rest
     # Codes are decoded to f32, so every accumulation is as exact as the strictest.
-    block_a, block_b = {"block": ("block_1x128", "block_128x128")}.get(
-        granularity, (granularity,) * 2
-    )
-    left, right = n.rows(a), b
-    left = left.float() * fp8.spread_scale(scale_a, block_a, *left.shape)
-    right = right.float() * fp8.spread_scale(scale_b, block_b, *right.shape)
+    left, right = n.rows(a).float(), b.float()
+    if granularity == "block":
+        left = left * fp8.spread_scale(scale_a, "block_1x128", *left.shape)
+        right = right * fp8.spread_scale(scale_b, "block_128x128", *right.shape)
+        sums = left @ right.t()
+    else:
+        sums = left @ right.t() * scale_a.reshape(-1, 1) * scale_b.reshape(1, -1)
+    shape = (*a.shape[:-1], b.shape[0])
     return _with_codes(
-        lambda **how: _product(a, left, right, epilogue, how), q_scale, global_scale, options
+        lambda **how: _epilogue(sums, shape, *epilogue, **how), q_scale, global_scale, options
     )
 
 

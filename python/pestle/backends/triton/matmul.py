@@ -172,12 +172,12 @@ def _product(a, b, DOT: tl.constexpr, SPLIT: tl.constexpr):
 
 
 @triton.jit
-def _end_scale(scale, row, rows_, s_row, SCALE: tl.constexpr, DOT: tl.constexpr):
-    """An infinite scale is NaN: it stands beside codes that are 0, and 0 * Inf is NaN. The sum of
-    integers is one term."""
+def _end_scale(scale, row, rows_, s_row, SCALE: tl.constexpr, OF_SUM: tl.constexpr):
+    """Of decoded elements an infinite scale is NaN: it stands beside codes that are 0, and 0 * Inf
+    is NaN. OF_SUM: it multiplies the sum of products of codes."""
     at = row.to(tl.int64) * (s_row if SCALE == ROW else 0)
     s = tl.load(scale + at, mask=row < rows_, other=0.0)
-    return s if DOT == DOT_INT8 else tl.where(d.abs_bits(s) >= 0x7F800000, float("nan"), s)
+    return s if OF_SUM else tl.where(d.abs_bits(s) >= 0x7F800000, float("nan"), s)
 
 
 @triton.jit
@@ -261,16 +261,18 @@ def matmul(a, b, scale_a, scale_b, global_a, global_b, extra, out, alpha, bias, 
         y = (far + total.to(tl.int64)).to(tl.float32)
     else:
         y = total.to(tl.float32)
+    INTEGERS: tl.constexpr = DOT == DOT_INT8
     if ASCALE > NONE and ASCALE < CHUNK:
-        y = y * _end_scale(scale_a, m, M, sa_row, ASCALE, DOT)[:, None]
+        y = y * _end_scale(scale_a, m, M, sa_row, ASCALE, True)[:, None]
     if BSCALE > NONE and BSCALE < CHUNK:
-        y = y * _end_scale(scale_b, n, N, sb_row, BSCALE, DOT)[None, :]
+        CODES: tl.constexpr = INTEGERS or ASCALE > NONE
+        y = y * _end_scale(scale_b, n, N, sb_row, BSCALE, CODES)[None, :]
     if ASCALE == NVFP4:
-        y = y * _end_scale(global_a, m, M, 0, TENSOR, DOT)[:, None]
+        y = y * _end_scale(global_a, m, M, 0, TENSOR, False)[:, None]
     if BSCALE == NVFP4:
-        y = y * _end_scale(global_b, n, N, 0, TENSOR, DOT)[None, :]
+        y = y * _end_scale(global_b, n, N, 0, TENSOR, False)[None, :]
     if BSCALE == RELATIVE:
-        y = y * _end_scale(global_b, n, N, 1, ROW, DOT)[None, :]
+        y = y * _end_scale(global_b, n, N, 1, ROW, INTEGERS)[None, :]
     _epilogue(y, out, alpha, bias, residual, m, n, M, N, bias_stride, r_row, r_column, HAS_ALPHA,
               BIAS, RESIDUAL, ACTIVATION, OKIND)  # fmt: skip
 
