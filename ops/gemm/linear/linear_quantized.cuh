@@ -91,21 +91,31 @@ Status start_rows_of(const Call& call, const char* name, const QuantizeRows& b) 
   }
 }
 
+inline QuantizeRows input_rows(const TensorView& x, int64_t hadamard, const QuantizedX& quantized) {
+  const int64_t m = row_count(x), k = row_length(x);
+  return {x,
+          quantized.codes,
+          quantized.scale,
+          true,
+          m,
+          k,
+          {1, k, m, 1},
+          static_cast<int>(hadamard),
+          {false, 0}};
+}
+// Does one kernel make the codes (quantize_row), which lets the next one begin when all before it has
+// ended? Then that one may read what this call has not written.
+inline bool quantizes_by_rows(const Call& call, const TensorView& x, int64_t hadamard,
+                              const QuantizedX& quantized) {
+  return !has_input_act(call) && refuse_quantize_rows(input_rows(x, hadamard, quantized)).empty();
+}
+
 // Rows of x to codes: the quantising op's kernels, whichever takes x; their codes are the same.
 template <class Code>
 Status quantize_input_rows(const Call& call, const char* name, const TensorView& x,
                            int64_t hadamard, const QuantizedX& quantized) {
-  const int64_t m = row_count(x), k = row_length(x);
-  if (m == 0 || k == 0) return {};
-  const QuantizeRows rows{x,
-                          quantized.codes,
-                          quantized.scale,
-                          true,
-                          m,
-                          k,
-                          {1, k, m, 1},
-                          static_cast<int>(hadamard),
-                          {false, 0}};
+  if (row_count(x) == 0 || row_length(x) == 0) return {};
+  const QuantizeRows rows = input_rows(x, hadamard, quantized);
   Call inner = call;
   inner.workspace = quantized.amax;
   if (refuse_quantize_rows(rows).empty()) return start_rows_of<Code>(inner, name, rows);

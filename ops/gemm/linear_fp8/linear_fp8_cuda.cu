@@ -2,8 +2,10 @@
 // Map      the kernels of quantize_fp8, then those of scaled_mm_fp8
 //          (ops/gemm/linear/linear_quantized.cuh); with input_act the codes are those of
 //          activation, gated_activation or rms_norm. cuda/linear_fp8_hopper: GEMV up to 16 rows,
-//          else the tiles of sm_90. slices: these by split-K. cublaslt: the GEMM by cuBLASLt, where
-//          scaled_mm_fp8's would be. portable: from sm_80 on. late: an extended epilogue, unfused. _any: a thread a result,
+//          else the tiles of sm_90. clusters: some 17 to 256 rows, CTAs of a cluster share k
+//          (ops/gemm/sm90/cluster_k.cuh). slices: tiles by split-K. cublaslt: the GEMM by cuBLASLt,
+//          where scaled_mm_fp8's would be. portable: from sm_80 on. late: an extended epilogue,
+//          unfused. _any: a thread a result,
 //          any strides.
 //          codes: quantised output, the GEMM, then the quantising op over it.
 // Traffic  x once, its codes once written and read, the weight and out once.
@@ -16,6 +18,7 @@
 #include "ops/gemm/linear_fp8/linear_fp8_float.h"
 #include "ops/gemm/linear_fp8/linear_fp8_spec.h"
 #include "ops/gemm/select/gemm_advice.cuh"
+#include "ops/gemm/sm90/cluster_k_launch.cuh"
 #include "ops/gemm/weight_only/few_rows_launch.cuh"
 #include "ops/gemm/weight_only/slab_launch.cuh"
 #include "ops/quant/rowwise/fp8_scale_grid.h"
@@ -163,6 +166,41 @@ bool read_advised(const Call& call, const Machine& machine, AdvisedGemm* p) {
   return true;
 }
 
+// ---- clusters share k -----------------------------------------------------------------------------
+
+constexpr const char* kClusters = "cuda/linear_fp8_clusters";
+
+std::string refuses_clusters(const Call& call, const Machine& machine) {
+  const std::string why = refuses_sm90(call, machine);
+  return why.empty() ? refuse_cluster(call, kArgs) : why;
+}
+
+Status run_clusters(const Call& call) {
+  QuantizedX quantized;
+  PESTLE_TRY(make_quantized_x(call, &quantized));
+  Operands o;
+  GemmJob job{};
+  PESTLE_TRY(fill_linear(call, kArgs, quantized, &o, &job));
+  const bool early = quantizes_by_rows(call, call.tensor(kArgs.x), 0, quantized);
+  const char* name = "linear_fp8_clusters";
+  return o.b.dtype == DType::kE4M3
+             ? start_cluster<hopper::WgmmaType::kE4m3>(call, name, o, job.epilogue, early)
+             : start_cluster<hopper::WgmmaType::kE5m2>(call, name, o, job.epilogue, early);
+}
+
+// A tuner's choice among the others comes first.
+using WholeTiles = GemmAdvice<kIds, read_advised>;
+const char* preferred_impl(const Call& call, const Machine& machine) {
+  AdvisedGemm p;
+  if (!read_advised(call, machine, &p)) return nullptr;
+  return tuned_for(p) == nullptr && advises_cluster(call, machine, kArgs) ? kClusters
+                                                                          : preferred(kIds, p);
+}
+std::string plan_of_impl(const Call& call, const Machine& machine, std::string_view impl) {
+  return impl == kClusters ? cluster_plan_of(call, machine, kArgs)
+                           : WholeTiles::plan(call, machine, impl);
+}
+
 std::string refuses_portable(const Call& call, const Machine&) {
   return refuse_portable_linear(call, kArgs, call.tensor(kArgs.weight).dtype);
 }
@@ -251,6 +289,12 @@ constexpr Impl kImpls[] = {
      .refuses = refuses_cublas,
      .run = run_by_cublas,
      .workspace = kLibraryLinearWorkspace},
+    {.id = kClusters,
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_clusters,
+     .run = run_clusters,
+     .workspace = kLinearInputWorkspace},
     {.id = "cuda/linear_fp8_portable",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
@@ -282,7 +326,8 @@ constexpr Impl kImpls[] = {
     kFloatX[2],
 };
 
-[[maybe_unused]] const bool kAdvised = advise(GemmAdvice<kIds, read_advised>::of(spec.name));
+[[maybe_unused]] const bool kAdvised =
+    advise({spec.name, preferred_impl, plan_of_impl, WholeTiles::ways});
 
 }  // namespace
 

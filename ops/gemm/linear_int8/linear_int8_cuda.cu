@@ -2,7 +2,8 @@
 // Map      the kernels of quantize_int8 (rotated, too), then those of scaled_mm_int8
 //          (ops/gemm/linear/linear_quantized.cuh); with input_act the codes are those of
 //          activation, gated_activation or rms_norm. cuda/linear_int8_hopper: GEMV up to 16 rows,
-//          else the tiles of sm_90. slices: these by split-K. portable: from sm_80 on. late: an
+//          else the tiles of sm_90. clusters: some 17 to 256 rows, CTAs of a
+//          cluster share k (ops/gemm/sm90/cluster_k.cuh). slices: tiles by split-K. portable: from sm_80 on. late: an
 //          extended epilogue, unfused. _any: a thread a result, any strides. codes: quantised
 //          output, the GEMM, then the quantising op over it.
 // Traffic  x once, its codes once written and read, the weight and out once.
@@ -12,6 +13,7 @@
 #include "ops/gemm/linear_int8/linear_int8_float.h"
 #include "ops/gemm/linear_int8/linear_int8_spec.h"
 #include "ops/gemm/select/gemm_advice.cuh"
+#include "ops/gemm/sm90/cluster_k_launch.cuh"
 #include "ops/gemm/weight_only/few_rows_launch.cuh"
 #include "ops/gemm/weight_only/slab_launch.cuh"
 
@@ -77,6 +79,36 @@ Status run_split_k(const Call& call) {
   inner.workspace = quantized.rest;
   return start_tile<WgmmaType::kInt8, true, true, Sum::kDirect, true>(inner, "linear_int8_slices",
                                                                       o, job, true);
+}
+
+// ---- clusters share k -----------------------------------------------------------------------------
+
+constexpr const char* kClusters = "cuda/linear_int8_clusters";
+
+std::string refuses_clusters(const Call& call, const Machine& machine) {
+  const std::string why = refuses_sm90(call, machine);
+  return why.empty() ? refuse_cluster(call, kArgs) : why;
+}
+
+Status run_clusters(const Call& call) {
+  QuantizedX quantized;
+  PESTLE_TRY(make_quantized_x(call, &quantized));
+  Operands o;
+  GemmJob job{};
+  PESTLE_TRY(fill_linear(call, kArgs, quantized, &o, &job));
+  const bool early =
+      quantizes_by_rows(call, call.tensor(kArgs.x), call.integer(kHadamard), quantized);
+  const char* name = "linear_int8_clusters";
+  return start_cluster<WgmmaType::kInt8>(call, name, o, job.epilogue, early);
+}
+
+const char* preferred_impl(const Call& call, const Machine& machine) {
+  const bool is_for =
+      refuses_clusters(call, machine).empty() && advises_cluster(call, machine, kArgs);
+  return is_for ? kClusters : nullptr;
+}
+std::string plan_of_impl(const Call& call, const Machine& machine, std::string_view impl) {
+  return impl == kClusters ? cluster_plan_of(call, machine, kArgs) : "";
 }
 
 std::string refuses_portable(const Call& call, const Machine&) {
@@ -169,6 +201,12 @@ constexpr Impl kImpls[] = {
      .refuses = refuses_sm90,
      .run = run_sm90,
      .workspace = kLinearInputWorkspace},
+    {.id = kClusters,
+     .device = DeviceType::kCuda,
+     .min_compute_capability = 90,
+     .refuses = refuses_clusters,
+     .run = run_clusters,
+     .workspace = kLinearInputWorkspace},
     {.id = "cuda/linear_int8_portable",
      .device = DeviceType::kCuda,
      .min_compute_capability = 80,
@@ -199,6 +237,8 @@ constexpr Impl kImpls[] = {
     kFloatX[1],
     kFloatX[2],
 };
+
+[[maybe_unused]] const bool kAdvised = advise({spec.name, preferred_impl, plan_of_impl, nullptr});
 
 }  // namespace
 

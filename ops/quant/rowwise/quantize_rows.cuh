@@ -160,7 +160,9 @@ __device__ inline uint32_t block_max(uint32_t value) {
 template <class T, class Code, int kPerThread>
 __global__ void __launch_bounds__(512) quantize_row(RowMatrix m) {
   cuda::wait_previous_kernel();
-  cuda::start_next_kernel();  // which waits for this one: a GEMM's blocks find their places
+  // A GEMM's blocks find their places, and may read what is older than this kernel: all blocks have
+  // waited for that before the next kernel begins.
+  cuda::start_next_kernel();
   const int64_t row = blockIdx.x;
   typename T::Raw raw[kPerThread];
   uint32_t amax = 0;
