@@ -148,10 +148,11 @@ struct SumOfTerms {
   }
   // By factors of the finished sum. `lost`: of its size, what implementations' sums may be off by;
   // 0: sums are exact. An infinite factor gives an infinity of the sum's sign; where that sign may
-  // be lost, nothing is asked: 0 with an infinite bound. Nor is more than that bound says where a
-  // product on the way may leave f32's range, for the factors are multiplied in any order.
+  // be lost, nothing is asked: 0 with an infinite bound. Nor is anything where a product on the way may
+  // leave f32's range, for the factors are multiplied in any order; below its normal numbers such a
+  // product may be off by as much as the least of these.
   void multiply(double a, double b, double lost) {
-    const double factor = a * b, before = size;
+    const double factor = a * b, before = size, exact = value;
     const bool sign_is_open =
         std::isinf(factor) && size > 0 && std::isfinite(size) && std::fabs(value) <= lost * size;
     value = sign_is_open && lost > 0 ? 0 : value * factor;
@@ -159,6 +160,10 @@ struct SumOfTerms {
     if (lost == 0) return;
     for (const double step : {before, before * std::fabs(a), before * std::fabs(b), factor})
       if (std::fabs(step) > FLT_MAX / 2) size = std::numeric_limits<double>::infinity();
+    const auto may_lose = [&](double step, double rest) {
+      if (step != 0 && std::fabs(step) < FLT_MIN) size += FLT_MIN * std::fabs(rest) / lost;
+    };
+    may_lose(exact * a, b), may_lose(exact * b, a), may_lose(factor, exact);
   }
 };
 
