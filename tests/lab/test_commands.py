@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from pestle_lab import app, checking, errors, kernels, problems
+from pestle_lab import app, checking, errors, kernels, options, problems
 from pestle_lab.engine import cases
 from schema import published
 
@@ -149,7 +149,7 @@ def test_a_plain_check_of_a_shipped_kernel_checks_something(name):
     """Rungs take f32 and two dimensions alone; smoke's few cases may have neither."""
     kernel = kernels.find([kernels.BUILT_IN])[name]
     problem = problems.get(kernel.problem, [])
-    texts, _ = app._cases_to_check(kernel, problem, "smoke", None)
+    texts, _ = options.texts_to_check(kernel, problem, "smoke")
     assert any(not checking.out_of_domain(kernel, cases.make(problem, text)) for text in texts)
 
 
