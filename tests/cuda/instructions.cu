@@ -81,7 +81,6 @@ __global__ void of_the_copy_engine(const __grid_constant__ CUtensorMap map, uint
   hopper::wait(&barrier, 0);
   hopper::arrive(&barrier);
   hopper::arrive_if(&barrier, out != nullptr);
-  if (hopper::has_ended(&barrier, 1)) hopper::arrive(&barrier);
   hopper::fence_async_proxy();
   hopper::fence_async_proxy_of_all();
   hopper::store_box(&map, tile, 0, 0, 0);

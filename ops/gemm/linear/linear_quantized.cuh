@@ -8,6 +8,7 @@
 
 #include "ops/gemm/cublaslt/gemm_cublaslt.h"
 #include "ops/gemm/linear/linear_output.h"
+#include "ops/gemm/select/gemm_advice.cuh"
 #include "ops/gemm/sm90/gemm_scaled.cuh"
 #include "ops/quant/hadamard/quantize_rotated.cuh"
 #include "ops/quant/rowwise/quantize_rows.cuh"
@@ -228,6 +229,23 @@ inline Status fill_linear(const Call& call, const LinearQuantizedArgs& args,
   PESTLE_TRY(fill_epilogue(call, args.alpha, *o, &job->epilogue));
   fill_quantized_scales(call, args, quantized, &job->epilogue);
   return {};
+}
+
+// A product whose codes of x are made.
+struct QuantizedLinear {
+  QuantizedX x;
+  Operands o;
+  GemmJob job{};
+};
+
+// `why`: what whole tiles refuse.
+inline std::string refuse_linear_split_k(const Call& call, const Machine& machine, std::string why,
+                                         const LinearQuantizedArgs& args, GemmSums sums) {
+  Operands o;
+  if (why.empty()) read_linear(call, args, &o);
+  if (why.empty() && !wants_extended(call) && refuse_gemv(o).empty())
+    why = "few rows have a kernel of their own";
+  return refuse_split_k(call, machine, why, o, sums);
 }
 
 inline std::string refuse_portable_linear(const Call& call, const LinearQuantizedArgs& args,

@@ -5,9 +5,8 @@
 //          else the tiles of sm_90. clusters: some 17 to 256 rows, CTAs of a cluster share k
 //          (ops/gemm/sm90/cluster_k.cuh). slices: tiles by split-K. cublaslt: the GEMM by cuBLASLt,
 //          where scaled_mm_fp8's would be. portable: from sm_80 on. late: an extended epilogue,
-//          unfused. _any: a thread a result,
-//          any strides.
-//          codes: quantised output, the GEMM, then the quantising op over it.
+//          unfused. _any: a thread a result, any strides. codes: quantised output, the GEMM, then
+//          the quantising op over it.
 // Traffic  x once, its codes once written and read, the weight and out once.
 // Numerics the tensor cores add 128 products, f32 registers the rest (scaled_mm_fp8's accurate);
 //          accumulation=fast: the tensor cores add all.
@@ -54,6 +53,11 @@ Status make_quantized_x(const Call& call, QuantizedX* quantized) {
   });
 }
 
+Status make_linear(const Call& call, QuantizedLinear* p) {
+  PESTLE_TRY(make_quantized_x(call, &p->x));
+  return fill_linear(call, kArgs, p->x, &p->o, &p->job);
+}
+
 using hopper::Sum;
 using hopper::WgmmaType;
 
@@ -71,41 +75,31 @@ Status start_tiles(const Call& call, const char* name, const Operands& o, const 
 }
 
 Status run_sm90(const Call& call) {
-  QuantizedX quantized;
-  PESTLE_TRY(make_quantized_x(call, &quantized));
-  Operands o;
-  GemmJob job{};
-  PESTLE_TRY(fill_linear(call, kArgs, quantized, &o, &job));
-  if (job.epilogue.pairs)
+  QuantizedLinear p;
+  PESTLE_TRY(make_linear(call, &p));
+  if (p.job.epilogue.pairs)
     return start_tile<WgmmaType::kE4m3, true, true, Sum::kPromoted, true, true>(
-        call, "linear_fp8_hopper", o, job);
-  if (!wants_extended(call) && refuse_gemv(o).empty()) {
+        call, "linear_fp8_hopper", p.o, p.job);
+  if (!wants_extended(call) && refuse_gemv(p.o).empty()) {
     const char* name = "linear_fp8_few_rows";
-    return o.b.dtype == DType::kE4M3
-               ? start_gemv_wgmma<GemvKind::kE4m3>(call, name, o, job.epilogue)
-               : start_gemv_wgmma<GemvKind::kE5m2>(call, name, o, job.epilogue);
+    return p.o.b.dtype == DType::kE4M3
+               ? start_gemv_wgmma<GemvKind::kE4m3>(call, name, p.o, p.job.epilogue)
+               : start_gemv_wgmma<GemvKind::kE5m2>(call, name, p.o, p.job.epilogue);
   }
-  return start_tiles(call, "linear_fp8_hopper", o, job);
+  return start_tiles(call, "linear_fp8_hopper", p.o, p.job);
 }
 
 std::string refuses_split_k(const Call& call, const Machine& machine) {
-  std::string why = refuses_sm90(call, machine);
-  Operands o;
-  if (why.empty()) read_linear(call, kArgs, &o);
-  if (why.empty() && !wants_extended(call) && refuse_gemv(o).empty())
-    why = "few rows have a kernel of their own";
-  return refuse_split_k(call, machine, why, o, sums_of_call(call));
+  return refuse_linear_split_k(call, machine, refuses_sm90(call, machine), kArgs,
+                               sums_of_call(call));
 }
 
 Status run_split_k(const Call& call) {
-  QuantizedX quantized;
-  PESTLE_TRY(make_quantized_x(call, &quantized));
-  Operands o;
-  GemmJob job{};
-  PESTLE_TRY(fill_linear(call, kArgs, quantized, &o, &job));
+  QuantizedLinear p;
+  PESTLE_TRY(make_linear(call, &p));
   Call inner = call;
-  inner.workspace = quantized.rest;  // what input_act gave is done with
-  return start_tiles(inner, "linear_fp8_slices", o, job, true);
+  inner.workspace = p.x.rest;  // what input_act gave is done with
+  return start_tiles(inner, "linear_fp8_slices", p.o, p.job, true);
 }
 
 // ---- cuBLASLt, and which path the GEMM takes ----------------------------------------------------
@@ -176,16 +170,13 @@ std::string refuses_clusters(const Call& call, const Machine& machine) {
 }
 
 Status run_clusters(const Call& call) {
-  QuantizedX quantized;
-  PESTLE_TRY(make_quantized_x(call, &quantized));
-  Operands o;
-  GemmJob job{};
-  PESTLE_TRY(fill_linear(call, kArgs, quantized, &o, &job));
-  const bool early = quantizes_by_rows(call, call.tensor(kArgs.x), 0, quantized);
+  QuantizedLinear p;
+  PESTLE_TRY(make_linear(call, &p));
+  const bool early = quantizes_by_rows(call, call.tensor(kArgs.x), 0, p.x);
   const char* name = "linear_fp8_clusters";
-  return o.b.dtype == DType::kE4M3
-             ? start_cluster<hopper::WgmmaType::kE4m3>(call, name, o, job.epilogue, early)
-             : start_cluster<hopper::WgmmaType::kE5m2>(call, name, o, job.epilogue, early);
+  return p.o.b.dtype == DType::kE4M3
+             ? start_cluster<WgmmaType::kE4m3>(call, name, p.o, p.job.epilogue, early)
+             : start_cluster<WgmmaType::kE5m2>(call, name, p.o, p.job.epilogue, early);
 }
 
 // A tuner's choice among the others comes first.

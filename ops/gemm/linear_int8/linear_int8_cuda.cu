@@ -2,9 +2,9 @@
 // Map      the kernels of quantize_int8 (rotated, too), then those of scaled_mm_int8
 //          (ops/gemm/linear/linear_quantized.cuh); with input_act the codes are those of
 //          activation, gated_activation or rms_norm. cuda/linear_int8_hopper: GEMV up to 16 rows,
-//          else the tiles of sm_90. clusters: some 17 to 256 rows, CTAs of a
-//          cluster share k (ops/gemm/sm90/cluster_k.cuh). slices: tiles by split-K. portable: from sm_80 on. late: an
-//          extended epilogue, unfused. _any: a thread a result, any strides. codes: quantised
+//          else the tiles of sm_90. clusters: some 17 to 256 rows, CTAs of a cluster share k
+//          (ops/gemm/sm90/cluster_k.cuh). slices: tiles by split-K. portable: from sm_80 on. late:
+//          an extended epilogue, unfused. _any: a thread a result, any strides. codes: quantised
 //          output, the GEMM, then the quantising op over it.
 // Traffic  x once, its codes once written and read, the weight and out once.
 // Numerics sums exact in s32 up to K = 131071 (_any: s64); then f32, one rounding.
@@ -42,43 +42,38 @@ Status make_quantized_x(const Call& call, QuantizedX* quantized) {
                                   *quantized);
 }
 
+Status make_linear(const Call& call, QuantizedLinear* p) {
+  PESTLE_TRY(make_quantized_x(call, &p->x));
+  return fill_linear(call, kArgs, p->x, &p->o, &p->job);
+}
+
 using hopper::Sum;
 using hopper::WgmmaType;
 
 Status run_sm90(const Call& call) {
-  QuantizedX quantized;
-  PESTLE_TRY(make_quantized_x(call, &quantized));
-  Operands o;
-  GemmJob job{};
-  PESTLE_TRY(fill_linear(call, kArgs, quantized, &o, &job));
-  if (!wants_extended(call) && refuse_gemv(o).empty())
-    return start_gemv_wgmma<GemvKind::kInt8>(call, "linear_int8_few_rows", o, job.epilogue);
+  QuantizedLinear p;
+  PESTLE_TRY(make_linear(call, &p));
+  if (!wants_extended(call) && refuse_gemv(p.o).empty())
+    return start_gemv_wgmma<GemvKind::kInt8>(call, "linear_int8_few_rows", p.o, p.job.epilogue);
   const char* name = "linear_int8_hopper";
-  return job.epilogue.pairs
-             ? start_tile<WgmmaType::kInt8, true, true, Sum::kDirect, true, true>(call, name, o,
-                                                                                  job)
-             : start_tile<WgmmaType::kInt8, true, true, Sum::kDirect, true>(call, name, o, job);
+  return p.job.epilogue.pairs
+             ? start_tile<WgmmaType::kInt8, true, true, Sum::kDirect, true, true>(call, name, p.o,
+                                                                                  p.job)
+             : start_tile<WgmmaType::kInt8, true, true, Sum::kDirect, true>(call, name, p.o, p.job);
 }
 
 std::string refuses_split_k(const Call& call, const Machine& machine) {
-  std::string why = refuses_sm90(call, machine);
-  Operands o;
-  if (why.empty()) read_linear(call, kArgs, &o);
-  if (why.empty() && !wants_extended(call) && refuse_gemv(o).empty())
-    why = "few rows have a kernel of their own";
-  return refuse_split_k(call, machine, why, o, GemmSums::kInteger);
+  return refuse_linear_split_k(call, machine, refuses_sm90(call, machine), kArgs,
+                               GemmSums::kInteger);
 }
 
 Status run_split_k(const Call& call) {
-  QuantizedX quantized;
-  PESTLE_TRY(make_quantized_x(call, &quantized));
-  Operands o;
-  GemmJob job{};
-  PESTLE_TRY(fill_linear(call, kArgs, quantized, &o, &job));
+  QuantizedLinear p;
+  PESTLE_TRY(make_linear(call, &p));
   Call inner = call;
-  inner.workspace = quantized.rest;
+  inner.workspace = p.x.rest;
   return start_tile<WgmmaType::kInt8, true, true, Sum::kDirect, true>(inner, "linear_int8_slices",
-                                                                      o, job, true);
+                                                                      p.o, p.job, true);
 }
 
 // ---- clusters share k -----------------------------------------------------------------------------
@@ -91,15 +86,11 @@ std::string refuses_clusters(const Call& call, const Machine& machine) {
 }
 
 Status run_clusters(const Call& call) {
-  QuantizedX quantized;
-  PESTLE_TRY(make_quantized_x(call, &quantized));
-  Operands o;
-  GemmJob job{};
-  PESTLE_TRY(fill_linear(call, kArgs, quantized, &o, &job));
-  const bool early =
-      quantizes_by_rows(call, call.tensor(kArgs.x), call.integer(kHadamard), quantized);
+  QuantizedLinear p;
+  PESTLE_TRY(make_linear(call, &p));
+  const bool early = quantizes_by_rows(call, call.tensor(kArgs.x), call.integer(kHadamard), p.x);
   const char* name = "linear_int8_clusters";
-  return start_cluster<WgmmaType::kInt8>(call, name, o, job.epilogue, early);
+  return start_cluster<WgmmaType::kInt8>(call, name, p.o, p.job.epilogue, early);
 }
 
 const char* preferred_impl(const Call& call, const Machine& machine) {
