@@ -202,14 +202,10 @@ def same(args: argparse.Namespace, figures: dict) -> bool:
 
 def slower(args: argparse.Namespace, figures: dict) -> bool:
     verdicts(args, [("a", "slower_2"), ("a", "slower_1")], figures)
-    counted, least = (
-        [figures["a against slower_2"], figures["a against slower_1"]],
-        min(LEAST, args.runs),
-    )
-    enough = all(counts.total() >= least for counts in counted)
+    two, one = (figures[f"a against {b}"] for b in ("slower_2", "slower_1"))
+    enough = min(two.total(), one.total()) >= min(LEAST, args.runs)
     return enough and all(
-        counts["SLOWER"] >= share * counts.total()
-        for counts, share in zip(counted, (0.95, 0.8), strict=True)
+        counts["SLOWER"] >= share * counts.total() for counts, share in ((two, 0.95), (one, 0.8))
     )
 
 

@@ -12,7 +12,15 @@ import typer
 
 from .. import checking, errors, kernels, problems
 from ..errors import LabError
-from ..options import Device, Folders, all_kernels, console, folders_of, texts_to_check
+from ..options import (
+    Device,
+    Folders,
+    all_kernels,
+    console,
+    first_taken,
+    folders_of,
+    texts_to_check,
+)
 from . import writing
 
 KINDS = ("torch", "comfy", "hf")
@@ -79,13 +87,8 @@ def _checked(kernel, problem, device, folders) -> str:
 
 
 def _case(kernel, problem) -> str:
-    from ..engine import cases
-
     texts, _ = texts_to_check(kernel, problem, "smoke")
-    for text in texts:
-        if not checking.out_of_domain(kernel, cases.make(problem, text)):
-            return text
-    raise checking.takes_none(kernel, problem, texts, "exported")
+    return first_taken(kernel, problem, texts, "exported")
 
 
 def _readable(name: str, package: Path) -> tuple[str, list[str]]:
