@@ -4,17 +4,16 @@
 
 #include <array>
 #include <atomic>
-#include <bit>
 
 #include "backends/cuda/host/launch.h"
 
 namespace pestle::cuda {
 
-// Of kernels each block of which has a multiprocessor to itself; of such, only grid.cluster (a power of
-// two, 8 at most) matters. Asked once a device and size.
+// Of kernels each block of which has a multiprocessor to itself; of such, only grid.cluster (8 at most)
+// matters. Asked once a device and size.
 inline Result<int> clusters_at_once(int device, const void* kernel, const Grid& grid) {
-  static std::array<std::array<std::atomic<int>, 4>, 64> all{};
-  const auto size = static_cast<size_t>(std::bit_width(static_cast<unsigned>(grid.cluster)) - 1);
+  static std::array<std::array<std::atomic<int>, 9>, 64> all{};
+  const auto size = static_cast<size_t>(grid.cluster);
   std::atomic<int>& known = all[static_cast<size_t>(device) % all.size()][size];
   if (const int clusters = known.load(std::memory_order_relaxed); clusters > 0) return clusters - 1;
   PESTLE_ON_DEVICE(device);

@@ -84,6 +84,10 @@ __device__ inline void finish_fragments(const Job& job, const ClusterSums& of, i
       for (int s = 0; s < of.sources; ++s) odd |= of.flags[s * of.warps + lines / kLines] != 0;
     }
     values(columns, row, odd, unit_at(of, local, unit), y);
+    if (job.plain && columns.count == 8) {
+      finish_plain_row(job.epilogue, n, row, y);
+      continue;
+    }
     finish_row<false>(job.epilogue, columns, row, 1.0f, y);
   }
 }

@@ -7,8 +7,10 @@
 //          wait for each other. x of the part stays in shared memory where it fits; else warps with the
 //          same k share three chunks of it and meet once a chunk. Scales of the part come once. A warp's
 //          fragments of x serve two products.
-// Sums     go to the CTA of the cluster that adds them, through its shared memory, where x and codes
-//          were: fragment i to CTA i mod parts. They are added in one order, and the epilogue is there.
+// Sums     go to the CTA of the cluster that adds them, through its shared memory: fragment i to CTA
+//          i mod parts, beside x and codes if there is room; else they take their place, and all wait
+//          for all before. A barrier counts their bytes. They are added in one order, and the epilogue is
+//          there.
 // k        as in gemv_weight_mma.cuh, whose formats these are: of a product any order, so long as both
 //          operands agree. x is put into pairs where it lies, by the thread that copied it.
 // Traffic  the weight and its scales once from memory (for each 64 rows of x), x once a tile from L2.
@@ -19,6 +21,7 @@
 #include <cfloat>
 
 #include "backends/cuda/device/ptx/async_copy.cuh"
+#include "backends/cuda/device/ptx/cluster_messages.cuh"
 #include "backends/cuda/host/early_launch.h"
 #include "ops/gemm/gemv/gemv_weight_mma.cuh"
 #include "ops/gemm/weight_only/cluster_sums.cuh"
@@ -33,8 +36,9 @@ struct FewRowsJob {
   cuda::many_rows::Job job;
   int n_warps, k_warps, parts, chunks;  // as of FewRowsPlan
   int x_slots;
-  int scale_row;                // bytes of a row's scales in shared memory
-  int code_place, scale_place;  // in shared memory
+  int scale_row;  // bytes of a row's scales in shared memory
+  bool beside;
+  int code_place, sum_place, scale_place, flag_place;  // in shared memory
 };
 
 // Threads of a CTA at most: sums take registers, and twice as many where scales multiply them.
@@ -67,7 +71,9 @@ struct FewRows {
   struct Cta {
     const FewRowsJob& of;
     char *ring, *codes, *scales;  // x begins the ring
-    uint32_t* flags;              // of odd sums, by source and warp along n
+    float* sums;
+    uint32_t* flags;  // of odd sums, by source and warp along n
+    uint64_t* full;   // counts the bytes of both, where k has parts
     int part, tile_n, tile_m;
 
     __device__ const cuda::many_rows::Job& job() const { return of.job; }
@@ -310,23 +316,53 @@ struct FewRows {
   }
 
   // ---- sums -------------------------------------------------------------------------------------
-  __device__ static void sync(const Cta& cta) {
+  __device__ static int fragments(const Cta& cta) { return cta.of.n_warps * kR * kN8; }
+  // Of a source, those that a CTA adds at most.
+  __device__ static int each(const Cta& cta) {
+    return (fragments(cta) + cta.of.parts - 1) / cta.of.parts;
+  }
+  // Before the kernel reads: its barrier, and word of it to the cluster.
+  __device__ static void begin_parts(const Cta& cta) {
+    if (cta.of.parts == 1) return;
+    const int parts = cta.of.parts, sources = parts * cta.of.k_warps;
+    if (threadIdx.x == 0) {
+      const int own = (fragments(cta) - cta.part + parts - 1) / parts;
+      cuda::begin_barrier(cta.full);
+      cuda::expect_bytes(cta.full, sources * (own * 512 + cta.of.n_warps * 4));
+    }
+    __syncwarp();
+    cuda::cluster_begin();
+  }
+  // Before sums are put: nobody reads what lies there any more.
+  __device__ static void wait_for_room(const Cta& cta) {
     if (cta.of.parts == 1) return __syncthreads();
+    cuda::cluster_wait();
+    if (cta.of.beside) return;
     cuda::cluster_arrive();
     cuda::cluster_wait();
   }
-  template <class T>
-  __device__ static void put(const Cta& cta, T* own, int rank, const T& v) {
+  __device__ static void wait_for_sums(const Cta& cta) {
+    if (cta.of.parts == 1)
+      __syncthreads();
+    else
+      cuda::wait_bytes(cta.full, 0);
+  }
+  __device__ static void put(const Cta& cta, float* own, int rank, float v) {
     if (cta.of.parts == 1)
       *own = v;
     else
-      cuda::store_to_block(own, static_cast<unsigned>(rank), v);
+      cuda::tell_block(own, cta.full, static_cast<unsigned>(rank), v);
+  }
+  __device__ static void put(const Cta& cta, float4* own, int rank, const float4& v) {
+    if (cta.of.parts == 1)
+      *own = v;
+    else
+      cuda::tell_block(own, cta.full, static_cast<unsigned>(rank), v);
   }
   // Of a warp, to those that add them.
   __device__ static void put_sums(const Cta& cta, const Warp& warp, uint32_t odd, const Sums& d) {
     const int parts = cta.of.parts, lane = threadIdx.x % 32;
     const int source = cta.part * cta.of.k_warps + warp.k;
-    const int all = cta.of.n_warps * kR * kN8, each = (all + parts - 1) / parts;
     if (kBf16) {
 #pragma unroll
       for (int r = 0; r < kR; ++r)
@@ -341,23 +377,24 @@ struct FewRows {
     }
     const bool any_odd = __any_sync(0xFFFFFFFFu, odd != 0);
     if (lane < parts)
-      put(cta, cta.flags + source * cta.of.n_warps + warp.n, lane, uint32_t{any_odd});
-    auto* to = reinterpret_cast<float4*>(cta.ring) + source * each * 32 + lane;
+      put(cta, reinterpret_cast<float*>(cta.flags) + source * cta.of.n_warps + warp.n, lane,
+          __uint_as_float(any_odd));
+    auto* to = reinterpret_cast<float4*>(cta.sums) + source * each(cta) * 32 + lane;
     cuda::many_rows::put_fragments<kR * kN8>(
         parts, warp.n * (kR * kN8), to, &d[0][0][0],
         [&](float4* own, int rank, const float4& v) { put(cta, own, rank, v); });
   }
   __device__ static void finish(const Cta& cta, const Format& format, bool all_odd) {
     const cuda::many_rows::Job& job = cta.job();
-    const int parts = cta.of.parts, all = cta.of.n_warps * kR * kN8;
-    const cuda::many_rows::ClusterSums sums{reinterpret_cast<float*>(cta.ring),
+    const int parts = cta.of.parts;
+    const cuda::many_rows::ClusterSums sums{cta.sums,
                                             cta.flags,
                                             parts,
                                             cta.part,
                                             parts * cta.of.k_warps,
                                             cta.of.n_warps,
-                                            all,
-                                            (all + parts - 1) / parts,
+                                            fragments(cta),
+                                            each(cta),
                                             cta.first_row(),
                                             int64_t{cta.tile_m} * (kN8 * 8),
                                             cta.x_rows()};
@@ -379,27 +416,32 @@ struct FewRows {
 
   __device__ static void run(const FewRowsJob& of, Format format) {
     extern __shared__ uint4 memory[];
-    cuda::wait_previous_kernel();
     const int n_tiles = of.job.n_tiles, tile = static_cast<int>(blockIdx.x) / of.parts;
     Cta cta{of};
     cta.ring = reinterpret_cast<char*>(memory);
     cta.codes = cta.ring + of.code_place;
+    cta.sums = reinterpret_cast<float*>(cta.ring + of.sum_place);
     cta.scales = cta.ring + of.scale_place;
-    cta.flags =
-        reinterpret_cast<uint32_t*>(cta.scales + of.n_warps * kFewRowsOfWarp * of.scale_row);
+    cta.flags = reinterpret_cast<uint32_t*>(cta.ring + of.flag_place);
+    const int flags = (of.parts * of.n_warps * of.k_warps + 3) / 4 * 4;
+    cta.full = reinterpret_cast<uint64_t*>(cta.flags + flags);
     cta.part = static_cast<int>(blockIdx.x) - tile * of.parts;
     cta.tile_m = tile / n_tiles;
     cta.tile_n = tile - cta.tile_m * n_tiles;
+    begin_parts(cta);
+    cuda::wait_previous_kernel();
     const bool all_odd = format.start() != 0;
-    if (!all_odd) {
+    if (all_odd) {
+      if (of.parts > 1) cuda::cluster_wait();
+    } else {
       const Warp warp(cta);
       uint32_t odd = 0;
       Sums d = {};
       multiply_part(cta, warp, format, odd, d);
       cuda::start_next_kernel();
-      sync(cta);  // nobody reads the ring any more
+      wait_for_room(cta);
       put_sums(cta, warp, odd, d);
-      sync(cta);
+      wait_for_sums(cta);
     }
     finish(cta, format, all_odd);
   }

@@ -37,6 +37,7 @@ struct FewRowsPlan {
   int chunks = 0;                           // of a part
   int x_slots = 1;                          // of them, those whose x lies in shared memory
   int scale_row = 0;
+  bool beside = false;  // sums of parts of k lie beside x and codes, not in their place
   double us = 0;
 
   int warps() const { return n_warps * k_warps; }
@@ -52,12 +53,15 @@ struct FewRowsPlan {
     return int64_t{parts} * k_warps * ((fragments + parts - 1) / parts) * 512;
   }
   int64_t flag_bytes() const { return (int64_t{parts} * warps() * 4 + 15) / 16 * 16; }
+  int64_t sum_place(int bits) const { return beside ? x_bytes(bits) + code_bytes() : 0; }
   int64_t scale_place(int bits) const {
-    return std::max(x_bytes(bits) + code_bytes(), sum_bytes());
+    return std::max(x_bytes(bits) + code_bytes(), sum_place(bits) + sum_bytes());
   }
-  int64_t shared_bytes(int bits) const {
-    return scale_place(bits) + int64_t{tile_n()} * scale_row + flag_bytes();
+  int64_t flag_place(int bits) const {
+    return scale_place(bits) + int64_t{tile_n()} * scale_row;
   }
+  // At the end a barrier, of 16.
+  int64_t shared_bytes(int bits) const { return flag_place(bits) + flag_bytes() + 16; }
 };
 
 inline int64_t few_rows_tiles(int64_t of, int tile) { return (of + tile - 1) / tile; }
@@ -70,15 +74,25 @@ inline int64_t few_rows_at_a_time(const FewRowsShape& s, int parts, int64_t of_m
   return std::max<int64_t>(1, usable * of_multiprocessor / parts) * parts;
 }
 
+inline int64_t few_rows_of_multiprocessor(const FewRowsShape& s, const FewRowsPlan& p) {
+  return std::max<int64_t>(1, std::min<int64_t>(s.most_shared / (p.shared_bytes(s.bits) + 1024),
+                                                s.most_threads / (p.warps() * 32)));
+}
+// Where they fit, and leave as many CTAs to a multiprocessor.
+inline bool few_rows_sums_fit_beside(const FewRowsShape& s, const FewRowsPlan& p) {
+  FewRowsPlan beside = p;
+  beside.beside = true;
+  return p.parts > 1 && beside.shared_bytes(s.bits) <= s.most_shared &&
+         few_rows_of_multiprocessor(s, beside) == few_rows_of_multiprocessor(s, p);
+}
+
 // us of the product, fitted to an H200: a step of a warp alone takes as long as its instructions wait
 // for each other, of several warps of a scheduler as long as it issues or as tensor cores multiply; what
 // a warp copies of x comes on top.
 inline double few_rows_time(const FewRowsShape& s, const FewRowsPlan& p) {
   const int64_t tiles = few_rows_tiles(s.m, p.eights * 8) * few_rows_tiles(s.n, p.tile_n());
   const int64_t ctas = tiles * p.parts;
-  const int64_t fit =
-      std::max<int64_t>(1, std::min<int64_t>(s.most_shared / (p.shared_bytes(s.bits) + 1024),
-                                             s.most_threads / (p.warps() * 32)));
+  const int64_t fit = few_rows_of_multiprocessor(s, p);
   const int64_t wide = few_rows_at_a_time(s, p.parts, 1);
   const int64_t together = std::min<int64_t>(fit, (ctas + wide - 1) / wide);
   const int64_t room = few_rows_at_a_time(s, p.parts, together);
@@ -110,6 +124,7 @@ inline FewRowsPlan few_rows_plan(const FewRowsShape& s, int n_warps, int k_warps
   const bool fits = p.warps() * 32 <= s.most_threads && p.shared_bytes(s.bits) <= s.most_shared &&
                     int64_t{parts - 1} * p.part_k(s.bits) < s.k;  // no part of nothing
   if (!fits) return {};
+  p.beside = few_rows_sums_fit_beside(s, p);
   p.us = few_rows_time(s, p);
   return p;
 }

@@ -26,13 +26,11 @@ struct TileTime {
   int rows, columns;
   double step;
 };
-// Clusters of 1, 2, 4 and 8 CTAs that run at once, each CTA with a multiprocessor to itself.
+// Clusters of so many CTAs that run at once, each CTA with a multiprocessor to itself.
 struct ClusterRoom {
-  std::array<int64_t, 4> clusters{};
+  std::array<int64_t, kMostKParts + 1> clusters{};
 
-  int64_t of(int64_t parts) const {
-    return clusters[parts == 1 ? 0 : parts == 2 ? 1 : parts <= 4 ? 2 : 3];
-  }
+  int64_t of(int64_t parts) const { return clusters[static_cast<size_t>(parts)]; }
 };
 struct KPlan {
   int rows = 0, columns = 0, parts = 1;
@@ -40,31 +38,40 @@ struct KPlan {
   double us = 0;
 };
 
-// us of the product. A tile takes 5.5 beside its steps; that parts are put together as in
+// us of the product. A tile takes 3.4 beside its steps; that parts are put together as in
 // few_rows_plan.h, and 1 more where all wait for the ring.
 inline double k_parts_time(int64_t m, int64_t n, int64_t k, const TileTime& tile, int64_t parts,
                            int64_t at_once) {
   const int64_t tiles = (m + tile.rows - 1) / tile.rows * ((n + tile.columns - 1) / tile.columns);
   const int64_t waves = (tiles + at_once - 1) / at_once;
-  const double one = static_cast<double>(k_part_steps(k, parts)) * tile.step + 5.5;
+  const double one = static_cast<double>(k_part_steps(k, parts)) * tile.step + 3.4;
   const double join = parts == 1 ? 0
                                  : (tile.rows <= kPartsBesideRing ? 1 : 2) +
                                        0.12 * static_cast<double>(parts) +
                                        static_cast<double>(tile.rows * tile.columns * 4) / 60e3;
   return static_cast<double>(waves) * (one + join);
 }
+// Fragments of 16 rows of the weight by 8 rows of x, and places for them where a tile's are shared: each
+// part has as many places. Beside the ring there is room for any number of parts.
+constexpr int most_exchanged(int fragments, bool beside_ring) {
+  int most = fragments;
+  for (int parts = 2; beside_ring && parts <= kMostKParts; ++parts)
+    most = std::max(most, (fragments + parts - 1) / parts * parts);
+  return most;
+}
 // Can k be shared so? Each part has steps of its own.
-inline bool k_parts_fit(int64_t k, int64_t parts) {
+inline bool k_parts_fit(int64_t k, int64_t parts, int rows) {
   if (parts == 1) return true;
+  if (rows > kPartsBesideRing && (parts & (parts - 1)) != 0) return false;
   return parts <= k / (64 * kLeastPartSteps) && (parts - 1) * k_part_steps(k, parts) * 64 < k;
 }
 inline KPlan choose_k_plan(int64_t m, int64_t n, int64_t k, std::span<const TileTime> tiles,
                            const ClusterRoom& room) {
   KPlan best;
   for (const TileTime& tile : tiles)
-    for (int64_t parts = 1; parts <= kMostKParts; parts *= 2) {
+    for (int64_t parts = 1; parts <= kMostKParts; ++parts) {
       const int64_t at_once = room.of(parts);
-      if (at_once == 0 || !k_parts_fit(k, parts)) continue;
+      if (at_once == 0 || !k_parts_fit(k, parts, tile.rows)) continue;
       const double us = k_parts_time(m, n, k, tile, parts, at_once);
       if (best.rows == 0 || us < best.us)
         best = {tile.rows, tile.columns, static_cast<int>(parts), at_once, us};

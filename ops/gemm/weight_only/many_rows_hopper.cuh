@@ -83,7 +83,9 @@ struct HopperConfig {
   static constexpr int kStagingRow = 64 + 4;  // f32: no two lanes meet in a bank
   static constexpr int kStoredRows = kTileM > 128 ? kTileM / 2 : kTileM;  // the same as 16 bits
   // Of a consumer's sums, where k has parts: in its staging area, or in x of two stages.
-  static constexpr int kExchangeBytes = kTileM * 64 * 4;
+  static constexpr int kFragmentsOf64 = kTileM / 2;
+  static constexpr int kExchangeBytes =
+      ops::most_exchanged(kFragmentsOf64, kTileM <= ops::kPartsBesideRing) * 512;
   static constexpr bool kInRing = kTileM > ops::kPartsBesideRing;
   static constexpr int kStagingBytes =
       (std::max({kStagedRows * kStagingRow * 4, kStoredRows * 128, kInRing ? 0 : kExchangeBytes}) +
@@ -250,33 +252,48 @@ struct HopperGemm {
 
   using Kept = typename Format::Kept;
 
-  // A lane's two rows: codes of a unit of 32 k, or their pairs, and scales of a stage.
+  // A lane's two rows: codes of a unit of 32 k as they lie in memory, read while the unit before is looked
+  // up; that one's, or their pairs; and scales of its stage.
   struct Codes {
     static constexpr int kPieces = kBits / 4;  // of 16 bytes
+    uint4 read[2][2][kPieces];  // of both units
     uint32_t words[2][Format::kPairTable ? 4 : kPieces];
     typename Format::Scales scales[2];
     uint32_t bank = threadIdx.x % 32 * 4;
     uint32_t turn = (threadIdx.x % 4 * 8 + 25) % 32;  // puts the lane's byte of four at bit 7
 
+    __device__ static int line_of(int row0, int r) {
+      return row0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + 8 * r;
+    }
     __device__ uint32_t pair(const Cta& cta, uint32_t word) const {
       const uint32_t place = (__funnelshift_r(word, word, turn) & 0x7F80u) | bank;
       return *reinterpret_cast<const uint32_t*>(cta.memory + C::kTablePlace + place);
     }
-    __device__ void load(const Cta& cta, int stage, int row0, int unit) {
-      const int lane = threadIdx.x % 32, line = row0 + threadIdx.x % 128 / 32 * 16 + lane / 4;
+    __device__ void load(const Cta& cta, int stage, int row0) {
+#pragma unroll
+      for (int unit = 0; unit < 2; ++unit)
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int i = 0; i < kPieces; ++i)
+          read[unit][r][i] = *reinterpret_cast<const uint4*>(
+              cta.codes_at(stage) + lanes_place<kBits>(line_of(row0, r), unit * kPieces + i));
+    }
+    // Of the unit that was loaded last.
+    __device__ void look_up(const Cta& cta, int stage, int row0, int unit) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         if (unit == 0)
-          scales[r] = cta.format.template scales_of<C::kTileN>(cta.scales_at(stage), line + 8 * r);
+          scales[r] =
+              cta.format.template scales_of<C::kTileN>(cta.scales_at(stage), line_of(row0, r));
 #pragma unroll
         for (int i = 0; i < kPieces; ++i) {
-          const uint4 v = *reinterpret_cast<const uint4*>(
-              cta.codes_at(stage) + lanes_place<kBits>(line + 8 * r, unit * kPieces + i));
+          const uint4 v = read[unit][r][i];
           if constexpr (Format::kPairTable)
             words[r][0] = pair(cta, v.x), words[r][1] = pair(cta, v.y),
             words[r][2] = pair(cta, v.z), words[r][3] = pair(cta, v.w);
           else
-            words[r][i] = of_lane(v, lane % 4);
+            words[r][i] = of_lane(v, threadIdx.x % 4);
         }
       }
     }
@@ -292,13 +309,16 @@ struct HopperGemm {
       hopper::hold(a);
     }
   };
-  // By all consumers.
-  __device__ static void make_table(const Cta& cta) {
+  // Each thread has some of the bytes. Those of a quarter of a warp begin in different banks.
+  __device__ static void make_table(char* memory, const Format& format) {
     if constexpr (Format::kPairTable) {
-      auto* table = reinterpret_cast<uint32_t*>(cta.memory + C::kTablePlace);
-      for (int i = threadIdx.x - 128; i < C::kTableBytes / 4; i += 128 * C::kConsumers)
-        table[i] = cta.format.template table_pair<C::kBf16>(i / 32);
-      hopper::sync_threads(15, 128 * C::kConsumers);
+      auto* table = reinterpret_cast<uint4*>(memory + C::kTablePlace);
+      for (int byte = threadIdx.x; byte < 256; byte += C::kThreads) {
+        const uint32_t pair = format.template table_pair<C::kBf16>(byte);
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          table[byte * 8 + (byte + i) % 8] = make_uint4(pair, pair, pair, pair);
+      }
     }
   }
 
@@ -374,7 +394,8 @@ struct HopperGemm {
     bool odd = of_warp.next_is_odd;
     if constexpr (kGroups) clear(d);
     wait_stage(b, ring);
-    codes.load(cta, ring.stage, row0, 0);
+    codes.load(cta, ring.stage, row0);
+    codes.look_up(cta, ring.stage, row0, 0);
     codes.decode(cta, kept, 0, a[0]);
 #pragma unroll 1
     for (int first = 0; first < steps; first += 2) {
@@ -399,8 +420,8 @@ struct HopperGemm {
           } else {
             multiply(x.after(unit * 4), a[at % kFragments], step > 0 || unit > 0, d);
           }
-          if (unit == 1) wait_stage(b, next);
-          codes.load(cta, unit == 1 ? next.stage : stage, row0, 1 - unit);
+          if (unit == 1) wait_stage(b, next), codes.load(cta, next.stage, row0);
+          codes.look_up(cta, unit == 1 ? next.stage : stage, row0, 1 - unit);
           hopper::wait_wgmma<kUnderWay>();
           hopper::hold(then);
           codes.decode(cta, kept, 1 - unit, then);
@@ -556,9 +577,9 @@ struct HopperGemm {
   // Consumer c of each CTA of the cluster has 64 rows of the weight, the same in all, of a part of k. It
   // adds its share of these rows' fragments, which all of them store into its exchange.
   //
-  //   source   waits for sums_free of its own CTA: all exchanges are free; stores fragments and flags
-  //            into each CTA; each of its warps arrives at sums_full of each CTA, which releases them.
-  //   reader   waits for sums_full (4 warps of each CTA), which acquires them, and adds.
+  //   source   waits for sums_free of its own CTA: all exchanges are free; sends fragments and flags
+  //            to each CTA, whose sums_full counts their bytes.
+  //   reader   waits for the bytes that sums_full expects, and adds.
   //
   // Beside the ring, exchanges are free at first, then when sums are read: each of a reader's warps
   // arrives at sums_free of each CTA (not behind the last tile). Tile t, from 0 on, is phase t of both, and
@@ -568,12 +589,12 @@ struct HopperGemm {
   // loads the next tile when all warps of the CTA have read: phase t of ring_read. The ring's scales,
   // which are the next tile's by then, stay.
   //
-  // No phase is missed. Phase t of sums_full ends by its readers' arrivals too, who have waited for phase
-  // t - 1 by then; phase t of sums_free by those of all that wait for it, which come to the next after
+  // No phase is missed. Phase t of sums_full ends by the arrival of its readers' first thread too, and
+  // nothing is sent for phase t + 1 before all of them have read phase t; phase t of sums_free by those of all that wait for it, which come to the next after
   // waiting. Clusters make as many tiles in all of their CTAs.
   // A CTA that has waited for its last phase of sums_full has received all that is sent to it: none
   // stores into a CTA that has ended. That all have begun, a barrier of the cluster says (run()).
-  static constexpr int kEights = C::kTileM / 8, kFragmentsOf64 = 4 * kEights;
+  static constexpr int kEights = C::kTileM / 8, kFragmentsOf64 = C::kFragmentsOf64;
   // Where those lie that a consumer adds: half of the sources in each of two stages, in the ring.
   __device__ static float* exchange_of(const Cta& cta, int consumer) {
     return C::kInRing ? reinterpret_cast<float*>(cta.x_at(2 * consumer))
@@ -585,7 +606,7 @@ struct HopperGemm {
   }
   __device__ static void init_part_barriers(Barriers& b, int parts) {
     for (int i = 0; i < C::kConsumers; ++i) {
-      hopper::init_barrier(&b.sums_full[i], 4 * parts);
+      hopper::init_barrier(&b.sums_full[i], 1);
       hopper::init_barrier(&b.sums_free[i], 4 * parts * (C::kInRing ? C::kConsumers : 1));
     }
     hopper::init_barrier(&b.ring_read, 4 * C::kConsumers);
@@ -605,7 +626,7 @@ struct HopperGemm {
             parts,
             4,
             kFragmentsOf64,
-            kFragmentsOf64 / parts,
+            (kFragmentsOf64 + parts - 1) / parts,
             tile.n * C::kTileN + consumer * 64,
             first_x,
             min(C::kTileM, cta.job().m - first_x),
@@ -622,16 +643,22 @@ struct HopperGemm {
     Barriers& b = cta.barriers();
     const int parts = cta.of.parts.count, lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
     const bool any_odd = __any_sync(0xFFFFFFFFu, odd);
+    uint64_t* const full = &b.sums_full[consumer];
+    if (threadIdx.x % 128 == 0) {
+      const int fragments = (kFragmentsOf64 - cta.part + parts - 1) / parts;  // that this CTA adds
+      cuda::expect_bytes(full, parts * (fragments * 512 + 4 * static_cast<int>(sizeof(uint32_t))));
+    }
     uint32_t* flag = &b.part_odd[consumer][cta.part * 4 + warp];
-    if (lane < parts) cuda::store_to_block(flag, lane, uint32_t{any_odd});
-    float* of_source = exchange_of(cta, consumer) + cta.part * (kFragmentsOf64 / parts) * 128 +
+    if (lane < parts)
+      cuda::tell_block(reinterpret_cast<float*>(flag), full, lane, __uint_as_float(any_odd));
+    const int each = (kFragmentsOf64 + parts - 1) / parts;
+    float* of_source = exchange_of(cta, consumer) + cta.part * each * 128 +
                        (2 * cta.part >= parts ? kGap : 0);
     put_fragments<kEights>(parts, warp * kEights, reinterpret_cast<float4*>(of_source) + lane, d,
                            [&](float4* own, int rank, float4 v) {
                              if (kGroups) v = elsewhere(v, parts);
-                             cuda::store_to_block(own, static_cast<unsigned>(rank), v);
+                             cuda::tell_block(own, full, static_cast<unsigned>(rank), v);
                            });
-    arrive_everywhere(cta, &b.sums_full[consumer]);
   }
   __device__ static void finish_part(const Cta& cta, int consumer, const Tile& tile, bool all_odd) {
     const Job& job = cta.job();
@@ -648,7 +675,7 @@ struct HopperGemm {
               y[j] *= job.epilogue.columns.at(min(columns.first + j, job.n - 1));
             y[j] *= factor;
           }
-          if (odd) put_slow_sums(cta, columns, row, odd, at, y);
+          if (__builtin_expect(odd != 0, 0)) put_slow_sums(cta, columns, row, odd, at, y);
         });
   }
   // In place of those whose bits are set, by way of their unit: it saves the main loop registers.
@@ -745,6 +772,7 @@ struct HopperGemm {
       __syncwarp();
       cuda::cluster_begin();
     }
+    make_table(raw, format);
     cuda::wait_previous_kernel();
     // Clusters leave multiprocessors to blocks of the next one.
     if (in_parts) cuda::start_next_kernel();
@@ -761,12 +789,10 @@ struct HopperGemm {
       hopper::take_registers<C::kConsumerRegisters>();
       if (in_parts) cuda::cluster_wait();
       const int consumer = threadIdx.x / 128 - 1;
-      if (all_odd) {
+      if (all_odd)
         consume_odd(cta, consumer);
-      } else {
-        make_table(cta);
+      else
         consume(cta, consumer);
-      }
     }
   }
 };

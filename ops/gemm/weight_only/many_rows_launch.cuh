@@ -106,6 +106,7 @@ inline many_rows::Job many_rows_job(const Call& call, const WeightOnlyArgs& args
   fill_factors(call, args.alpha, &job.epilogue);
   fill_extended_parts(call, args.alpha, o, &job.epilogue);
   fill_output_values(o, &job.epilogue);
+  job.plain = many_rows::is_plain(job.epilogue);
   job.x = x.as<char>();
   job.weight = weight.as<char>();
   job.m = static_cast<int>(row_count(x));
@@ -211,13 +212,12 @@ Result<KPlan> hopper_plan(const Call& call, const many_rows::Job& job, const For
   const auto* const kernel =
       reinterpret_cast<const void*>(many_rows::many_rows_hopper_kernel<C, Format>);
   ClusterRoom room;
-  room.clusters[0] = cuda::multiprocessors(device);
-  for (size_t i = 1; i < room.clusters.size(); ++i) {
-    const int size = 1 << i;
+  room.clusters[1] = cuda::multiprocessors(device);
+  for (int size = 2; size <= kMostKParts; ++size) {
     const auto at_once =
         cuda::clusters_at_once(device, kernel, {size, C::kThreads, C::kSharedBytes, size});
     PESTLE_TRY(at_once.status());
-    room.clusters[i] = at_once.value();
+    room.clusters[static_cast<size_t>(size)] = at_once.value();
   }
   return choose_k_plan(job.m, job.n, job.k, tiles, room);
 }
@@ -240,8 +240,8 @@ Status start_hopper(const Call& call, const char* name, const many_rows::Job& jo
                     const Format& format) {
   using many_rows::HopperConfig;
   // A step of large tiles where they keep all multiprocessors busy: codes are decoded for fewer rows.
-  constexpr TileTime kTiles[] = {{256, 128, 0.71}, {192, 128, 0.6},  {128, 128, 0.475},
-                                 {64, 256, 0.6},   {64, 192, 0.475}, {64, 128, 0.4}};
+  constexpr TileTime kTiles[] = {{256, 128, 0.76}, {192, 128, 0.65},  {128, 128, 0.56},
+                                 {64, 256, 0.73},  {64, 192, 0.555}, {64, 128, 0.44}};
   const auto plan = hopper_plan<HopperConfig<kBf16, 64, Format>>(call, job, format, kTiles);
   PESTLE_TRY(plan.status());
   const KPlan& of = plan.value();
@@ -261,10 +261,10 @@ Status start_hopper_sums(const Call& call, const char* name, const many_rows::Jo
   using many_rows::HopperConfig;
   // Two sets of sums lie in registers: 192 rows of x take all of them.
   constexpr double kMore = kGroup == 32 ? 1.7 : 1;
-  constexpr TileTime kTiles[] = {{192, 128, 0.77 * kMore},
-                                 {128, 128, 0.515 * kMore},
-                                 {64, 192, 0.55 * kMore},
-                                 {64, 128, 0.45 * kMore}};
+  constexpr TileTime kTiles[] = {{192, 128, 0.82 * kMore},
+                                 {128, 128, 0.58 * kMore},
+                                 {64, 192, 0.62 * kMore},
+                                 {64, 128, 0.5 * kMore}};
   using Small = HopperConfig<kBf16, 128, Format, kGroup>;
   const auto plan = hopper_plan<Small>(call, job, format, kTiles);
   PESTLE_TRY(plan.status());
