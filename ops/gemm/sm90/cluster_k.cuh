@@ -7,7 +7,7 @@
 //          the instruction's first operand, with the rows of a, its second.
 // Sums     Those of eight rows of a go to one CTA of the cluster, through its shared memory. It adds the
 //          parts in order and finishes them, eight neighbours of a row a thread. A barrier counts the
-//          warps that have sent theirs, another says that sums have been read.
+//          bytes that come, another says that sums have been read.
 // Early    Where the kernel in front waits for what is before it and then lets this one begin, and writes
 //          no weight, the weight is read before that kernel has ended. Else it goes no further than the L2.
 // Traffic  The weight once for each 64 or 128 rows of a; a once a tile, from the L2.
@@ -34,6 +34,7 @@ struct Job {
   int groups = 0, parts = 0, boxes = 0, stages = 0, m_tiles = 0, n_tiles = 0, sweeps = 0;
   int sum_place = 0, barrier_place = 0;
   bool early = false;
+  bool plain = false;  // finish_plain_row() takes whole eights
 };
 
 #ifdef __CUDACC__
@@ -41,7 +42,7 @@ struct Job {
 struct Barriers {
   uint64_t full[kClusterMostStages];
   uint64_t empty[kClusterMostStages];
-  uint64_t sums;       // all warps of the cluster have sent theirs
+  uint64_t sums;       // those that this CTA adds have come
   uint64_t sums_read;  // every CTA of the cluster has read its own
 };
 static_assert(sizeof(Barriers) <= kClusterBarrierBytes);
@@ -194,17 +195,18 @@ struct ClusterK {
   }
   __device__ static void send_sums(const Cta& cta, const Sum (&d)[kRows / 2]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, parts = cta.of.parts;
+    uint64_t* const sums = &cta.barriers().sums;
+    if (threadIdx.x == 0)
+      cuda::expect_bytes(sums, parts * cta.of.groups * 4 * eights_of(cta) * 512);
     auto* to = reinterpret_cast<float4*>(cta.sums(cta.part)) + lane;
 #pragma unroll
     for (int i = 0; i < kEights; ++i) {
       if (i * 8 >= cta.rows) break;
-      cuda::store_to_block(to + cluster_fragment(warp, i, kEights, parts) * 32,
-                           static_cast<unsigned>(i % parts),
-                           make_float4(bits_of(d[4 * i]), bits_of(d[4 * i + 1]),
-                                       bits_of(d[4 * i + 2]), bits_of(d[4 * i + 3])));
+      cuda::tell_block(to + cluster_fragment(warp, i, kEights, parts) * 32, sums,
+                       static_cast<unsigned>(i % parts),
+                       make_float4(bits_of(d[4 * i]), bits_of(d[4 * i + 1]), bits_of(d[4 * i + 2]),
+                                   bits_of(d[4 * i + 3])));
     }
-    __syncwarp();
-    if (lane < parts) cuda::arrive_at_block(&cta.barriers().sums, static_cast<unsigned>(lane));
   }
   // Eight neighbours of a row of out. Lanes that swap read them in another order than the warp's others,
   // which read another fragment, so that none meet in a bank.
@@ -238,6 +240,12 @@ struct ClusterK {
       const float factor = of.epilogue.rows.at(cta.first_row + row);
       alignas(16) float y[8];
       add_parts(cta, cluster_fragment(warp, eight, kEights, of.parts), unit, q / 16 % 2, y);
+      if (of.plain && n + 8 <= of.n) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) y[j] = y[j] * of.epilogue.columns.at(n + j) * factor;
+        cuda::many_rows::finish_plain_row(of.epilogue, n, int64_t{cta.first_row} + row, y);
+        continue;
+      }
       cuda::many_rows::finish_row<true>(of.epilogue, {n, min(8, of.n - n)},
                                         int64_t{cta.first_row} + row, factor, y);
     }
@@ -280,7 +288,7 @@ struct ClusterK {
       cuda::hopper::init_barrier(&b.full[i], 1);
       cuda::hopper::init_barrier(&b.empty[i], cta.of.groups * 4);
     }
-    cuda::hopper::init_barrier(&b.sums, cta.of.parts * cta.of.groups * 4);
+    cuda::hopper::init_barrier(&b.sums, 1);
     cuda::hopper::init_barrier(&b.sums_read, cta.of.parts);
     cuda::hopper::publish_barriers();
   }
@@ -294,7 +302,7 @@ struct ClusterK {
       init(cta);
     }
     __syncthreads();
-    cuda::cluster_arrive();
+    cuda::cluster_begin();
     if (thread >= multiplying) {
       if (thread == multiplying) produce_first(cta);
       __syncwarp();

@@ -59,6 +59,7 @@ Status start_cluster(const Call& call, const char* name, const Operands& o,
   job.sum_place = static_cast<int>(p.sum_place());
   job.barrier_place = static_cast<int>(p.barrier_place());
   job.early = early;
+  job.plain = cuda::many_rows::is_plain(epilogue);
   BoxedTensor weight = boxes_of(o.b, false, true), a = boxes_of(o.a, true, true);
   weight.box[1] = p.tile_n();
   a.box[1] = job.a_rows;
