@@ -38,6 +38,15 @@ def test_nan_and_infinity_must_agree():
     assert found.bad == 4 and found.nonfinite == 2 and found.json()["worst_share_of_bound"] is None
 
 
+def test_a_subnormal_result_is_not_to_be_flushed():
+    """Beside the ulp, only what each of k terms may lose below f32's smallest number is allowed."""
+    k = 20008
+    want = np.array([3.97817736e-40, -(2.0**-127), 2.0**-125, 0.9 * k * 2.0**-149])
+    found = _shares(torch.float32, np.zeros(4, np.float32), want, abs(want), k=k)
+    assert found.bad == 3 and all(f"out[{i}] is 0" in found.first[i] for i in range(3))
+    assert _shares(torch.float32, want.astype(np.float32), want, abs(want), k=1).ok
+
+
 def test_exact_outputs_are_compared_by_bits():
     plan = TensorPlan("q", "output", torch.float32, (2,))
     got, want = np.array([0.0, 1.0], np.float32), np.array([-0.0, 1.0], np.float32)
