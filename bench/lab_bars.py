@@ -33,10 +33,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
-import xml.etree.ElementTree as ElementTree
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -156,7 +155,7 @@ def turns(args, own, problem, case, settings, count: int, seconds: float) -> lis
     return found
 
 
-ENDING = 3.0  # seconds of the end of a group
+ENDING = 3.0  # seconds of the end of a group, or of tests that are stopped
 LEAST = 40  # comparisons of a pair, fewer of which are no bar's measure
 
 
@@ -209,53 +208,157 @@ def slower(args: argparse.Namespace, figures: dict) -> bool:
     )
 
 
-def tests_of_cheats(args: argparse.Namespace, figures: dict, file: str, *options: str) -> None:
-    """Those that call kernels on a CPU by several processes, those on a GPU by one."""
-    with tempfile.TemporaryDirectory() as folder:
-        lines = Path(folder) / "lines.xml"
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", *options, f"--junitxml={lines}",
-             str(ROOT / "tests/lab" / file)],
-            cwd=ROOT / "tests/lab", stdout=sys.stderr, timeout=args.timeout,
+class Tests:
+    """Tests of tests/lab in processes of their own: what becomes of each is said as it ends."""
+
+    def __init__(self, *arguments: str, workers: int = 1, **environment: str):
+        pipe, written = os.pipe()
+        several = importlib.util.find_spec("xdist") is not None and workers > 1
+        self.printed = tempfile.TemporaryFile()  # noqa: SIM115 (`ended` closes it)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-q", "-p", "told",
+             *(["-n", str(workers)] if several else []), *arguments],
+            cwd=ROOT / "tests/lab", stdout=self.printed, stderr=subprocess.STDOUT,
+            pass_fds=(written,), start_new_session=True,
+            env=os.environ | {"TOLD": str(written)} | environment,
         )  # fmt: skip
-        suite = ElementTree.parse(lines).getroot()[0] if lines.exists() else {}
-        figures[file] = {"pytest": done.returncode} | {
-            name: int(suite.get(name, -1)) for name in ("tests", "failures", "errors", "skipped")
-        }
-    say(**figures)
+        os.close(written)
+        self.listed: list[str] = []
+        self.became: dict[str, str] = {}
+        self.reader = threading.Thread(target=self._read, args=(pipe,), daemon=True)
+        self.reader.start()
+
+    def _read(self, pipe: int) -> None:
+        with os.fdopen(pipe) as lines:
+            for told in map(json.loads, lines):
+                self.listed = told.get("listed", self.listed)
+                if name := told.get("test"):
+                    if self.became.get(name) != "failed":  # a test may fail once it has passed
+                        self.became[name] = told["outcome"]
+                    say(**told)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is over by then."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(min(max(seconds, 0), threading.TIMEOUT_MAX))
+        return self.process.poll() is not None
+
+    def ended(self) -> None:
+        self.reader.join(1)
+        if self.process.returncode:
+            self.printed.seek(0)
+            sys.stderr.write(self.printed.read().decode(errors="replace"))
+        self.printed.close()
+
+    def json(self) -> dict:
+        counts = collections.Counter(self.became.values())
+        made = {"pytest": self.process.poll(), "tests": len(self.became)}
+        made |= {name: counts[name] for name in ("passed", "failed", "skipped")}
+        left = [name for name in self.listed if name not in self.became]
+        if left or not self.listed:
+            made["not run"] = left or "all"
+        return made
+
+    def passed(self) -> bool:
+        return self.process.poll() == 0 and 0 < len(self.listed) == len(self.became)
+
+
+def stop(tests: list[Tests]) -> None:
+    """What runs yet is interrupted, so that kernels' processes end with it, or is killed."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        for some in tests:
+            if not some.wait(0):
+                os.killpg(some.process.pid, number)
+        until = time.monotonic() + ENDING
+        for some in tests:
+            some.wait(until - time.monotonic())
+    for some in tests:
+        some.ended()
+
+
+CALL = 45.0  # seconds that a call of a shipped kernel may take, with what it compiles
+GPU_TESTS = 20.0  # seconds of the test that comes after the checks
+
+
+class Checks:
+    """Of every shipped kernel, several at once, since nothing is timed; what is wrong with one is a
+    figure. They go on to their end, or to that of the budget."""
+
+    def __init__(self, args: argparse.Namespace, figures: dict, budget: Budget):
+        self.device, self.figures, self.budget = args.device, figures, budget
+        self.found = shipped(args)
+        self.known = {k.problem: problems.get(k.problem, []) for k in self.found.values()}
+        figures |= {"accused": [], "checked": 0}
+        self.waiting, self.begun = collections.deque(self.found), set()
+        # Not those of a pool, which keep this process from ending.
+        self.threads = [
+            threading.Thread(target=self._work, daemon=True) for _ in range(half_of_cores())
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def _work(self) -> None:
+        while self.waiting:
+            with contextlib.suppress(IndexError):  # another thread took the last one
+                self.begun.add(name := self.waiting.popleft())
+                with self.budget.part(self.figures, name) as goes:
+                    if goes:
+                        self._check(name)
+                self.begun.discard(name)
+
+    def _check(self, name: str) -> None:
+        kernel, began = self.found[name], time.monotonic()
+        problem = self.known[kernel.problem]
+        done = checking.check(
+            kernel, problem, problem.cases("smoke"), device=self.device, seed=None,
+            timeout=max(min(CALL, self.budget.left()), 1), problem_folders=[],
+        )  # fmt: skip
+        good = ("ok", "no_device", "unsupported")
+        bad = [f"{name} {v.id}: {v.status}: {v.message}" for v in done.cases
+               if v.status not in good]  # fmt: skip
+        self.figures["accused"].extend(bad)
+        self.figures["checked"] += 1
+        say(checked=name, accused=bad, seconds=round(time.monotonic() - began, 1))
+
+    def wait(self) -> None:
+        try:
+            for thread in self.threads:
+                thread.join(min(max(self.budget.left(), 0), threading.TIMEOUT_MAX))
+        finally:
+            for name in [*self.begun, *self.waiting]:
+                self.figures.setdefault("not measured", {})[name] = "the time was over"
+
+
+def half_of_cores() -> int:
+    return max(len(os.sched_getaffinity(0)) // 2, 1)
+
+
+QUIET = "test_a_part_of_the_cache"  # which times what is short, on a GPU of its own
 
 
 def cheats(args: argparse.Namespace, figures: dict) -> bool:
-    found = shipped(args)
-    known = {k.problem: problems.get(k.problem, []) for k in found.values()}
-    accused = figures["accused"] = []
-
-    def accuse(name: str) -> None:
-        with noted(figures, name):
-            kernel, problem = found[name], known[found[name].problem]
-            done = checking.check(
-                kernel, problem, problem.cases("smoke"), device=args.device, seed=None,
-                timeout=120, problem_folders=[],
-            )  # fmt: skip
-            good = ("ok", "no_device", "unsupported")
-            accused.extend(
-                f"{name} {v.id}: {v.status}: {v.message}" for v in done.cases
-                if v.status not in good
-            )  # fmt: skip
-            figures["checked"] = figures.get("checked", 0) + 1
-
-    at_once = max(len(os.sched_getaffinity(0)) // 3, 1)
-    with ThreadPoolExecutor(at_once) as pool:  # nothing here is timed
-        list(pool.map(accuse, found))
+    """The cheats are tested while shipped kernels are checked, but for one."""
+    file, on_gpu, whole = "test_cheats_cuda.py", args.device != "cpu", Budget(args.budget)
+    until = time.monotonic() + min(args.timeout, whole.left()) - 2 * ENDING
+    # Those of a CPU see no GPU, whose ceilings they would measure otherwise.
+    tests = {"test_cheats.py": Tests("test_cheats.py", workers=half_of_cores(),
+                                     CUDA_VISIBLE_DEVICES="")}  # fmt: skip
+    try:
+        if on_gpu:
+            tests[file] = Tests(file, "-k", f"not {QUIET}")
+        reserved = 2 * ENDING + GPU_TESTS * on_gpu
+        Checks(args, figures, Budget(args.budget and max(args.budget - reserved, 1))).wait()
+        if on_gpu:
+            tests[file].wait(until - time.monotonic())
+            tests[f"{file}, {QUIET}"] = Tests(file, "-k", QUIET)
+        for some in tests.values():
+            some.wait(until - time.monotonic())
+    finally:
+        stop(list(tests.values()))
+        figures |= {name: some.json() for name, some in tests.items()}
     say(**figures)
-    several = importlib.util.find_spec("xdist") is not None and at_once > 1
-    tests_of_cheats(args, figures, "test_cheats.py", *(["-n", str(at_once)] if several else []))
-    done = [figures["test_cheats.py"]]
-    if args.device != "cpu":
-        tests_of_cheats(args, figures, "test_cheats_cuda.py")
-        done.append(figures["test_cheats_cuda.py"])
-    passed = all(d["pytest"] == 0 and d["tests"] > 0 for d in done)
-    return done_well(figures) and passed and not accused
+    passed = all(some.passed() for some in tests.values())
+    return done_well(figures) and passed and not figures["accused"]
 
 
 def shipped(args: argparse.Namespace) -> dict[str, kernels.Kernel]:
@@ -264,16 +367,6 @@ def shipped(args: argparse.Namespace) -> dict[str, kernels.Kernel]:
     if unknown := set(args.only) - found.keys():
         raise errors.LabError(f"--only: no kernel is named {', '.join(sorted(unknown))}")
     return {name: found[name] for name in args.only or found}
-
-
-@contextlib.contextmanager
-def noted(figures: dict, name: str):
-    """A part that fails is a figure, and the others go on."""
-    try:
-        yield
-    except Exception as error:
-        figures.setdefault("not measured", {})[name] = f"{type(error).__name__}: {error}"
-        say(part=name, failed=str(error))
 
 
 def done_well(figures: dict) -> bool:

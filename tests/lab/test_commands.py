@@ -102,6 +102,19 @@ def test_the_process_that_was_started_first_is_the_one_that_is_used(folder):
     assert not Path(started.folder.name).exists()
 
 
+LEAVES_A_CHILD = """
+from pestle_lab.engine import child
+print(child.take().process.pid)
+"""
+
+
+def test_a_kernel_s_process_does_not_outlive_its_parent():
+    done = subprocess.run([sys.executable, "-c", LEAVES_A_CHILD], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), 0)
+
+
 def test_check_writes_a_report(folder):
     lab(folder, "check", "double/mine", "--suite", "all", "--out", "r.json", "--html", "r.html")
     report = json.loads((folder / "r.json").read_text())

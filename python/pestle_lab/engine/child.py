@@ -28,6 +28,17 @@ def environment() -> dict[str, str]:
     return made
 
 
+_living: set[Child] = set()
+
+
+@atexit.register
+def _kill_all() -> None:
+    """Also those whose thread was not waited for: a kernel that hangs outlives nobody."""
+    while _living:
+        with contextlib.suppress(ProcessLookupError):
+            _living.pop().kill()
+
+
 class Child:
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="pestle-lab-")
@@ -46,6 +57,7 @@ class Child:
             )
         os.close(to_child)
         os.close(from_child)
+        _living.add(self)
         self.requests, self.answers = os.fdopen(from_parent, "w"), to_parent
 
     def kill(self) -> None:
@@ -55,6 +67,7 @@ class Child:
         self.process.wait()
 
     def close(self) -> None:
+        _living.discard(self)
         self.kill()
         with contextlib.suppress(BrokenPipeError):  # a request that nobody read
             self.requests.close()
@@ -79,8 +92,6 @@ _spare: list[Child] = []
 def prepare(count: int = 1) -> None:
     """Starts what is missing of so many that `take` finds, the eldest first. Those that nobody
     takes end with this process."""
-    if not _spare:
-        atexit.register(lambda: [_spare.pop().close() for _ in range(len(_spare))])
     while len(_spare) < count:
         _spare.append(Child())
 
