@@ -25,15 +25,19 @@
 //          those of a part are odd. Epilogue in f32, one rounding.
 // Needs    x along k, its rows and the codes' at multiples of 16 bytes; code of sm_90a.
 // Issue    An instruction of wgmma has 24 (nvfp4, 64 rows of x, 4 warpgroups) to 34 others, most of the
-//          ALU, at two cycles each: what binds tiles of few rows.
-// Measured H200, us, nvfp4: 4096 x 4096, 64, 128, 256 rows 16.0, 20.9, 24.6; 12288 x 3072 21.7, 28.7,
-//          40.4; 14336 x 4096 30.5, 36.2, 51.1; 3072 x 12288 25.9, 31.5, 45.0. 4096 x 4096, 64 and 256
-//          rows: mxfp4 15.5, 24.4; fp8 by row 14.9, 24.2; int8 by row 16.3, 26.3; mxfp8 18.3, 29.5; int4
-//          as_x 19.3, 30.3, exact 17.7, 28.3 (humming 12.2 to 14.6, 21.4 to 24.3; cuBLAS's bf16 12.7, 17.2).
-//          1024 x 12288 x 3072, one part, decoding by a table 121 and by PRMT 128.
+//          ALU, at two cycles each. For 64 rows, 4096 x 4096, the loop takes under half of the samples:
+//          the rest are the launch, the first trips to memory, the exchange and the epilogue, of which
+//          what waited for instructions was most.
+// Measured H200, us, nvfp4: 4096 x 4096, 64, 128, 256 rows 13.8, 18.0, 23.4; 12288 x 3072, 64 and 256
+//          20.2, 39.4; 14336 x 4096 29.9, 50; 3072 x 12288 22.8, 43.9. 4096 x 4096, 64 and 256 rows: fp8 by
+//          row 13.7, 23.4; int4 exact 15.5, 26.8 (humming 12.2 to 14.6, 21.4 to 24.3; cuBLAS's bf16 12.7,
+//          17.2). 1024 x 12288 x 3072, one part, decoding by a table 121 and by PRMT 128.
 // Tried    Two or four warps that put codes into order and scales where they belong, before consumers may
 //          read: 4096 x 4096 in 24.5 and 19.6 for 64 rows, whose stages took 0.53 and 0.39 of 128 rows of
-//          the weight. Parts of k by the workspace and a second kernel: 18.4 where these take 16.0.
+//          the weight. Parts of k by the workspace and a second kernel: 18.4 where these then took 16.0;
+//          2, 4 or 8 of them, their fragments stored and announced by arrivals: 16.0 for 13.8. Codes read a
+//          unit earlier, for which a stage more must be there: 3 % slower at 64 rows, 6 to 17 % at 1,000
+//          and 256.
 //          256 rows of the weight times 128 of x: as many products for twice the codes, 697 for 608
 //          (nvfp4, 4608 x 12288 x 3072); there, a block decoded before its instructions, not between
 //          them, 755; codes through a producer's registers 885: a trip to memory a stage.
