@@ -6,9 +6,8 @@
 namespace pestle::ops {
 namespace {
 
-constexpr TileTime kTiles[] = {
-    {256, 128, 0.76}, {192, 128, 0.65},  {128, 128, 0.53},
-    {64, 256, 0.73},  {64, 192, 0.555}, {64, 128, 0.44}};
+constexpr TileTime kTiles[] = {{256, 128, 0.76}, {192, 128, 0.65}, {128, 128, 0.53},
+                               {64, 256, 0.73},  {64, 192, 0.555}, {64, 128, 0.44}};
 constexpr ClusterRoom kRoom{{0, 132, 66, 39, 30, 22, 17, 15, 15}};  // an H200's
 
 KPlan plan(int64_t m, int64_t n, int64_t k) { return choose_k_plan(m, n, k, kTiles, kRoom); }

@@ -387,17 +387,10 @@ struct FewRows {
   __device__ static void finish(const Cta& cta, const Format& format, bool all_odd) {
     const cuda::many_rows::Job& job = cta.job();
     const int parts = cta.of.parts;
-    const cuda::many_rows::ClusterSums sums{cta.sums,
-                                            cta.flags,
-                                            parts,
-                                            cta.part,
-                                            parts * cta.of.k_warps,
-                                            cta.of.n_warps,
-                                            fragments(cta),
-                                            each(cta),
-                                            cta.first_row(),
-                                            int64_t{cta.tile_m} * (kN8 * 8),
-                                            cta.x_rows()};
+    const cuda::many_rows::ClusterSums sums{
+        cta.sums,       cta.flags,      parts,     cta.part,        parts * cta.of.k_warps,
+        cta.of.n_warps, fragments(cta), each(cta), cta.first_row(), int64_t{cta.tile_m} * (kN8 * 8),
+        cta.x_rows()};
     const float factor = format.factor();
     cuda::many_rows::finish_fragments<kN8, kR>(
         job, sums, threadIdx.x, blockDim.x, all_odd,

@@ -57,9 +57,7 @@ struct FewRowsPlan {
   int64_t scale_place(int bits) const {
     return std::max(x_bytes(bits) + code_bytes(), sum_place(bits) + sum_bytes());
   }
-  int64_t flag_place(int bits) const {
-    return scale_place(bits) + int64_t{tile_n()} * scale_row;
-  }
+  int64_t flag_place(int bits) const { return scale_place(bits) + int64_t{tile_n()} * scale_row; }
   // At the end a barrier, of 16.
   int64_t shared_bytes(int bits) const { return flag_place(bits) + flag_bytes() + 16; }
 };

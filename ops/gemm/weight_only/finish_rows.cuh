@@ -80,10 +80,8 @@ __device__ inline void finish_plain_row(const EpilogueArguments& e, int column, 
   for (int i = 0; i < 4; ++i)
     out[i] = hopper::pack(
         __fmaf_rn(y[2 * i], alpha, hopper::half_of(words[i] & 0xFFFF, e.bias.dtype)),
-        __fmaf_rn(y[2 * i + 1], alpha, hopper::half_of(words[i] >> 16, e.bias.dtype)),
-        e.out.dtype);
-  *reinterpret_cast<uint4*>(const_cast<char*>(e.out.data) +
-                            (row * e.out.row_stride + column) * 2) =
+        __fmaf_rn(y[2 * i + 1], alpha, hopper::half_of(words[i] >> 16, e.bias.dtype)), e.out.dtype);
+  *reinterpret_cast<uint4*>(const_cast<char*>(e.out.data) + (row * e.out.row_stride + column) * 2) =
       make_uint4(out[0], out[1], out[2], out[3]);
 }
 // kOfColumns: with the factors of columns.

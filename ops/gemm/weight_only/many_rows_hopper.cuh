@@ -256,11 +256,11 @@ struct HopperGemm {
 
   using Kept = typename Format::Kept;
 
-  // A lane's two rows: codes of a unit of 32 k as they lie in memory, read while the unit before is looked
-  // up; that one's, or their pairs; and scales of its stage.
+  // A lane's two rows: codes of a stage as they lie in memory; those of a unit of 32 k of it, or their
+  // pairs; and scales of its stage.
   struct Codes {
     static constexpr int kPieces = kBits / 4;  // of 16 bytes
-    uint4 read[2][2][kPieces];  // of both units
+    uint4 read[2][2][kPieces];                 // by unit and row
     uint32_t words[2][Format::kPairTable ? 4 : kPieces];
     typename Format::Scales scales[2];
     uint32_t bank = threadIdx.x % 32 * 4;
@@ -277,13 +277,12 @@ struct HopperGemm {
 #pragma unroll
       for (int unit = 0; unit < 2; ++unit)
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
+        for (int r = 0; r < 2; ++r)
 #pragma unroll
-        for (int i = 0; i < kPieces; ++i)
-          read[unit][r][i] = *reinterpret_cast<const uint4*>(
-              cta.codes_at(stage) + lanes_place<kBits>(line_of(row0, r), unit * kPieces + i));
+          for (int i = 0; i < kPieces; ++i)
+            read[unit][r][i] = *reinterpret_cast<const uint4*>(
+                cta.codes_at(stage) + lanes_place<kBits>(line_of(row0, r), unit * kPieces + i));
     }
-    // Of the unit that was loaded last.
     __device__ void look_up(const Cta& cta, int stage, int row0, int unit) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -594,8 +593,8 @@ struct HopperGemm {
   // which are the next tile's by then, stay.
   //
   // No phase is missed. Phase t of sums_full ends by the arrival of its readers' first thread too, and
-  // nothing is sent for phase t + 1 before all of them have read phase t; phase t of sums_free by those of all that wait for it, which come to the next after
-  // waiting. Clusters make as many tiles in all of their CTAs.
+  // nothing is sent for phase t + 1 before all of them have read phase t; phase t of sums_free by those of
+  // all that wait for it, which come to the next after waiting. Clusters make as many tiles in all of their CTAs.
   // A CTA that has waited for its last phase of sums_full has received all that is sent to it: none
   // stores into a CTA that has ended. That all have begun, a barrier of the cluster says (run()).
   static constexpr int kEights = C::kTileM / 8, kFragmentsOf64 = C::kFragmentsOf64;
@@ -656,8 +655,8 @@ struct HopperGemm {
     if (lane < parts)
       cuda::tell_block(reinterpret_cast<float*>(flag), full, lane, __uint_as_float(any_odd));
     const int each = (kFragmentsOf64 + parts - 1) / parts;
-    float* of_source = exchange_of(cta, consumer) + cta.part * each * 128 +
-                       (2 * cta.part >= parts ? kGap : 0);
+    float* of_source =
+        exchange_of(cta, consumer) + cta.part * each * 128 + (2 * cta.part >= parts ? kGap : 0);
     put_fragments<kEights>(parts, warp * kEights, reinterpret_cast<float4*>(of_source) + lane, d,
                            [&](float4* own, int rank, float4 v) {
                              if (kGroups) v = elsewhere(v, parts);

@@ -240,7 +240,7 @@ Status start_hopper(const Call& call, const char* name, const many_rows::Job& jo
                     const Format& format) {
   using many_rows::HopperConfig;
   // A step of large tiles where they keep all multiprocessors busy: codes are decoded for fewer rows.
-  constexpr TileTime kTiles[] = {{256, 128, 0.76}, {192, 128, 0.65},  {128, 128, 0.53},
+  constexpr TileTime kTiles[] = {{256, 128, 0.76}, {192, 128, 0.65}, {128, 128, 0.53},
                                  {64, 256, 0.73},  {64, 192, 0.555}, {64, 128, 0.44}};
   const auto plan = hopper_plan<HopperConfig<kBf16, 64, Format>>(call, job, format, kTiles);
   PESTLE_TRY(plan.status());
