@@ -35,7 +35,11 @@ def test_work_on_another_stream_is_no_faster(kernel_file):
     kernel = kernels.read(kernel_file(gpu.LATE, "late.py"))
     settings = benching.Settings(device="cuda", seconds=1, folders=[HERE])
     timed = benching.bench(kernel, _problem(), ["M=64 N=256"], settings).cases[0]
-    assert timed.verdict.status == "impossible_time", timed.verdict.message
+    # Refused, or with the 10 ms that the other stream takes in its time.
+    if timed.verdict.status == "ok":
+        assert timed.modes["cold"].median > 5e6
+    else:
+        assert timed.verdict.status == "impossible_time", timed.verdict.message
 
 
 def test_a_part_of_the_cache_that_is_set_aside_is_flushed(kernel_file):

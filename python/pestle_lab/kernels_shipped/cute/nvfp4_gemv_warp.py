@@ -190,6 +190,9 @@ def slices(
         block=(32 * warps, 1, 1),
         max_number_threads=(32 * WARPS, 1, 1),
         min_blocks_per_mp=RESIDENT // WARPS,
+        # Of shared memory, in percent. CuTe would leave room for RESIDENT // WARPS blocks, however
+        # small: three of two warps, where sixteen are meant to be there.
+        preferred_smem_carveout=50,
         stream=stream,
     )
 
