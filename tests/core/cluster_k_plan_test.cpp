@@ -109,6 +109,9 @@ TEST(ClusterPlan, IsNotForWhatOthersAreFasterAt) {
   EXPECT_FALSE(prefers_cluster(shape(16, 3072, 3072)));
   EXPECT_FALSE(prefers_cluster(shape(256, 4096, 4096)));
   EXPECT_FALSE(prefers_cluster(shape(192, 5120, 5120)));
+  EXPECT_FALSE(prefers_cluster(shape(128, 9216, 3072)));  // 20.1 us for 15.1
+  EXPECT_FALSE(prefers_cluster(shape(96, 14336, 4096)));  // 27.4 for 22.3
+  EXPECT_TRUE(prefers_cluster(shape(96, 3072, 12288)));   // 17.9 for 24.7
   EXPECT_FALSE(prefers_cluster(shape(4608, 3072, 3072)));
 }
 
