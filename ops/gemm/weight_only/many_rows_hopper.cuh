@@ -28,10 +28,12 @@
 //          ALU, at two cycles each. For 64 rows, 4096 x 4096, the loop takes under half of the samples:
 //          the rest are the launch, the first trips to memory, the exchange and the epilogue, of which
 //          what waited for instructions was most.
-// Measured H200, us, nvfp4: 4096 x 4096, 64, 128, 256 rows 13.8, 18.0, 23.4; 12288 x 3072, 64 and 256
-//          20.2, 39.4; 14336 x 4096 29.9, 50; 3072 x 12288 22.8, 43.9. 4096 x 4096, 64 and 256 rows: fp8 by
-//          row 13.7, 23.4; int4 exact 15.5, 26.8 (humming 12.2 to 14.6, 21.4 to 24.3; cuBLAS's bf16 12.7,
-//          17.2). 1024 x 12288 x 3072, one part, decoding by a table 121 and by PRMT 128.
+// Measured H200, us, nvfp4: 4096 x 4096, 64, 128, 256 rows 13.8, 18.0, 22.4; 12288 x 3072, 64 and 256
+//          20.2, 39.4; 14336 x 4096 29.9, 50; 3072 x 12288 22.8, 43.9. 4096 x 4096, 64 and 256 rows, humming's
+//          in brackets: nvfp4 13.8, 22.4 (13.3, 23.8); mxfp4 13.6, 22.9 (12.8, 22.7); fp8 by row 13.8, 22.8
+//          (14.0, 22.6); int8 by row 14.8, 24.5 (14.6, 24.3); mxfp8 16.4, 28.1 (14.3, 23.8); int4 as_x 17.0,
+//          28.1 (12.1, 21.3), exact 15.5, 26.0; cuBLAS's bf16 12.6, 18.4. 1024 x 12288 x 3072, one part,
+//          decoding by a table 121 and by PRMT 128.
 // Tried    Two or four warps that put codes into order and scales where they belong, before consumers may
 //          read: 4096 x 4096 in 24.5 and 19.6 for 64 rows, whose stages took 0.53 and 0.39 of 128 rows of
 //          the weight. Parts of k by the workspace and a second kernel: 18.4 where these then took 16.0;
