@@ -235,14 +235,20 @@ Status start_hopper_64(const Call& call, const char* name, const many_rows::Job&
       return start_hopper_tile<HopperConfig<kBf16, 64, Format, 0, 4>>(call, name, job, format, of);
   }
 }
+// Of a format whose scales multiply codes.
+template <bool kBf16, class Format>
+Result<KPlan> hopper_scaled_plan(const Call& call, const many_rows::Job& job,
+                                 const Format& format) {
+  // A step of large tiles where they keep all multiprocessors busy: codes are decoded for fewer rows.
+  constexpr TileTime kTiles[] = {{256, 128, 0.76}, {192, 128, 0.65}, {128, 128, 0.53},
+                                 {64, 256, 0.73},  {64, 192, 0.555}, {64, 128, 0.44}};
+  return hopper_plan<many_rows::HopperConfig<kBf16, 64, Format>>(call, job, format, kTiles);
+}
 template <bool kBf16, class Format>
 Status start_hopper(const Call& call, const char* name, const many_rows::Job& job,
                     const Format& format) {
   using many_rows::HopperConfig;
-  // A step of large tiles where they keep all multiprocessors busy: codes are decoded for fewer rows.
-  constexpr TileTime kTiles[] = {{256, 128, 0.76}, {192, 128, 0.65}, {128, 128, 0.53},
-                                 {64, 256, 0.73},  {64, 192, 0.555}, {64, 128, 0.44}};
-  const auto plan = hopper_plan<HopperConfig<kBf16, 64, Format>>(call, job, format, kTiles);
+  const auto plan = hopper_scaled_plan<kBf16>(call, job, format);
   PESTLE_TRY(plan.status());
   const KPlan& of = plan.value();
   switch (of.rows) {
@@ -256,17 +262,21 @@ Status start_hopper(const Call& call, const char* name, const many_rows::Job& jo
   }
 }
 template <bool kBf16, int kGroup, class Format>
-Status start_hopper_sums(const Call& call, const char* name, const many_rows::Job& job,
-                         const Format& format) {
-  using many_rows::HopperConfig;
+Result<KPlan> hopper_sums_plan(const Call& call, const many_rows::Job& job, const Format& format) {
   // Two sets of sums lie in registers: 192 rows of x take all of them.
   constexpr double kMore = kGroup == 32 ? 1.7 : 1;
   constexpr TileTime kTiles[] = {{192, 128, 0.82 * kMore},
                                  {128, 128, 0.58 * kMore},
                                  {64, 192, 0.62 * kMore},
                                  {64, 128, 0.5 * kMore}};
-  using Small = HopperConfig<kBf16, 128, Format, kGroup>;
-  const auto plan = hopper_plan<Small>(call, job, format, kTiles);
+  return hopper_plan<many_rows::HopperConfig<kBf16, 128, Format, kGroup>>(call, job, format,
+                                                                          kTiles);
+}
+template <bool kBf16, int kGroup, class Format>
+Status start_hopper_sums(const Call& call, const char* name, const many_rows::Job& job,
+                         const Format& format) {
+  using many_rows::HopperConfig;
+  const auto plan = hopper_sums_plan<kBf16, kGroup>(call, job, format);
   PESTLE_TRY(plan.status());
   const KPlan& of = plan.value();
   switch (of.rows) {
@@ -275,7 +285,9 @@ Status start_hopper_sums(const Call& call, const char* name, const many_rows::Jo
                                      call, name, job, format, of)
                                : start_hopper_tile<HopperConfig<kBf16, 64, Format, kGroup, 3>>(
                                      call, name, job, format, of);
-    case 128: return start_hopper_tile<Small>(call, name, job, format, of);
+    case 128:
+      return start_hopper_tile<HopperConfig<kBf16, 128, Format, kGroup>>(call, name, job, format,
+                                                                         of);
     default:
       return start_hopper_tile<HopperConfig<kBf16, 192, Format, kGroup>>(call, name, job, format,
                                                                          of);
@@ -288,6 +300,13 @@ Status start_hopper_groups(const Call& call, const char* name, const many_rows::
   if (group % 128 == 0) return start_hopper_sums<kBf16, 128>(call, name, job, format);
   return group % 64 == 0 ? start_hopper_sums<kBf16, 64>(call, name, job, format)
                          : start_hopper_sums<kBf16, 32>(call, name, job, format);
+}
+template <bool kBf16, class Format>
+Result<KPlan> hopper_groups_plan(const Call& call, const many_rows::Job& job, const Format& format,
+                                 int group) {
+  if (group % 128 == 0) return hopper_sums_plan<kBf16, 128>(call, job, format);
+  return group % 64 == 0 ? hopper_sums_plan<kBf16, 64>(call, job, format)
+                         : hopper_sums_plan<kBf16, 32>(call, job, format);
 }
 template <class Format>
 Status run_hopper_groups(const Call& call, const char* name, const WeightOnlyArgs& args,
