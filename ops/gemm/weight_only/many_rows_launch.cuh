@@ -244,6 +244,16 @@ Result<KPlan> hopper_scaled_plan(const Call& call, const many_rows::Job& job,
                                  {64, 256, 0.73},  {64, 192, 0.555}, {64, 128, 0.44}};
   return hopper_plan<many_rows::HopperConfig<kBf16, 64, Format>>(call, job, format, kTiles);
 }
+// 32 rows of x.
+template <bool kBf16, class Format>
+Status start_hopper_32(const Call& call, const char* name, const many_rows::Job& job,
+                       const Format& format, const KPlan& of) {
+  using many_rows::HopperConfig;
+  return of.columns == 192 ? start_hopper_tile<HopperConfig<kBf16, 32, Format, 0, 3>>(
+                                 call, name, job, format, of)
+                           : start_hopper_tile<HopperConfig<kBf16, 32, Format, 0, 4>>(
+                                 call, name, job, format, of);
+}
 template <bool kBf16, class Format>
 Status start_hopper(const Call& call, const char* name, const many_rows::Job& job,
                     const Format& format) {
@@ -252,6 +262,7 @@ Status start_hopper(const Call& call, const char* name, const many_rows::Job& jo
   PESTLE_TRY(plan.status());
   const KPlan& of = plan.value();
   switch (of.rows) {
+    case 32: return start_hopper_32<kBf16>(call, name, job, format, of);
     case 64: return start_hopper_64<kBf16>(call, name, job, format, of);
     case 128:
       return start_hopper_tile<HopperConfig<kBf16, 128, Format>>(call, name, job, format, of);
