@@ -350,6 +350,7 @@ struct HopperGemm {
         hopper::Ring<kStages> next = ring;
         ring.advance();
         if (i == 0 || step + 1 < steps) next = ring;
+        const bool is_full = hopper::has_ended(&b.full[next.stage], next.parity);
 #pragma unroll
         for (int unit = 0; unit < 2; ++unit) {
           const int at = 2 * i + unit;
@@ -361,7 +362,10 @@ struct HopperGemm {
           } else {
             multiply(x.after(unit * 4), a[at % kFragments], step > 0 || unit > 0, d);
           }
-          if (unit == 1) wait_stage(b, next), codes.load(cta, next.stage, row0);
+          if (unit == 1) {
+            if (!is_full) wait_stage(b, next);
+            codes.load(cta, next.stage, row0);
+          }
           codes.look_up(cta, unit == 1 ? next.stage : stage, row0, 1 - unit);
           hopper::wait_wgmma<kUnderWay>();
           hopper::hold(then);

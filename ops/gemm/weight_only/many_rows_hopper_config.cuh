@@ -40,7 +40,7 @@ struct HopperConfig {
   static constexpr int kScaleBytes = kTileN * Format::kScaleBytes;
   static constexpr int kStageBytes = (kXBytes + kCodeBytes + kScaleBytes + 1023) / 1024 * 1024;
   static constexpr int kStagedRows = kTileM < 64 ? kTileM : 64;  // of out, at a time
-  static constexpr int kStagingRow = 64 + 4;  // f32: no two lanes meet in a bank
+  static constexpr int kStagingRow = 64 + 4;                     // f32: no two lanes meet in a bank
   static constexpr int kStoredRows = kTileM > 128 ? kTileM / 2 : kTileM;  // the same as 16 bits
   // Of a consumer's sums, where k has parts: in its staging area, or in x of two stages.
   static constexpr int kFragmentsOf64 = kTileM / 2;

@@ -249,10 +249,10 @@ template <bool kBf16, class Format>
 Status start_hopper_32(const Call& call, const char* name, const many_rows::Job& job,
                        const Format& format, const KPlan& of) {
   using many_rows::HopperConfig;
-  return of.columns == 192 ? start_hopper_tile<HopperConfig<kBf16, 32, Format, 0, 3>>(
-                                 call, name, job, format, of)
-                           : start_hopper_tile<HopperConfig<kBf16, 32, Format, 0, 4>>(
-                                 call, name, job, format, of);
+  return of.columns == 192
+             ? start_hopper_tile<HopperConfig<kBf16, 32, Format, 0, 3>>(call, name, job, format, of)
+             : start_hopper_tile<HopperConfig<kBf16, 32, Format, 0, 4>>(call, name, job, format,
+                                                                        of);
 }
 template <bool kBf16, class Format>
 Status start_hopper(const Call& call, const char* name, const many_rows::Job& job,
