@@ -42,6 +42,10 @@ TEST(FewRowsPlan, EveryPartHasColumnsAndFits) {
             EXPECT_LE(p.parts, clusters ? kFewRowsMostParts : 1);
             EXPECT_LE(p.warps() * 32, few_rows_eights(m) == 8 ? 256 : 512);
             EXPECT_LE(p.shared_bytes(4), shared);
+            if (!p.beside) continue;  // sums take the place of x and codes
+            EXPECT_GT(p.parts, 1);
+            EXPECT_GE(p.sum_place(4), p.x_bytes(4) + p.code_bytes());
+            EXPECT_GE(p.scale_place(4), p.sum_place(4) + p.sum_bytes());
           }
 }
 

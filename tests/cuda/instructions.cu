@@ -47,21 +47,24 @@ __global__ void of_a_cluster(float* out) {
   __shared__ float4 own[32];
   __shared__ float2 two[32];
   __shared__ float one[32];
+  __shared__ uint32_t word[32];
   __shared__ uint64_t barrier;
   begin_barrier(&barrier);
   cluster_begin();
   cluster_wait();
   cluster_arrive();
   cluster_wait();
-  expect_bytes(&barrier, 28);
+  expect_bytes(&barrier, 32);
   store_to_block(own, 1, make_float4(1, 2, 3, 4));
   tell_block(one, &barrier, 1, 1.0f);
+  tell_block(word, &barrier, 1, uint32_t{1});
   tell_block(two, &barrier, 1, make_float2(1, 2));
   tell_block(own, &barrier, 1, make_float4(1, 2, 3, 4));
   arrive_at_block(&barrier, 1);
   wait_bytes_here(&barrier, 0);
   wait_bytes(&barrier, 0);
-  out[threadIdx.x] = own[0].x + two[0].y + one[0] + static_cast<float>(shared_of_block(own, 0));
+  out[threadIdx.x] =
+      own[0].x + two[0].y + one[0] + static_cast<float>(word[0] + shared_of_block(own, 0));
 }
 
 // Hopper's, empty elsewhere.

@@ -127,11 +127,14 @@ struct Op {
     const auto exact = int4_format<many_rows::Int4>(call);
     const auto by_codes = hopper_scaled_plan<true>(call, job, rounded);
     PESTLE_TRY(by_codes.status());
-    const auto by_sums = hopper_groups_plan<true>(call, job, exact, exact.group);
-    PESTLE_TRY(by_sums.status());
-    return by_sums.value().us < 1.2 * by_codes.value().us
-               ? start_hopper_groups<true>(call, name, job, exact, exact.group)
-               : start_hopper<true>(call, name, job, rounded);
+    return with_summed_columns(exact.group, [&](auto columns) -> Status {
+      constexpr int kColumns = decltype(columns)::value;
+      const auto by_sums = hopper_sums_plan<true, kColumns>(call, job, exact);
+      PESTLE_TRY(by_sums.status());
+      return by_sums.value().us < 1.2 * by_codes.value().us
+                 ? start_hopper_sums<true, kColumns>(call, name, job, exact, by_sums.value())
+                 : start_hopper<true>(call, name, job, rounded, by_codes.value());
+    });
   }
   static Status run_hopper(const Call& call) {
     const char* name = "linear_int4_hopper";

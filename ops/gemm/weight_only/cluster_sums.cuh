@@ -14,6 +14,16 @@ namespace pestle::cuda::many_rows {
 
 #ifdef __CUDACC__
 
+// Of `all` fragments of a tile, those that one of `parts` CTAs adds at most, and those that CTA `part` does.
+__device__ inline int most_added(int all, int parts) { return (all + parts - 1) / parts; }
+__device__ inline int added_by(int part, int all, int parts) {
+  return (all - part + parts - 1) / parts;
+}
+// What comes to CTA `part`: of each source its fragments, and a flag of each of its warps.
+__device__ inline int bytes_for(int part, int all, int parts, int sources, int warps) {
+  return sources * (added_by(part, all, parts) * 512 + warps * 4);
+}
+
 // Of a lane, kCount fragments from `f` on; `to`: its place in the source's first. put(to, rank, v) has
 // v stored where `to` lies in a CTA.
 template <int kCount, class Put>

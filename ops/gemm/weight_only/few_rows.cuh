@@ -317,18 +317,18 @@ struct FewRows {
 
   // ---- sums -------------------------------------------------------------------------------------
   __device__ static int fragments(const Cta& cta) { return cta.of.n_warps * kR * kN8; }
-  // Of a source, those that a CTA adds at most.
   __device__ static int each(const Cta& cta) {
-    return (fragments(cta) + cta.of.parts - 1) / cta.of.parts;
+    return cuda::many_rows::most_added(fragments(cta), cta.of.parts);
   }
   // Before the kernel reads: its barrier, and word of it to the cluster.
   __device__ static void begin_parts(const Cta& cta) {
     if (cta.of.parts == 1) return;
     const int parts = cta.of.parts, sources = parts * cta.of.k_warps;
     if (threadIdx.x == 0) {
-      const int own = (fragments(cta) - cta.part + parts - 1) / parts;
+      const int bytes =
+          cuda::many_rows::bytes_for(cta.part, fragments(cta), parts, sources, cta.of.n_warps);
       cuda::begin_barrier(cta.full);
-      cuda::expect_bytes(cta.full, sources * (own * 512 + cta.of.n_warps * 4));
+      cuda::expect_bytes(cta.full, bytes);
     }
     __syncwarp();
     cuda::cluster_begin();
@@ -347,13 +347,8 @@ struct FewRows {
     else
       cuda::wait_bytes(cta.full, 0);
   }
-  __device__ static void put(const Cta& cta, float* own, int rank, float v) {
-    if (cta.of.parts == 1)
-      *own = v;
-    else
-      cuda::tell_block(own, cta.full, static_cast<unsigned>(rank), v);
-  }
-  __device__ static void put(const Cta& cta, float4* own, int rank, const float4& v) {
+  template <class T>
+  __device__ static void put(const Cta& cta, T* own, int rank, const T& v) {
     if (cta.of.parts == 1)
       *own = v;
     else
@@ -377,8 +372,7 @@ struct FewRows {
     }
     const bool any_odd = __any_sync(0xFFFFFFFFu, odd != 0);
     if (lane < parts)
-      put(cta, reinterpret_cast<float*>(cta.flags) + source * cta.of.n_warps + warp.n, lane,
-          __uint_as_float(any_odd));
+      put(cta, cta.flags + source * cta.of.n_warps + warp.n, lane, uint32_t{any_odd});
     auto* to = reinterpret_cast<float4*>(cta.sums) + source * each(cta) * 32 + lane;
     cuda::many_rows::put_fragments<kR * kN8>(
         parts, warp.n * (kR * kN8), to, &d[0][0][0],

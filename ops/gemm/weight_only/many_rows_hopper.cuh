@@ -571,7 +571,7 @@ struct HopperGemm {
             parts,
             4,
             kFragmentsOf64,
-            (kFragmentsOf64 + parts - 1) / parts,
+            most_added(kFragmentsOf64, parts),
             tile.n * C::kTileN + consumer * 64,
             first_x,
             min(C::kTileM, cta.job().m - first_x),
@@ -589,14 +589,11 @@ struct HopperGemm {
     const int parts = cta.of.parts.count, lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
     const bool any_odd = __any_sync(0xFFFFFFFFu, odd);
     uint64_t* const full = &b.sums_full[consumer];
-    if (threadIdx.x % 128 == 0) {
-      const int fragments = (kFragmentsOf64 - cta.part + parts - 1) / parts;  // that this CTA adds
-      cuda::expect_bytes(full, parts * (fragments * 512 + 4 * static_cast<int>(sizeof(uint32_t))));
-    }
+    if (threadIdx.x % 128 == 0)
+      cuda::expect_bytes(full, bytes_for(cta.part, kFragmentsOf64, parts, parts, 4));
     uint32_t* flag = &b.part_odd[consumer][cta.part * 4 + warp];
-    if (lane < parts)
-      cuda::tell_block(reinterpret_cast<float*>(flag), full, lane, __uint_as_float(any_odd));
-    const int each = (kFragmentsOf64 + parts - 1) / parts;
+    if (lane < parts) cuda::tell_block(flag, full, lane, uint32_t{any_odd});
+    const int each = most_added(kFragmentsOf64, parts);
     float* of_source =
         exchange_of(cta, consumer) + cta.part * each * 128 + (2 * cta.part >= parts ? kGap : 0);
     put_fragments<kEights>(parts, warp * kEights, reinterpret_cast<float4*>(of_source) + lane, d,

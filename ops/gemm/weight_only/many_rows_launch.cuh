@@ -2,6 +2,8 @@
 // workspace where its rows lie otherwise than the kernel needs or input_act changes it.
 #pragma once
 
+#include <type_traits>
+
 #include "backends/cuda/host/clusters_at_once.h"
 #include "backends/cuda/host/tensor_amax.h"
 #include "ops/copy/strided_copy_cuda.h"
@@ -256,11 +258,8 @@ Status start_hopper_32(const Call& call, const char* name, const many_rows::Job&
 }
 template <bool kBf16, class Format>
 Status start_hopper(const Call& call, const char* name, const many_rows::Job& job,
-                    const Format& format) {
+                    const Format& format, const KPlan& of) {
   using many_rows::HopperConfig;
-  const auto plan = hopper_scaled_plan<kBf16>(call, job, format);
-  PESTLE_TRY(plan.status());
-  const KPlan& of = plan.value();
   switch (of.rows) {
     case 32: return start_hopper_32<kBf16>(call, name, job, format, of);
     case 64: return start_hopper_64<kBf16>(call, name, job, format, of);
@@ -271,6 +270,13 @@ Status start_hopper(const Call& call, const char* name, const many_rows::Job& jo
     default:
       return start_hopper_tile<HopperConfig<kBf16, 256, Format>>(call, name, job, format, of);
   }
+}
+template <bool kBf16, class Format>
+Status start_hopper(const Call& call, const char* name, const many_rows::Job& job,
+                    const Format& format) {
+  const auto plan = hopper_scaled_plan<kBf16>(call, job, format);
+  PESTLE_TRY(plan.status());
+  return start_hopper<kBf16>(call, name, job, format, plan.value());
 }
 template <bool kBf16, int kGroup, class Format>
 Result<KPlan> hopper_sums_plan(const Call& call, const many_rows::Job& job, const Format& format) {
@@ -285,11 +291,8 @@ Result<KPlan> hopper_sums_plan(const Call& call, const many_rows::Job& job, cons
 }
 template <bool kBf16, int kGroup, class Format>
 Status start_hopper_sums(const Call& call, const char* name, const many_rows::Job& job,
-                         const Format& format) {
+                         const Format& format, const KPlan& of) {
   using many_rows::HopperConfig;
-  const auto plan = hopper_sums_plan<kBf16, kGroup>(call, job, format);
-  PESTLE_TRY(plan.status());
-  const KPlan& of = plan.value();
   switch (of.rows) {
     case 64:
       return of.columns == 128 ? start_hopper_tile<HopperConfig<kBf16, 64, Format, kGroup, 2>>(
@@ -304,20 +307,27 @@ Status start_hopper_sums(const Call& call, const char* name, const many_rows::Jo
                                                                          of);
   }
 }
-// Of a format whose scales multiply sums of `group` columns: a multiple of 32.
+template <bool kBf16, int kGroup, class Format>
+Status start_hopper_sums(const Call& call, const char* name, const many_rows::Job& job,
+                         const Format& format) {
+  const auto plan = hopper_sums_plan<kBf16, kGroup>(call, job, format);
+  PESTLE_TRY(plan.status());
+  return start_hopper_sums<kBf16, kGroup>(call, name, job, format, plan.value());
+}
+// f() of the columns that kernels sum before they scale, as a type, where scales are of `group`: a
+// multiple of 32.
+template <class F>
+Status with_summed_columns(int group, const F& f) {
+  if (group % 128 == 0) return f(std::integral_constant<int, 128>{});
+  return group % 64 == 0 ? f(std::integral_constant<int, 64>{})
+                         : f(std::integral_constant<int, 32>{});
+}
 template <bool kBf16, class Format>
 Status start_hopper_groups(const Call& call, const char* name, const many_rows::Job& job,
                            const Format& format, int group) {
-  if (group % 128 == 0) return start_hopper_sums<kBf16, 128>(call, name, job, format);
-  return group % 64 == 0 ? start_hopper_sums<kBf16, 64>(call, name, job, format)
-                         : start_hopper_sums<kBf16, 32>(call, name, job, format);
-}
-template <bool kBf16, class Format>
-Result<KPlan> hopper_groups_plan(const Call& call, const many_rows::Job& job, const Format& format,
-                                 int group) {
-  if (group % 128 == 0) return hopper_sums_plan<kBf16, 128>(call, job, format);
-  return group % 64 == 0 ? hopper_sums_plan<kBf16, 64>(call, job, format)
-                         : hopper_sums_plan<kBf16, 32>(call, job, format);
+  return with_summed_columns(group, [&](auto columns) {
+    return start_hopper_sums<kBf16, decltype(columns)::value>(call, name, job, format);
+  });
 }
 template <class Format>
 Status run_hopper_groups(const Call& call, const char* name, const WeightOnlyArgs& args,

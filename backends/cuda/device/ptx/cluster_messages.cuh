@@ -87,6 +87,9 @@ __device__ inline void tell_block(float* own, uint64_t* barrier, unsigned rank, 
       : "memory");
 #endif
 }
+__device__ inline void tell_block(uint32_t* own, uint64_t* barrier, unsigned rank, uint32_t v) {
+  tell_block(reinterpret_cast<float*>(own), barrier, rank, __uint_as_float(v));
+}
 __device__ inline void tell_block(float2* own, uint64_t* barrier, unsigned rank, const float2& v) {
 #if __CUDA_ARCH__ >= 900
   const uint32_t to = shared_of_block(own, rank), counted = shared_of_block(barrier, rank);
