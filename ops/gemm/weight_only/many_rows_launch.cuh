@@ -223,18 +223,24 @@ Result<KPlan> hopper_plan(const Call& call, const many_rows::Job& job, const For
   }
   return choose_k_plan(job.m, job.n, job.k, tiles, room);
 }
-// 64 rows of x.
-template <bool kBf16, class Format>
-Status start_hopper_64(const Call& call, const char* name, const many_rows::Job& job,
-                       const Format& format, const KPlan& of) {
+// So few rows of x, whose tiles have 128, 192 or 256 rows of the weight.
+template <bool kBf16, int kRows, int kGroup = 0, class Format>
+Status start_hopper_few(const Call& call, const char* name, const many_rows::Job& job,
+                        const Format& format, const KPlan& of) {
   using many_rows::HopperConfig;
   switch (of.columns) {
     case 128:
-      return start_hopper_tile<HopperConfig<kBf16, 64, Format, 0, 2>>(call, name, job, format, of);
+      return start_hopper_tile<HopperConfig<kBf16, kRows, Format, kGroup, 2>>(call, name, job,
+                                                                              format, of);
     case 192:
-      return start_hopper_tile<HopperConfig<kBf16, 64, Format, 0, 3>>(call, name, job, format, of);
+      return start_hopper_tile<HopperConfig<kBf16, kRows, Format, kGroup, 3>>(call, name, job,
+                                                                              format, of);
     default:
-      return start_hopper_tile<HopperConfig<kBf16, 64, Format, 0, 4>>(call, name, job, format, of);
+      // Two sets of sums leave no registers for four consumers.
+      if constexpr (kGroup == 0)
+        return start_hopper_tile<HopperConfig<kBf16, kRows, Format, 0, 4>>(call, name, job, format,
+                                                                           of);
+      return unsupported(std::string(name) + ": no tile of so many columns");
   }
 }
 // Of a format whose scales multiply codes.
@@ -243,26 +249,17 @@ Result<KPlan> hopper_scaled_plan(const Call& call, const many_rows::Job& job,
                                  const Format& format) {
   // A step of large tiles where they keep all multiprocessors busy: codes are decoded for fewer rows.
   constexpr TileTime kTiles[] = {{256, 128, 0.76}, {192, 128, 0.65}, {128, 128, 0.53},
-                                 {64, 256, 0.73},  {64, 192, 0.555}, {64, 128, 0.44}};
+                                 {64, 256, 0.73},  {64, 192, 0.555}, {64, 128, 0.44},
+                                 {32, 256, 0.60},  {32, 192, 0.46},  {32, 128, 0.36}};
   return hopper_plan<many_rows::HopperConfig<kBf16, 64, Format>>(call, job, format, kTiles);
-}
-// 32 rows of x.
-template <bool kBf16, class Format>
-Status start_hopper_32(const Call& call, const char* name, const many_rows::Job& job,
-                       const Format& format, const KPlan& of) {
-  using many_rows::HopperConfig;
-  return of.columns == 192
-             ? start_hopper_tile<HopperConfig<kBf16, 32, Format, 0, 3>>(call, name, job, format, of)
-             : start_hopper_tile<HopperConfig<kBf16, 32, Format, 0, 4>>(call, name, job, format,
-                                                                        of);
 }
 template <bool kBf16, class Format>
 Status start_hopper(const Call& call, const char* name, const many_rows::Job& job,
                     const Format& format, const KPlan& of) {
   using many_rows::HopperConfig;
   switch (of.rows) {
-    case 32: return start_hopper_32<kBf16>(call, name, job, format, of);
-    case 64: return start_hopper_64<kBf16>(call, name, job, format, of);
+    case 32: return start_hopper_few<kBf16, 32>(call, name, job, format, of);
+    case 64: return start_hopper_few<kBf16, 64>(call, name, job, format, of);
     case 128:
       return start_hopper_tile<HopperConfig<kBf16, 128, Format>>(call, name, job, format, of);
     case 192:
@@ -282,10 +279,9 @@ template <bool kBf16, int kGroup, class Format>
 Result<KPlan> hopper_sums_plan(const Call& call, const many_rows::Job& job, const Format& format) {
   // Two sets of sums lie in registers: 192 rows of x take all of them.
   constexpr double kMore = kGroup == 32 ? 1.7 : 1;
-  constexpr TileTime kTiles[] = {{192, 128, 0.82 * kMore},
-                                 {128, 128, 0.58 * kMore},
-                                 {64, 192, 0.62 * kMore},
-                                 {64, 128, 0.5 * kMore}};
+  constexpr TileTime kTiles[] = {{192, 128, 0.82 * kMore}, {128, 128, 0.58 * kMore},
+                                 {64, 192, 0.62 * kMore},  {64, 128, 0.5 * kMore},
+                                 {32, 192, 0.54 * kMore},  {32, 128, 0.43 * kMore}};
   return hopper_plan<many_rows::HopperConfig<kBf16, 128, Format, kGroup>>(call, job, format,
                                                                           kTiles);
 }
@@ -294,11 +290,8 @@ Status start_hopper_sums(const Call& call, const char* name, const many_rows::Jo
                          const Format& format, const KPlan& of) {
   using many_rows::HopperConfig;
   switch (of.rows) {
-    case 64:
-      return of.columns == 128 ? start_hopper_tile<HopperConfig<kBf16, 64, Format, kGroup, 2>>(
-                                     call, name, job, format, of)
-                               : start_hopper_tile<HopperConfig<kBf16, 64, Format, kGroup, 3>>(
-                                     call, name, job, format, of);
+    case 32: return start_hopper_few<kBf16, 32, kGroup>(call, name, job, format, of);
+    case 64: return start_hopper_few<kBf16, 64, kGroup>(call, name, job, format, of);
     case 128:
       return start_hopper_tile<HopperConfig<kBf16, 128, Format, kGroup>>(call, name, job, format,
                                                                          of);
