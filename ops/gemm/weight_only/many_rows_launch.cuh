@@ -236,10 +236,10 @@ Status start_hopper_few(const Call& call, const char* name, const many_rows::Job
       return start_hopper_tile<HopperConfig<kBf16, kRows, Format, kGroup, 3>>(call, name, job,
                                                                               format, of);
     default:
-      // Two sets of sums leave no registers for four consumers.
-      if constexpr (kGroup == 0)
-        return start_hopper_tile<HopperConfig<kBf16, kRows, Format, 0, 4>>(call, name, job, format,
-                                                                           of);
+      // Two sets of sums of more rows leave no registers for four consumers.
+      if constexpr (kGroup == 0 || kRows == 16)
+        return start_hopper_tile<HopperConfig<kBf16, kRows, Format, kGroup, 4>>(call, name, job,
+                                                                                format, of);
       return unsupported(std::string(name) + ": no tile of so many columns");
   }
 }
@@ -250,7 +250,8 @@ Result<KPlan> hopper_scaled_plan(const Call& call, const many_rows::Job& job,
   // A step of large tiles where they keep all multiprocessors busy: codes are decoded for fewer rows.
   constexpr TileTime kTiles[] = {{256, 128, 0.76}, {192, 128, 0.65}, {128, 128, 0.53},
                                  {64, 256, 0.73},  {64, 192, 0.555}, {64, 128, 0.44},
-                                 {32, 256, 0.60},  {32, 192, 0.46},  {32, 128, 0.36}};
+                                 {32, 256, 0.60},  {32, 192, 0.46},  {32, 128, 0.36},
+                                 {16, 256, 0.56},  {16, 192, 0.43},  {16, 128, 0.33}};
   return hopper_plan<many_rows::HopperConfig<kBf16, 64, Format>>(call, job, format, kTiles);
 }
 template <bool kBf16, class Format>
@@ -258,6 +259,7 @@ Status start_hopper(const Call& call, const char* name, const many_rows::Job& jo
                     const Format& format, const KPlan& of) {
   using many_rows::HopperConfig;
   switch (of.rows) {
+    case 16: return start_hopper_few<kBf16, 16>(call, name, job, format, of);
     case 32: return start_hopper_few<kBf16, 32>(call, name, job, format, of);
     case 64: return start_hopper_few<kBf16, 64>(call, name, job, format, of);
     case 128:
@@ -279,9 +281,10 @@ template <bool kBf16, int kGroup, class Format>
 Result<KPlan> hopper_sums_plan(const Call& call, const many_rows::Job& job, const Format& format) {
   // Two sets of sums lie in registers: 192 rows of x take all of them.
   constexpr double kMore = kGroup == 32 ? 1.7 : 1;
-  constexpr TileTime kTiles[] = {{192, 128, 0.82 * kMore}, {128, 128, 0.58 * kMore},
-                                 {64, 192, 0.62 * kMore},  {64, 128, 0.5 * kMore},
-                                 {32, 192, 0.54 * kMore},  {32, 128, 0.43 * kMore}};
+  constexpr TileTime kTiles[] = {
+      {192, 128, 0.82 * kMore}, {128, 128, 0.58 * kMore}, {64, 192, 0.62 * kMore},
+      {64, 128, 0.5 * kMore},   {32, 192, 0.54 * kMore},  {32, 128, 0.43 * kMore},
+      {16, 256, 0.66 * kMore},  {16, 192, 0.50 * kMore},  {16, 128, 0.40 * kMore}};
   return hopper_plan<many_rows::HopperConfig<kBf16, 128, Format, kGroup>>(call, job, format,
                                                                           kTiles);
 }
@@ -290,6 +293,7 @@ Status start_hopper_sums(const Call& call, const char* name, const many_rows::Jo
                          const Format& format, const KPlan& of) {
   using many_rows::HopperConfig;
   switch (of.rows) {
+    case 16: return start_hopper_few<kBf16, 16, kGroup>(call, name, job, format, of);
     case 32: return start_hopper_few<kBf16, 32, kGroup>(call, name, job, format, of);
     case 64: return start_hopper_few<kBf16, 64, kGroup>(call, name, job, format, of);
     case 128:

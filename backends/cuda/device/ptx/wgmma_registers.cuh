@@ -68,7 +68,9 @@ template <WgmmaType kWgmma, int kN, bool kB_AlongK>
 __device__ inline void multiply_registers(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b,
                                           int p) {
   static_assert(kWgmma == WgmmaType::kBf16 || kWgmma == WgmmaType::kF16);
-  static_assert(kN == 32 || kN == 64 || kN == 96 || kN == 128 || kN == 192 || kN == 256);
+  static_assert(kN == 16 || kN == 32 || kN == 64 || kN == 96 || kN == 128 || kN == 192 ||
+                kN == 256);
+  PESTLE_WGMMA_AN(16, PESTLE_T8, PESTLE_D8, "%8", "%9", "%10", "%11", "%12", "%13", "%14")
   PESTLE_WGMMA_AN(32, PESTLE_T16, PESTLE_D16_FIRST, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
   PESTLE_WGMMA_AN(64, PESTLE_T32, PESTLE_D32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
   PESTLE_WGMMA_AN(96, PESTLE_T48, PESTLE_D48, "%48", "%49", "%50", "%51", "%52", "%53", "%54")
