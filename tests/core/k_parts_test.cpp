@@ -9,15 +9,18 @@ namespace pestle::ops {
 namespace {
 
 constexpr TileTime kTiles[] = {{256, 128, 0.76}, {192, 128, 0.65}, {128, 128, 0.53},
-                               {64, 256, 0.73},  {64, 192, 0.555}, {64, 128, 0.44}};
+                               {64, 256, 0.73},  {64, 192, 0.555}, {64, 128, 0.44},
+                               {32, 256, 0.60},  {32, 192, 0.46},  {32, 128, 0.36},
+                               {16, 256, 0.56},  {16, 192, 0.43},  {16, 128, 0.33}};
 constexpr ClusterRoom kRoom{{0, 132, 66, 39, 30, 22, 17, 15, 15}};  // an H200's
 
 KPlan plan(int64_t m, int64_t n, int64_t k) { return choose_k_plan(m, n, k, kTiles, kRoom); }
 
 TEST(KParts, FewTilesShareKAmongTheMultiprocessors) {
-  for (const int64_t m : {17, 32, 64}) {
+  for (const int64_t m : {16, 32, 64}) {
+    EXPECT_EQ(plan(m, 4096, 4096).rows, m);         // as few as there are
     EXPECT_EQ(plan(m, 4096, 4096).parts, 5) << m;   // 22 tiles of 192 rows of the weight
-    EXPECT_EQ(plan(m, 3072, 12288).parts, 6) << m;  // 16 tiles
+    EXPECT_GE(plan(m, 3072, 12288).parts, 6) << m;  // 16 or 12 tiles
   }
   EXPECT_EQ(plan(128, 4096, 4096).parts, 3);  // 32 tiles of 128: 30 have 4 parts at once
   EXPECT_GT(plan(256, 4096, 4096).parts, 1);
@@ -42,7 +45,7 @@ TEST(KParts, OneWhereThereAreNoClusters) {
 }
 
 TEST(KParts, CoverKInClustersThatRun) {
-  for (int64_t m = 17; m < 9000; m = m * 3 / 2) {
+  for (int64_t m = 5; m < 9000; m = m * 3 / 2) {
     for (int64_t n = 1; n < 40000; n = n * 3 + 5) {
       for (int64_t k = 32; k < 40000; k = k * 3 / 64 * 32 + 96) {
         const KPlan p = plan(m, n, k);

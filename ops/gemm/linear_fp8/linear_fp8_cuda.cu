@@ -240,6 +240,7 @@ struct FloatOp {
   static Status run_mma(const Call& call) { return run_float_gemv(call); }
   static Status run_few(const Call& call) { return run_float_few(call); }
   static bool sums_groups(const Call& call) { return scales_are_of_blocks(call); }
+  static int summed_columns(const Call& call) { return sums_groups(call) ? 128 : 0; }
   static Status run_hopper(const Call& call) { return run_float_hopper(call); }
   static Status run_slabs(const Call& call) { return run_float_slabs(call); }
   static AnyByteRows fallback_weight(const Call& call) {
@@ -260,7 +261,9 @@ constexpr auto kFloatX = float_x_impls<FloatOp>(
 using Refusals = LinearQuantizedRefusals<kArgs>;
 
 constexpr Impl kImpls[] = {
+    slabs_impl<FloatOp>("cuda/linear_fp8_decoded"),
     few_rows_impl<FloatOp>("cuda/linear_fp8_128_rows"),
+    hopper_impl<FloatOp>("cuda/linear_fp8_float_hopper"),
     mma_impl<FloatOp>("cuda/linear_fp8_gemv"),
     {.id = "cuda/linear_fp8_hopper",
      .device = DeviceType::kCuda,
@@ -310,8 +313,6 @@ constexpr Impl kImpls[] = {
      .refuses = Refusals::quantized_output,
      .run = run_with_quantized_output,
      .workspace = kLinearQuantizedOutputWorkspace},
-    slabs_impl<FloatOp>("cuda/linear_fp8_decoded"),
-    hopper_impl<FloatOp>("cuda/linear_fp8_float_hopper"),
     kFloatX[0],
     kFloatX[1],
     kFloatX[2],

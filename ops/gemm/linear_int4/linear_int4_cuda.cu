@@ -119,6 +119,11 @@ struct Op {
   static bool sums_groups(const Call& call) {
     return call.integer(kDecoded) == 0 || call.tensor(kArgs.x).dtype != DType::kBF16;
   }
+  static int summed_columns(const Call& call) {
+    const int64_t k = call.tensor(kArgs.weight).shape[1] * 2;
+    const int columns = columns_summed(int4_group(call.integer(kGroupSize), k));
+    return sums_groups(call) ? columns : std::max(columns, 64);
+  }
   // decoded=as_x lets weights be rounded, and does not ask for it: whichever kernel is faster. To scale
   // and round a code takes a step of the one that does it 1.2 times as long as by an exact scale.
   static Status run_hopper_as_x(const Call& call, const char* name) {

@@ -160,6 +160,11 @@ struct FloatOp {
   static Status run_mma(const Call& call) { return run_float_gemv(call); }
   static Status run_few(const Call& call) { return run_float_few(call); }
   static bool sums_groups(const Call& call) { return label_of(call, "granularity") == "group"; }
+  static int summed_columns(const Call& call) {
+    if (!sums_groups(call)) return 0;
+    const int64_t columns = call.tensor(kArgs.weight).shape[1];
+    return columns_summed(std::min(call.integer(kGroupSize), columns));
+  }
   static Status run_hopper(const Call& call) { return run_float_hopper(call); }
   static Status run_slabs(const Call& call) { return run_float_slabs(call); }
   static AnyByteRows fallback_weight(const Call& call) {
@@ -178,7 +183,9 @@ constexpr auto kFloatX = float_x_impls<FloatOp>(
 using Refusals = LinearQuantizedRefusals<kArgs>;
 
 constexpr Impl kImpls[] = {
+    slabs_impl<FloatOp>("cuda/linear_int8_decoded"),
     few_rows_impl<FloatOp>("cuda/linear_int8_128_rows"),
+    hopper_impl<FloatOp>("cuda/linear_int8_float_hopper"),
     mma_impl<FloatOp>("cuda/linear_int8_gemv"),
     {.id = "cuda/linear_int8_slices",
      .device = DeviceType::kCuda,
@@ -222,8 +229,6 @@ constexpr Impl kImpls[] = {
      .refuses = Refusals::quantized_output,
      .run = run_with_quantized_output,
      .workspace = kLinearQuantizedOutputWorkspace},
-    slabs_impl<FloatOp>("cuda/linear_int8_decoded"),
-    hopper_impl<FloatOp>("cuda/linear_int8_float_hopper"),
     kFloatX[0],
     kFloatX[1],
     kFloatX[2],

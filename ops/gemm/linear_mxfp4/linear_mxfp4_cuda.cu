@@ -96,6 +96,7 @@ struct Op {
     return run_mx_many_rows<kBits>(call, "linear_mxfp4_many_rows", kArgs, x, weight_of(call, 2));
   }
   static bool sums_groups(const Call& call) { return call.tensor(kArgs.x).dtype != DType::kBF16; }
+  static int summed_columns(const Call& call) { return sums_groups(call) ? 32 : 0; }
   static Status run_hopper(const Call& call) {
     return run_mx_hopper<kBits>(call, "linear_mxfp4_hopper", kArgs, weight_of(call, 2));
   }

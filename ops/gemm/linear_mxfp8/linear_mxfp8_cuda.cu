@@ -57,6 +57,7 @@ struct Op {
     return run_mx_many_rows<kBits>(call, "linear_mxfp8_many_rows", kArgs, x, weight);
   }
   static bool sums_groups(const Call& call) { return call.tensor(kArgs.x).dtype != DType::kBF16; }
+  static int summed_columns(const Call& call) { return sums_groups(call) ? 32 : 0; }
   static Status run_hopper(const Call& call) {
     return run_mx_hopper<kBits>(call, "linear_mxfp8_hopper", kArgs, weight_of(call));
   }

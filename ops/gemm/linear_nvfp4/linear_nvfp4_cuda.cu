@@ -110,6 +110,7 @@ struct Op {
     return run_many_rows(call, "linear_nvfp4_many_rows", kArgs, x, format);
   }
   static bool sums_groups(const Call&) { return false; }
+  static int summed_columns(const Call&) { return 0; }
   static Status run_hopper(const Call& call) {
     many_rows::Nvfp4 format;
     fill(call, call.tensor(kArgs.x).dtype == DType::kBF16, 4, &format);

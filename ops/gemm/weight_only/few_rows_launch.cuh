@@ -8,10 +8,6 @@
 
 namespace pestle::ops {
 
-constexpr int64_t kFewRowsLeastBytes = 24 << 20;  // of a weight, for up to 16 rows of x
-constexpr int64_t kFewRowsLeast = 5;
-constexpr int64_t kGemvMostRows = 16;
-
 #ifdef __CUDACC__
 
 template <class Format>
@@ -91,32 +87,16 @@ Status run_group_bytes_few(const Call& call, const char* name, const WeightOnlyA
 
 #endif  // __CUDACC__
 
-// Whether others are as fast (H200): GEMV with 4 rows of x and with 16 of a small weight; wgmma from 17
-// rows on, from 33 where scales multiply sums; without it the kernel for many rows from 33 on, but for
-// such formats, and with a small weight of bytes whose scales are of rows.
-template <class Op>
-std::string refuse_rows(const Call& call, const Machine& machine) {
-  const int64_t rows = row_count(call.tensor(Op::kArgs.x));
-  if (rows > kFewRowsMost) return "is for at most 128 rows of x";
-  if (rows < kFewRowsLeast) return "is for 5 rows of x or more";
-  const TensorView& weight = call.tensor(Op::kArgs.weight);
-  const bool is_large = weight.shape[0] * weight.shape[1] >= kFewRowsLeastBytes;
-  if (rows <= kGemvMostRows && (machine.compute_capability < 90 || !is_large))
-    return "is for more than 16 rows of x, or a weight of 24 MiB on a machine with clusters";
-  const bool has_wgmma = refuse_machine(machine).empty(), groups = Op::sums_groups(call);
-  if (groups && (rows <= 32 || !has_wgmma)) return "";
-  if (has_wgmma && !groups && rows > 16) return "is for at most 16 rows of x";
-  if (rows > 32) return "is for at most 32 rows of x";
-  constexpr bool kRowBytes = Op::kBits == 8 && Op::kSlabFactors;
-  return kRowBytes && !is_large ? "is for a weight of 24 MiB or more" : "";
-}
-
 // Op, beside what WeightOnlyOp asks for: refuse_gemv(call), mma_scale_row(call), run_few(call).
 template <class Op>
 std::string refuses_few_rows(const Call& call, const Machine& machine) {
   const TensorView& x = call.tensor(Op::kArgs.x);
   if (x.dtype == DType::kF32) return "is for x of bf16 or f16";
-  if (std::string why = refuse_rows<Op>(call, machine); !why.empty()) return why;
+  const int64_t rows = row_count(x);
+  if (rows > kFewRowsMost) return "is for at most 128 rows of x";
+  if (rows < kFewRowsLeast) return "is for 5 rows of x or more";
+  if (row_kernel<Op>(call, machine) != RowKernel::kFewRows)
+    return "others are as fast with so many rows of x and such a weight";
   std::string why = WeightOnlyOp<Op>::refuses_many(call, machine);
   if (why.empty()) why = Op::refuse_gemv(call);
   if (!why.empty()) return why;

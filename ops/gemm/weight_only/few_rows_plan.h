@@ -7,7 +7,6 @@
 
 namespace pestle::ops {
 
-inline constexpr int kFewRowsMost = 128;     // rows of x
 inline constexpr int kFewRowsDepth = 4;      // steps of codes in shared memory
 inline constexpr int kFewRowsSteps = 2;      // of a chunk, each of 64 bytes of a row of the weight
 inline constexpr int kFewRowsSlots = 3;      // chunks of x there, where not all of a part

@@ -15,6 +15,7 @@
 #include "ops/gemm/weight_only/many_rows.cuh"
 #include "ops/gemm/weight_only/many_rows_hopper.cuh"
 #include "ops/gemm/weight_only/outputs.h"
+#include "ops/gemm/weight_only/row_choice.h"
 #include "ops/shared/inner_call.h"
 
 namespace pestle::ops {
@@ -171,9 +172,6 @@ Status start_many_rows(const Call& call, const char* name, const many_rows::Job&
 }
 
 // ---- sm_90a -------------------------------------------------------------------------------------
-// Rows of x, at least: fewer are GEMV's.
-constexpr int64_t kHopperRows = 17;
-
 template <class C, class Format>
 Status start_hopper_tile(const Call& call, const char* name, const many_rows::Job& job,
                          const Format& format, const KPlan& plan) {
@@ -315,9 +313,11 @@ Status start_hopper_sums(const Call& call, const char* name, const many_rows::Jo
 // multiple of 32.
 template <class F>
 Status with_summed_columns(int group, const F& f) {
-  if (group % 128 == 0) return f(std::integral_constant<int, 128>{});
-  return group % 64 == 0 ? f(std::integral_constant<int, 64>{})
-                         : f(std::integral_constant<int, 32>{});
+  switch (columns_summed(group)) {
+    case 128: return f(std::integral_constant<int, 128>{});
+    case 64: return f(std::integral_constant<int, 64>{});
+    default: return f(std::integral_constant<int, 32>{});
+  }
 }
 template <bool kBf16, class Format>
 Status start_hopper_groups(const Call& call, const char* name, const many_rows::Job& job,
@@ -498,11 +498,25 @@ Status run_group_bytes_gemv(const Call& call, const char* name, const WeightOnly
 
 // ---- what the ops of such weights have in common ----
 // Op: kArgs; kBits; kWorkspace; refuse_call(call): why none of the implementations takes it;
-// refuse_many(call): why many_rows can't read its scales; run_many(call, x); sums_groups(call): do
-// scales multiply sums of groups on sm_90a; run_hopper(call); kFallback, a name, and
+// refuse_many(call): why many_rows can't read its scales; run_many(call, x); summed_columns(call):
+// those whose sums are scaled together, and may be, on sm_90a, 0: none; sums_groups(call): must they be;
+// run_hopper(call); kFallback, a name, and
 // fallback_weight(call), which gemm_fallback_decoded.cuh multiplies by. Where few rows have a kernel
 // of their own also refuse_gemv(call), and for bf16 and f16 mma_scale_row(call), bytes of a row's scales
 // in shared memory, and run_mma(call); of 4 bits run_gemv(call) too.
+template <class Op>
+RowKernel row_kernel(const Call& call, const Machine& machine) {
+  const TensorView& weight = call.tensor(Op::kArgs.weight);
+  RowCall of;
+  of.m = row_count(call.tensor(Op::kArgs.x));
+  of.n = weight.shape[0], of.k = weight.shape[1] * 8 / Op::kBits;
+  of.bits = Op::kBits;
+  of.summed = Op::summed_columns(call);
+  of.wide = Op::kSlabFactors && of.summed % 128 == 0;
+  of.wgmma = refuse_machine(machine).empty();
+  of.clusters = machine.compute_capability >= 90;
+  return choose_row_kernel(of);
+}
 template <class Op>
 struct WeightOnlyOp {
   static std::string refuses_gemv(const Call& call, const Machine&) {
@@ -531,7 +545,8 @@ struct WeightOnlyOp {
     if (!why.empty()) return why;
     const TensorView& x = call.tensor(Op::kArgs.x);
     if (x.dtype == DType::kF32) return "is for x of bf16 or f16";
-    if (row_count(x) < kHopperRows) return "is for more rows of x";
+    if (row_kernel<Op>(call, machine) != RowKernel::kMany)
+      return "others are faster with so few rows of x and such a weight";
     return refuses_many(call, machine);
   }
   static std::string refuses_input(const Call& call, const Machine&) {

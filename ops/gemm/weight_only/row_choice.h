@@ -1,0 +1,67 @@
+// Which kernel multiplies so many rows of x by a quantised weight. Pure functions of the shape and the
+// format, as measured on an H200; tested on a CPU.
+#pragma once
+
+#include <cstdint>
+
+namespace pestle::ops {
+
+enum class RowKernel {
+  kGemv,     // ops/gemm/gemv/gemv_weight_mma.cuh, up to 16 rows
+  kFewRows,  // few_rows.cuh, up to 128
+  kMany,     // many_rows_hopper.cuh, or many_rows.cuh where there is no wgmma
+};
+
+struct RowCall {
+  int64_t m, n, k;
+  int bits;  // of a code
+  int summed =
+      0;  // columns whose sums are scaled together; 0: scales multiply codes, or whole rows
+  bool wide = false;  // a scale of the weight has 128 columns at least, or a whole row
+  bool wgmma = true;  // sm_90a
+  bool clusters = true;
+};
+
+inline constexpr int64_t kFewRowsLeast = 5, kFewRowsMost = 128;
+inline constexpr int64_t kGemvMostRows = 16;
+inline constexpr int64_t kRowsOfMostSums = 32;     // few_rows.cuh with wgmma
+inline constexpr int64_t kLargeWeight = 24 << 20;  // bytes
+// GEMV has 16 rows of x of so many columns in shared memory, and in one wave so many rows of the weight.
+inline constexpr int64_t kGemvColumns = 4608;
+inline constexpr int64_t kGemvWave = 16 * 132;
+inline constexpr int64_t kLongRow = 8192;  // columns of x of which 8 rows don't fit there either
+
+// Of groups of a multiple of 32 columns.
+constexpr int columns_summed(int64_t group) {
+  return group % 128 == 0 ? 128 : group % 64 == 0 ? 64 : 32;
+}
+inline bool is_large_weight(const RowCall& c) { return c.n * c.k * c.bits / 8 >= kLargeWeight; }
+
+inline RowKernel choose_without_wgmma(const RowCall& c) {
+  if (c.m <= kGemvMostRows)
+    return c.clusters && is_large_weight(c) ? RowKernel::kFewRows : RowKernel::kGemv;
+  if (c.summed != 0) return RowKernel::kFewRows;
+  if (c.m > kRowsOfMostSums) return RowKernel::kMany;
+  return c.bits == 8 && c.wide && !is_large_weight(c) ? RowKernel::kMany : RowKernel::kFewRows;
+}
+// 9 to 16 rows of x: a tile of wgmma has 16.
+inline RowKernel choose_for_16_rows(const RowCall& c) {
+  const bool streams = is_large_weight(c) || c.k > kLongRow;
+  const bool scaled_sums_of_4_bits = c.summed != 0 && c.bits == 4;
+  if (c.summed == 32) return streams ? RowKernel::kFewRows : RowKernel::kGemv;
+  const int64_t waves = scaled_sums_of_4_bits ? 2 : 1;
+  if (c.k <= kGemvColumns && c.n <= waves * kGemvWave) return RowKernel::kGemv;
+  return scaled_sums_of_4_bits && streams ? RowKernel::kFewRows : RowKernel::kMany;
+}
+inline RowKernel choose_row_kernel(const RowCall& c) {
+  if (c.m < kFewRowsLeast) return RowKernel::kGemv;
+  if (c.m > kFewRowsMost) return RowKernel::kMany;
+  if (!c.wgmma) return choose_without_wgmma(c);
+  if (c.m > kRowsOfMostSums) return RowKernel::kMany;
+  if (c.m > kGemvMostRows) return c.summed == 32 ? RowKernel::kFewRows : RowKernel::kMany;
+  if (c.m > 8) return choose_for_16_rows(c);
+  if (!is_large_weight(c)) return c.k > kLongRow ? RowKernel::kFewRows : RowKernel::kGemv;
+  return c.bits == 8 && c.wide ? RowKernel::kMany : RowKernel::kFewRows;
+}
+
+}  // namespace pestle::ops
