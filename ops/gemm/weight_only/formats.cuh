@@ -44,7 +44,9 @@ struct ScaleBytes {
   int64_t row_bytes = 0;  // plain
   int columns = 0;        // blocks of a row
   bool swizzled = false;
-  bool words = false;  // kBlocks neighbours may be read at once
+  bool words = false;  // those of a step of 64 columns may be read at once
+  int tail = 0;        // the first step that has not all of its blocks; of it:
+  uint32_t tail_mask = 0;
 
 #ifdef __CUDACC__
   __device__ int64_t place(int64_t row, int64_t block) const {
@@ -58,11 +60,14 @@ struct ScaleBytes {
   __device__ uint8_t at(const Row& row, int block) const {
     return __ldg(row.from + (swizzled ? block / 4 * 512 + block % 4 : block));
   }
-  // kBlocks (2 or 4) neighbours from a multiple of kBlocks on. Nothing here waits for them: what is
-  // past the row's end is anything until inside() has made it 0.
+  // The kBlocks (2 or 4) of a step. Nothing here waits for them: what is past the row's end is
+  // anything until inside() has made it 0.
   template <int kBlocks>
-  __device__ uint32_t load(const Row& row, int first) const {
-    const uint8_t* from = row.from + (swizzled ? first / 4 * 512 + first % 4 : first);
+  __device__ uint32_t load(const Row& row, int step) const {
+    constexpr int kSteps = 4 / kBlocks;  // of four blocks, which are neighbours in either layout
+    const auto at = static_cast<uint32_t>(step);
+    const uint8_t* from = row.from + uint64_t{at / kSteps} * (swizzled ? 512u : 4u);
+    if constexpr (kSteps > 1) from += at % kSteps * kBlocks;
     if (words) {
       if constexpr (kBlocks == 4) return __ldg(reinterpret_cast<const uint32_t*>(from));
       return __ldg(reinterpret_cast<const unsigned short*>(from));
@@ -70,18 +75,16 @@ struct ScaleBytes {
     uint32_t v = 0;
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i)
-      if (i < columns - first) v |= uint32_t{__ldg(from + i)} << (8 * i);
+      if (i < columns - step * kBlocks) v |= uint32_t{__ldg(from + i)} << (8 * i);
     return v;
   }
-  template <int kBlocks>
-  __device__ uint32_t inside(uint32_t v, int first) const {
-    const int count = columns - first;
-    return count >= kBlocks ? v : count <= 0 ? 0 : v & ((1u << (8 * count)) - 1);
+  __device__ uint32_t inside(uint32_t v, int step) const {
+    return step < tail ? v : v & (step == tail ? tail_mask : 0);
   }
 #endif
 };
 
-// `together`: as many scales as 64 of k have.
+// `together`: as many scales as a step of 64 of k has.
 inline ScaleBytes scale_bytes(const TensorView& scale, bool swizzled, int64_t columns,
                               int64_t together) {
   ScaleBytes s;
@@ -91,6 +94,8 @@ inline ScaleBytes scale_bytes(const TensorView& scale, bool swizzled, int64_t co
   s.swizzled = swizzled;
   s.words = reinterpret_cast<uintptr_t>(scale.data) % static_cast<uintptr_t>(together) == 0 &&
             (swizzled || (columns % together == 0 && s.row_bytes % together == 0));
+  s.tail = static_cast<int>(columns / together);
+  s.tail_mask = (1u << (8 * (columns % together))) - 1;
   return s;
 }
 
@@ -281,10 +286,10 @@ struct Nvfp4 : FormatDefaults {
     return !(size > 0x1p-100f && size < 0x1p100f);
   }
   __device__ Row row_at(int64_t row) const { return scale.row_at(row); }
-  __device__ Fetched fetch(const Row& row, int step) const { return scale.load<4>(row, step * 4); }
+  __device__ Fetched fetch(const Row& row, int step) const { return scale.load<4>(row, step); }
   template <bool kBf16, int kTileN>
   __device__ bool put(Fetched f, int, int step, int at, char* scales) const {
-    f = scale.inside<4>(f, step * 4);
+    f = scale.inside(f, step);
     const uint2 halves = warp::widen_e4m3(f);
     const auto scaled = [&](uint32_t pair) {  // exact, as f16 times 2^7 and as bf16
       if constexpr (!kBf16) return multiply_f16(pair, 0x58005800u);
@@ -356,7 +361,7 @@ struct Mx : MxWeight {
   __device__ bool start() { return false; }
   __device__ float factor() const { return 1.0f; }
   __device__ Row row_at(int64_t row) const { return scale.row_at(row); }
-  __device__ Fetched fetch(const Row& row, int step) const { return scale.load<2>(row, step * 2); }
+  __device__ Fetched fetch(const Row& row, int step) const { return scale.load<2>(row, step); }
 
   // Are the block's codes other than 0?
   __device__ bool holds_codes(int64_t row, int block) const {
@@ -376,7 +381,7 @@ struct Mx : MxWeight {
   }
   template <bool kBf16, int kTileN>
   __device__ bool put(Fetched f, int row, int step, int at, char* scales) const {
-    f = scale.inside<2>(f, step * 2);
+    f = scale.inside(f, step);
     const uint32_t e[2] = {f & 0xFF, f >> 8};
     const float v[2] = {formats::f32_from_e8m0(static_cast<uint8_t>(e[0])),
                         formats::f32_from_e8m0(static_cast<uint8_t>(e[1]))};

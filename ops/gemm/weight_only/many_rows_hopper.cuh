@@ -61,10 +61,6 @@ constexpr bool kChecksSums =
 
 #if PESTLE_HOPPER
 
-// Of 16 bytes of codes of 8 bits of a row, those of a lane of four: of every 8 columns two.
-__device__ inline uint32_t of_lane(const uint4& v, int t) {
-  return __byte_perm(t < 2 ? v.x : v.y, t < 2 ? v.z : v.w, t % 2 == 0 ? 0x5410 : 0x7632);
-}
 // Where TMA puts 16 bytes of a row of codes.
 template <int kBits>
 __device__ inline int lanes_place(int row, int chunk) {
@@ -150,6 +146,7 @@ struct HopperGemm {
   struct WarpScales {
     static constexpr bool kIsTight = C::kGroup != 0 && C::kTileM > 128;  // in registers
     static constexpr int kAhead = C::kConsumers > 2 ? 2 : kIsTight ? 1 : 3;
+    char* to;                  // of the lane's next stage
     int index, pair = 0;       // fetched next: the tile, and the pair of its steps
     int line, row = 0;         // of the tile; of the weight, where `index` is
     bool next_is_odd = false;  // the pair that was put last
@@ -158,7 +155,8 @@ struct HopperGemm {
     int rows[kAhead], steps[kAhead];
 
     __device__ WarpScales(const Cta& cta, int consumer)
-        : index(cta.first_tile()),
+        : to(cta.scales_at(threadIdx.x % 32 / 16)),
+          index(cta.first_tile()),
           line(consumer * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 16) {
       enter(cta);
 #pragma unroll
@@ -178,12 +176,12 @@ struct HopperGemm {
       pair = 0, index = next;
       enter(cta);
     }
-    // Those of the next pair, whose first stage is `first`.
-    __device__ void put(const Cta& cta, int first) {
-      int stage = first + threadIdx.x % 32 / 16;
-      if (stage >= kStages) stage -= kStages;
-      next_is_odd = cta.format.template put<C::kBf16, C::kTileN>(values[0], rows[0], steps[0], line,
-                                                                 cta.scales_at(stage));
+    // Those of the next pair.
+    __device__ void put(const Cta& cta) {
+      next_is_odd =
+          cta.format.template put<C::kBf16, C::kTileN>(values[0], rows[0], steps[0], line, to);
+      to += 2 * C::kStageBytes;
+      if (to >= cta.scales_at(kStages)) to -= kStages * C::kStageBytes;
       __syncwarp();
 #pragma unroll
       for (int i = 1; i < kAhead; ++i)
@@ -198,43 +196,58 @@ struct HopperGemm {
   // pairs; and scales of its stage.
   struct Codes {
     static constexpr int kPieces = kBits / 4;  // of 16 bytes
-    uint4 read[2][2][kPieces];                 // by unit and row
+    using Piece = std::conditional_t<kBits == 4, uint4, uint2>;
+    Piece read[2][2][kPieces];  // by unit and row
     uint32_t words[2][Format::kPairTable ? 4 : kPieces];
     typename Format::Scales scales[2];
     uint32_t bank = threadIdx.x % 32 * 4;
-    uint32_t turn = (threadIdx.x % 4 * 8 + 25) % 32;  // puts the lane's byte of four at bit 7
+    // Of 4 bits, what finds the lane's byte of four: it comes to bit 8 by __byte_perm, or to bit 7 by
+    // a turn. Of 8 bits, what finds its two of four.
+    uint32_t finds = kBits == 8             ? (threadIdx.x % 2 == 0 ? 0x5410u : 0x7632u)
+                     : C::kTableLine == 256 ? 0x5504u | threadIdx.x % 4 << 4
+                                            : (threadIdx.x % 4 * 8 + 25) % 32;
+    int first_line, place;  // of the lane's first row: in the tile, and of its codes in a stage
 
-    __device__ static int line_of(int row0, int r) {
-      return row0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + 8 * r;
-    }
+    __device__ explicit Codes(int row0)
+        : first_line(row0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4),
+          place(lanes_place<kBits>(first_line, 0) + (kBits == 8 ? threadIdx.x % 4 / 2 * 4 : 0)) {}
     __device__ uint32_t pair(const Cta& cta, uint32_t word) const {
-      const uint32_t place = (__funnelshift_r(word, word, turn) & 0x7F80u) | bank;
-      return *reinterpret_cast<const uint32_t*>(cta.memory + C::kTablePlace + place);
+      const uint32_t at = C::kTableLine == 256
+                              ? __byte_perm(word, bank, finds)
+                              : (__funnelshift_r(word, word, finds) & 0x7F80u) | bank;
+      return *reinterpret_cast<const uint32_t*>(cta.memory + C::kTablePlace + at);
     }
-    __device__ void load(const Cta& cta, int stage, int row0) {
+    __device__ void load(const Cta& cta, int stage) {
+      const char* const codes = cta.codes_at(stage);
 #pragma unroll
-      for (int unit = 0; unit < 2; ++unit)
+      for (int piece = 0; piece < 2 * kPieces; ++piece) {
+        const int at = place ^ (piece * 16);  // swizzled bits are not carried into
 #pragma unroll
-        for (int r = 0; r < 2; ++r)
-#pragma unroll
-          for (int i = 0; i < kPieces; ++i)
-            read[unit][r][i] = *reinterpret_cast<const uint4*>(
-                cta.codes_at(stage) + lanes_place<kBits>(line_of(row0, r), unit * kPieces + i));
+        for (int r = 0; r < 2; ++r) {  // eight rows on, all is swizzled alike
+          const char* from = codes + at + r * 8 * C::kCodeRow;
+          Piece& to = read[piece / kPieces][r][piece % kPieces];
+          if constexpr (kBits == 4)
+            to = *reinterpret_cast<const uint4*>(from);
+          else
+            to = make_uint2(*reinterpret_cast<const uint32_t*>(from),
+                            *reinterpret_cast<const uint32_t*>(from + 8));
+        }
+      }
     }
-    __device__ void look_up(const Cta& cta, int stage, int row0, int unit) {
+    __device__ void look_up(const Cta& cta, int stage, int unit) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         if (unit == 0)
           scales[r] =
-              cta.format.template scales_of<C::kTileN>(cta.scales_at(stage), line_of(row0, r));
+              cta.format.template scales_of<C::kTileN>(cta.scales_at(stage), first_line + 8 * r);
 #pragma unroll
         for (int i = 0; i < kPieces; ++i) {
-          const uint4 v = read[unit][r][i];
+          const Piece v = read[unit][r][i];
           if constexpr (Format::kPairTable)
             words[r][0] = pair(cta, v.x), words[r][1] = pair(cta, v.y),
             words[r][2] = pair(cta, v.z), words[r][3] = pair(cta, v.w);
           else
-            words[r][i] = of_lane(v, threadIdx.x % 4);
+            words[r][i] = __byte_perm(v.x, v.y, finds);
         }
       }
     }
@@ -258,7 +271,7 @@ struct HopperGemm {
         const uint32_t pair = format.template table_pair<C::kBf16>(byte);
 #pragma unroll
         for (int i = 0; i < 8; ++i)
-          table[byte * 8 + (byte + i) % 8] = make_uint4(pair, pair, pair, pair);
+          table[byte * (C::kTableLine / 16) + (byte + i) % 8] = make_uint4(pair, pair, pair, pair);
       }
     }
   }
@@ -330,18 +343,18 @@ struct HopperGemm {
     [[maybe_unused]] Sums p = {};
     [[maybe_unused]] float2 scales = {0, 0};  // of the sums in p
     const Kept kept(cta.format);
-    Codes codes;
+    Codes codes(row0);
     int before = 0;
     bool odd = of_warp.next_is_odd;
     if constexpr (kGroups) clear(d);
     wait_stage(b, ring);
-    codes.load(cta, ring.stage, row0);
-    codes.look_up(cta, ring.stage, row0, 0);
+    codes.load(cta, ring.stage);
+    codes.look_up(cta, ring.stage, 0);
     codes.decode(cta, kept, 0, a[0]);
 #pragma unroll 1
     for (int first = 0; first < steps; first += 2) {
       odd |= of_warp.next_is_odd;
-      of_warp.put(cta, ring.stage + 2 < kStages ? ring.stage + 2 : ring.stage + 2 - kStages);
+      of_warp.put(cta);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int step = first + i, stage = ring.stage;
@@ -350,7 +363,6 @@ struct HopperGemm {
         hopper::Ring<kStages> next = ring;
         ring.advance();
         if (i == 0 || step + 1 < steps) next = ring;
-        const bool is_full = hopper::has_ended(&b.full[next.stage], next.parity);
 #pragma unroll
         for (int unit = 0; unit < 2; ++unit) {
           const int at = 2 * i + unit;
@@ -362,11 +374,8 @@ struct HopperGemm {
           } else {
             multiply(x.after(unit * 4), a[at % kFragments], step > 0 || unit > 0, d);
           }
-          if (unit == 1) {
-            if (!is_full) wait_stage(b, next);
-            codes.load(cta, next.stage, row0);
-          }
-          codes.look_up(cta, unit == 1 ? next.stage : stage, row0, 1 - unit);
+          if (unit == 1) wait_stage(b, next), codes.load(cta, next.stage);
+          codes.look_up(cta, unit == 1 ? next.stage : stage, 1 - unit);
           hopper::wait_wgmma<kUnderWay>();
           hopper::hold(then);
           codes.decode(cta, kept, 1 - unit, then);
@@ -659,7 +668,7 @@ struct HopperGemm {
     hopper::Ring<kStages> ring;
     WarpScales scales(cta, consumer);
     int count = 0;
-    scales.put(cta, 0);
+    scales.put(cta);
     if (consumer == 1 && cta.steps() > kLead) hopper::wait(&b.full[kLead], 0);
 #pragma unroll 1
     for (int i = cta.first_tile(); i < tiles; i += cta.of.parts.clusters) {

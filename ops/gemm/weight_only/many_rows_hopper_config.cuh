@@ -51,8 +51,10 @@ struct HopperConfig {
       (std::max({kStagedRows * kStagingRow * 4, kStoredRows * 128, kInRing ? 0 : kExchangeBytes}) +
        127) /
       128 * 128;
-  // Of every byte its two codes, for each lane in a bank of its own.
-  static constexpr int kTableBytes = Format::kPairTable ? 256 * 128 : 0;
+  // Of every byte its two codes, for each lane in a bank of its own. Where there is room lines of 256
+  // bytes, half of them unused: then one instruction makes a place of a byte.
+  static constexpr int kTableLine = kTileM <= 64 ? 256 : 128;
+  static constexpr int kTableBytes = Format::kPairTable ? 256 * kTableLine : 0;
   static constexpr int kRest = 227 * 1024 - kConsumers * kStagingBytes - kTableBytes - 1024;
   static constexpr int kStages = kRest / kStageBytes < 8 ? kRest / kStageBytes : 8;
   static constexpr int kStagingPlace = kStages * kStageBytes;

@@ -54,11 +54,11 @@ struct W4a8 : FormatDefaults {
     }
   }
   __device__ Row row_at(int64_t row) const { return scale.row_at(row); }
-  __device__ Fetched fetch(const Row& row, int step) const { return scale.load<4>(row, step * 4); }
+  __device__ Fetched fetch(const Row& row, int step) const { return scale.load<4>(row, step); }
   // Rows whose decoded weights f32 does not hold as normal numbers are not scaled as a whole.
   template <bool kBf16, int kTileN>
   __device__ bool put(Fetched f, int row, int step, int at, char* scales) const {
-    reinterpret_cast<uint32_t*>(scales)[at] = scale.inside<4>(f, step * 4);
+    reinterpret_cast<uint32_t*>(scales)[at] = scale.inside(f, step);
     if (step > 0) return false;
     const float size = fabsf(__ldg(channel + row * channel_step));
     return size != 0 && !(size > 0x1p-100f && size < 0x1p100f);

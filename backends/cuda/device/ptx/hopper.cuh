@@ -54,19 +54,6 @@ __device__ inline void wait(uint64_t* barrier, uint32_t parity) {
       : "memory");
 }
 
-// Has the phase ended already? The answer comes while the thread goes on.
-__device__ inline bool has_ended(uint64_t* barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, done;\n}"
-      : "=r"(done)
-      : "r"(shared_address(barrier)), "r"(parity)
-      : "memory");
-  return done != 0;
-}
-
 // ---- the tensor copy engine ---------------------------------------------------------------------
 __device__ inline void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
