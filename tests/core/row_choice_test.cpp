@@ -33,12 +33,17 @@ TEST(RowChoice, ScaledCodesAreWgmmasFromNineRowsOn) {
 TEST(RowChoice, LargeWeightsOfFewRows) {
   EXPECT_EQ(choose_row_kernel(call(8, 14336, 4096, 4)), RowKernel::kFewRows);
   EXPECT_EQ(choose_row_kernel(call(8, 3072, 12288, 4)), RowKernel::kFewRows);  // a long row
-  EXPECT_EQ(choose_row_kernel(call(8, 12288, 3072, 8)), RowKernel::kFewRows);  // mxfp8
-  EXPECT_EQ(choose_row_kernel(call(8, 12288, 3072, 8, 0, true)), RowKernel::kMany);
-  EXPECT_EQ(choose_row_kernel(call(8, 4096, 4096, 8, 0, true)), RowKernel::kGemv);
+  EXPECT_EQ(choose_row_kernel(call(8, 12288, 3072, 4)), RowKernel::kMany);
+  for (const bool wide : {true, false}) {
+    EXPECT_EQ(choose_row_kernel(call(8, 12288, 3072, 8, 0, wide)), RowKernel::kMany);
+    EXPECT_EQ(choose_row_kernel(call(8, 4096, 4096, 8, 0, wide)), RowKernel::kGemv);
+  }
+  EXPECT_EQ(choose_row_kernel(call(8, 12288, 3072, 8, 32)), RowKernel::kFewRows);
 }
 
 TEST(RowChoice, ScaledSumsOfFourBits) {
+  EXPECT_EQ(choose_row_kernel(call(8, 12288, 3072, 4, 128)), RowKernel::kGemv);
+  EXPECT_EQ(choose_row_kernel(call(8, 14336, 4096, 4, 128)), RowKernel::kFewRows);
   EXPECT_EQ(choose_row_kernel(call(16, 4096, 4096, 4, 128)), RowKernel::kGemv);
   EXPECT_EQ(choose_row_kernel(call(16, 12288, 3072, 4, 128)), RowKernel::kMany);
   EXPECT_EQ(choose_row_kernel(call(16, 14336, 4096, 4, 128)), RowKernel::kFewRows);

@@ -73,6 +73,8 @@ inline constexpr Case cases[] = {
     {"M=1 N=6 K=16384 x=f32 out=f32", kSmoke, Dist::kOutliers},
     {"M=3 N=13000 K=224 out=f32", kEdge},
     {"M=16 N=20 K=8224", kEdge},
+    {"M=12 N=2200 K=1120", kEdge},
+    {"M=27 N=200 K=1120", kEdge},
     {"M=1 N=16384 K=4096", kBar},
     {"M=1 N=16384 K=4096 scale_layout=plain weight=e5m2", kBar},
     {"M=64 N=3072 K=3072", kBar},

@@ -81,6 +81,8 @@ inline constexpr Case cases[] = {
     {"M=3 N=13000 K=224 out=f32", kEdge},
     {"M=12 N=48 K=6176 x=f16", kEdge},
     {"M=16 N=20 K=16416 out=f32", kEdge},
+    {"M=12 N=2200 K=1120", kEdge},
+    {"M=27 N=200 K=1120 x=f16 scale_layout=plain", kEdge},
     {"M=1 N=16384 K=4096", kBar},
     {"M=1 N=16384 K=4096 nibbles=low_first scale_layout=plain", kBar},
     {"M=64 N=3072 K=3072", kBar},

@@ -38,7 +38,7 @@ struct FewRowsJob {
   int x_slots;
   int scale_row;  // bytes of a row's scales in shared memory
   bool beside;
-  int code_place, sum_place, scale_place, flag_place;  // in shared memory
+  int code_place, sum_place, scale_place, flag_place, barrier_place;  // in shared memory
 };
 
 // Threads of a CTA at most: sums take registers, and twice as many where scales multiply them.
@@ -410,8 +410,7 @@ struct FewRows {
     cta.sums = reinterpret_cast<float*>(cta.ring + of.sum_place);
     cta.scales = cta.ring + of.scale_place;
     cta.flags = reinterpret_cast<uint32_t*>(cta.ring + of.flag_place);
-    const int flags = (of.parts * of.n_warps * of.k_warps + 3) / 4 * 4;
-    cta.full = reinterpret_cast<uint64_t*>(cta.flags + flags);
+    cta.full = reinterpret_cast<uint64_t*>(cta.ring + of.barrier_place);
     cta.part = static_cast<int>(blockIdx.x) - tile * of.parts;
     cta.tile_m = tile / n_tiles;
     cta.tile_n = tile - cta.tile_m * n_tiles;

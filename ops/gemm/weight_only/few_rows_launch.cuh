@@ -45,6 +45,7 @@ Status start_few_rows_tile(const Call& call, const char* name, const cuda::many_
   of.sum_place = static_cast<int>(plan.sum_place(Format::kBits));
   of.scale_place = static_cast<int>(plan.scale_place(Format::kBits));
   of.flag_place = static_cast<int>(plan.flag_place(Format::kBits));
+  of.barrier_place = static_cast<int>(plan.barrier_place(Format::kBits));
   const cuda::Grid grid{int64_t{of.job.m_tiles} * of.job.n_tiles * plan.parts, plan.warps() * 32,
                         static_cast<size_t>(plan.shared_bytes(Format::kBits)), plan.parts};
   return cuda::launch_early(call, name, grid, few_rows::few_rows_kernel<kBf16, Format, kN8>, of,

@@ -57,8 +57,9 @@ struct FewRowsPlan {
     return std::max(x_bytes(bits) + code_bytes(), sum_place(bits) + sum_bytes());
   }
   int64_t flag_place(int bits) const { return scale_place(bits) + int64_t{tile_n()} * scale_row; }
-  // At the end a barrier, of 16.
-  int64_t shared_bytes(int bits) const { return flag_place(bits) + flag_bytes() + 16; }
+  // At the end, of 16.
+  int64_t barrier_place(int bits) const { return flag_place(bits) + flag_bytes(); }
+  int64_t shared_bytes(int bits) const { return barrier_place(bits) + 16; }
 };
 
 inline int64_t few_rows_tiles(int64_t of, int tile) { return (of + tile - 1) / tile; }

@@ -247,9 +247,9 @@ Result<KPlan> hopper_scaled_plan(const Call& call, const many_rows::Job& job,
                                  const Format& format) {
   // A step of large tiles where they keep all multiprocessors busy: codes are decoded for fewer rows.
   constexpr TileTime kTiles[] = {{256, 128, 0.76}, {192, 128, 0.65}, {128, 128, 0.53},
-                                 {64, 256, 0.73},  {64, 192, 0.555}, {64, 128, 0.44},
-                                 {32, 256, 0.60},  {32, 192, 0.46},  {32, 128, 0.36},
-                                 {16, 256, 0.56},  {16, 192, 0.43},  {16, 128, 0.33}};
+                                 {64, 256, 0.73},  {64, 192, 0.53},  {64, 128, 0.42},
+                                 {32, 256, 0.57},  {32, 192, 0.43},  {32, 128, 0.34},
+                                 {16, 256, 0.52},  {16, 192, 0.4},   {16, 128, 0.31}};
   return hopper_plan<many_rows::HopperConfig<kBf16, 64, Format>>(call, job, format, kTiles);
 }
 template <bool kBf16, class Format>
@@ -280,9 +280,9 @@ Result<KPlan> hopper_sums_plan(const Call& call, const many_rows::Job& job, cons
   // Two sets of sums lie in registers: 192 rows of x take all of them.
   constexpr double kMore = kGroup == 32 ? 1.7 : 1;
   constexpr TileTime kTiles[] = {
-      {192, 128, 0.82 * kMore}, {128, 128, 0.58 * kMore}, {64, 192, 0.62 * kMore},
-      {64, 128, 0.5 * kMore},   {32, 192, 0.54 * kMore},  {32, 128, 0.43 * kMore},
-      {16, 256, 0.66 * kMore},  {16, 192, 0.50 * kMore},  {16, 128, 0.40 * kMore}};
+      {192, 128, 0.8 * kMore}, {128, 128, 0.56 * kMore}, {64, 192, 0.6 * kMore},
+      {64, 128, 0.46 * kMore}, {32, 192, 0.51 * kMore},  {32, 128, 0.4 * kMore},
+      {16, 256, 0.63 * kMore}, {16, 192, 0.48 * kMore},  {16, 128, 0.38 * kMore}};
   return hopper_plan<many_rows::HopperConfig<kBf16, 128, Format, kGroup>>(call, job, format,
                                                                           kTiles);
 }

@@ -44,14 +44,16 @@ inline RowKernel choose_without_wgmma(const RowCall& c) {
   if (c.m > kRowsOfMostSums) return RowKernel::kMany;
   return c.bits == 8 && c.wide && !is_large_weight(c) ? RowKernel::kMany : RowKernel::kFewRows;
 }
-// 9 to 16 rows of x: a tile of wgmma has 16.
+// 5 to 16 rows of x: a tile of wgmma has 16, one of the others' 8 or 16.
 inline RowKernel choose_for_16_rows(const RowCall& c) {
-  const bool streams = is_large_weight(c) || c.k > kLongRow;
+  const bool eight = c.m <= 8, streams = is_large_weight(c) || c.k > kLongRow;
   const bool scaled_sums_of_4_bits = c.summed != 0 && c.bits == 4;
-  if (c.summed == 32) return streams ? RowKernel::kFewRows : RowKernel::kGemv;
-  const int64_t waves = scaled_sums_of_4_bits ? 2 : 1;
-  if (c.k <= kGemvColumns && c.n <= waves * kGemvWave) return RowKernel::kGemv;
-  return scaled_sums_of_4_bits && streams ? RowKernel::kFewRows : RowKernel::kMany;
+  if (streams && (c.summed == 32 || scaled_sums_of_4_bits || (eight && c.bits == 4)))
+    return RowKernel::kFewRows;
+  if (c.summed == 32 || (eight && scaled_sums_of_4_bits)) return RowKernel::kGemv;
+  const int64_t waves = eight || scaled_sums_of_4_bits ? 2 : 1;
+  const int64_t columns = eight ? kLongRow : kGemvColumns;
+  return c.k <= columns && c.n <= waves * kGemvWave ? RowKernel::kGemv : RowKernel::kMany;
 }
 inline RowKernel choose_row_kernel(const RowCall& c) {
   if (c.m < kFewRowsLeast) return RowKernel::kGemv;
@@ -59,9 +61,7 @@ inline RowKernel choose_row_kernel(const RowCall& c) {
   if (!c.wgmma) return choose_without_wgmma(c);
   if (c.m > kRowsOfMostSums) return RowKernel::kMany;
   if (c.m > kGemvMostRows) return c.summed == 32 ? RowKernel::kFewRows : RowKernel::kMany;
-  if (c.m > 8) return choose_for_16_rows(c);
-  if (!is_large_weight(c)) return c.k > kLongRow ? RowKernel::kFewRows : RowKernel::kGemv;
-  return c.bits == 8 && c.wide ? RowKernel::kMany : RowKernel::kFewRows;
+  return choose_for_16_rows(c);
 }
 
 }  // namespace pestle::ops
