@@ -26,8 +26,8 @@ TEST(RowChoice, ScaledCodesAreWgmmasFromNineRowsOn) {
   for (const int64_t m : {9, 16, 17, 32, 33, 128, 129, 4096})
     EXPECT_EQ(choose_row_kernel(call(m, 4096, 4096, 4)), RowKernel::kMany) << m;
   // One wave of GEMV.
-  EXPECT_EQ(choose_row_kernel(call(16, 1024, 4096, 4)), RowKernel::kGemv);
-  EXPECT_EQ(choose_row_kernel(call(16, 1024, 8192, 4)), RowKernel::kMany);
+  EXPECT_EQ(choose_row_kernel(call(16, 1024, 2048, 4)), RowKernel::kGemv);
+  EXPECT_EQ(choose_row_kernel(call(16, 1024, 4096, 4)), RowKernel::kMany);
 }
 
 TEST(RowChoice, LargeWeightsOfFewRows) {
@@ -36,7 +36,8 @@ TEST(RowChoice, LargeWeightsOfFewRows) {
   EXPECT_EQ(choose_row_kernel(call(8, 12288, 3072, 4)), RowKernel::kMany);
   for (const bool wide : {true, false}) {
     EXPECT_EQ(choose_row_kernel(call(8, 12288, 3072, 8, 0, wide)), RowKernel::kMany);
-    EXPECT_EQ(choose_row_kernel(call(8, 4096, 4096, 8, 0, wide)), RowKernel::kGemv);
+    EXPECT_EQ(choose_row_kernel(call(8, 4096, 4096, 8, 0, wide)), RowKernel::kMany);
+    EXPECT_EQ(choose_row_kernel(call(8, 2048, 4096, 8, 0, wide)), RowKernel::kGemv);
   }
   EXPECT_EQ(choose_row_kernel(call(8, 12288, 3072, 8, 32)), RowKernel::kFewRows);
 }

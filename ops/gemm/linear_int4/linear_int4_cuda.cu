@@ -125,7 +125,8 @@ struct Op {
     return sums_groups(call) ? columns : std::max(columns, 64);
   }
   // decoded=as_x lets weights be rounded, and does not ask for it: whichever kernel is faster. To scale
-  // and round a code takes a step of the one that does it 1.2 times as long as by an exact scale.
+  // and round a code takes a step of the one that does it longer than an exact scale, the more so the
+  // fewer rows share it.
   static Status run_hopper_as_x(const Call& call, const char* name) {
     const many_rows::Job job = many_rows_job(call, kArgs, call.tensor(kArgs.x), kBits);
     const auto rounded = int4_format<many_rows::Int4AsX>(call);
@@ -136,7 +137,8 @@ struct Op {
       constexpr int kColumns = decltype(columns)::value;
       const auto by_sums = hopper_sums_plan<true, kColumns>(call, job, exact);
       PESTLE_TRY(by_sums.status());
-      return by_sums.value().us < 1.2 * by_codes.value().us
+      const double longer = by_codes.value().rows <= 64 ? 1.45 : 1.2;
+      return by_sums.value().us < longer * by_codes.value().us
                  ? start_hopper_sums<true, kColumns>(call, name, job, exact, by_sums.value())
                  : start_hopper<true>(call, name, job, rounded, by_codes.value());
     });

@@ -14,10 +14,9 @@ enum class RowKernel {
 
 struct RowCall {
   int64_t m, n, k;
-  int bits;  // of a code
-  int summed =
-      0;  // columns whose sums are scaled together; 0: scales multiply codes, or whole rows
-  bool wide = false;  // a scale of the weight has 128 columns at least, or a whole row
+  int bits;           // of a code
+  int summed = 0;     // columns whose sums are scaled together; 0: codes are, or whole rows
+  bool wide = false;  // scales are of 128 columns at least, or of whole rows
   bool wgmma = true;  // sm_90a
   bool clusters = true;
 };
@@ -29,6 +28,7 @@ inline constexpr int64_t kLargeWeight = 24 << 20;  // bytes
 // GEMV has 16 rows of x of so many columns in shared memory, and in one wave so many rows of the weight.
 inline constexpr int64_t kGemvColumns = 4608;
 inline constexpr int64_t kGemvWave = 16 * 132;
+inline constexpr int64_t kShortRow = 2048;
 inline constexpr int64_t kLongRow = 8192;  // columns of x of which 8 rows don't fit there either
 
 // Of groups of a multiple of 32 columns.
@@ -51,9 +51,11 @@ inline RowKernel choose_for_16_rows(const RowCall& c) {
   if (streams && (c.summed == 32 || scaled_sums_of_4_bits || (eight && c.bits == 4)))
     return RowKernel::kFewRows;
   if (c.summed == 32 || (eight && scaled_sums_of_4_bits)) return RowKernel::kGemv;
-  const int64_t waves = eight || scaled_sums_of_4_bits ? 2 : 1;
-  const int64_t columns = eight ? kLongRow : kGemvColumns;
-  return c.k <= columns && c.n <= waves * kGemvWave ? RowKernel::kGemv : RowKernel::kMany;
+  // By wgmma a product of two waves takes no longer than GEMV's, but for these.
+  if (scaled_sums_of_4_bits || (eight && c.bits == 4))
+    return c.k <= kGemvColumns && c.n <= 2 * kGemvWave ? RowKernel::kGemv : RowKernel::kMany;
+  const int64_t columns = eight ? kGemvColumns : kShortRow;
+  return c.k <= columns && c.n <= kGemvWave ? RowKernel::kGemv : RowKernel::kMany;
 }
 inline RowKernel choose_row_kernel(const RowCall& c) {
   if (c.m < kFewRowsLeast) return RowKernel::kGemv;
