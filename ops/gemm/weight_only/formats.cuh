@@ -16,6 +16,7 @@
 //   Kept          constants that fragments() holds in registers
 //   Scales        of a row and 64 of k, which it takes: scales_of<kTileN>(memory, row)
 //   kNans         may codes be no numbers?
+//   kMostSums     rows of x of a tile, at most, where scales multiply sums
 //   value         one weight, as the format's dequantising op has it in f32
 //   factor()      of all sums, at the end
 #pragma once
@@ -104,6 +105,7 @@ struct FormatDefaults {
   static constexpr bool kNans = false;
   static constexpr int kTableBytes = 0;
   static constexpr bool kPairTable = false;
+  static constexpr int kMostSums = 192;
 #ifdef __CUDACC__
   struct Kept {
     template <class Format>
@@ -463,6 +465,7 @@ struct Int4 : FormatDefaults {
   static constexpr int kBits = 4;
   static constexpr int kScaleBytes = 12;  // f32 of two groups; 16-bit zero points of two groups
   static constexpr bool kGroupSums = true;
+  static constexpr int kMostSums = 128;  // beside zero points: 192 would not stay in registers
 
   const char* scale = nullptr;
   int64_t scale_row = 0, scale_column = 0;  // bytes

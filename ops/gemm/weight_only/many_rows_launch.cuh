@@ -275,31 +275,40 @@ Status start_hopper(const Call& call, const char* name, const many_rows::Job& jo
   PESTLE_TRY(plan.status());
   return start_hopper<kBf16>(call, name, job, format, plan.value());
 }
+// Up to 32 rows sums of 32 columns are few_rows.cuh's.
+template <int kGroup>
+constexpr bool kForFewRows = kGroup != 32;
 template <bool kBf16, int kGroup, class Format>
 Result<KPlan> hopper_sums_plan(const Call& call, const many_rows::Job& job, const Format& format) {
   // Two sets of sums lie in registers: 192 rows of x take all of them.
   constexpr double kMore = kGroup == 32 ? 1.7 : 1;
-  constexpr TileTime kTiles[] = {
+  static constexpr TileTime kTiles[] = {
       {192, 128, 0.8 * kMore}, {128, 128, 0.56 * kMore}, {64, 192, 0.6 * kMore},
       {64, 128, 0.46 * kMore}, {32, 192, 0.51 * kMore},  {32, 128, 0.4 * kMore},
       {16, 256, 0.63 * kMore}, {16, 192, 0.48 * kMore},  {16, 128, 0.38 * kMore}};
-  return hopper_plan<many_rows::HopperConfig<kBf16, 128, Format, kGroup>>(call, job, format,
-                                                                          kTiles);
+  constexpr size_t kFirst = Format::kMostSums < 192 ? 1 : 0, kEnd = kForFewRows<kGroup> ? 9 : 4;
+  constexpr std::span<const TileTime> kAll = kTiles;
+  return hopper_plan<many_rows::HopperConfig<kBf16, 128, Format, kGroup>>(
+      call, job, format, kAll.subspan(kFirst, kEnd - kFirst));
 }
 template <bool kBf16, int kGroup, class Format>
 Status start_hopper_sums(const Call& call, const char* name, const many_rows::Job& job,
                          const Format& format, const KPlan& of) {
   using many_rows::HopperConfig;
+  if constexpr (kForFewRows<kGroup>) {
+    if (of.rows == 16) return start_hopper_few<kBf16, 16, kGroup>(call, name, job, format, of);
+    if (of.rows == 32) return start_hopper_few<kBf16, 32, kGroup>(call, name, job, format, of);
+  }
   switch (of.rows) {
-    case 16: return start_hopper_few<kBf16, 16, kGroup>(call, name, job, format, of);
-    case 32: return start_hopper_few<kBf16, 32, kGroup>(call, name, job, format, of);
     case 64: return start_hopper_few<kBf16, 64, kGroup>(call, name, job, format, of);
     case 128:
       return start_hopper_tile<HopperConfig<kBf16, 128, Format, kGroup>>(call, name, job, format,
                                                                          of);
     default:
-      return start_hopper_tile<HopperConfig<kBf16, 192, Format, kGroup>>(call, name, job, format,
-                                                                         of);
+      if constexpr (Format::kMostSums >= 192)
+        return start_hopper_tile<HopperConfig<kBf16, 192, Format, kGroup>>(call, name, job, format,
+                                                                           of);
+      return unsupported(std::string(name) + ": no tile of so many rows of x");
   }
 }
 template <bool kBf16, int kGroup, class Format>

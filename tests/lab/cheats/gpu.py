@@ -59,7 +59,7 @@ def _cuda(name: str, body: str) -> str:
 # By check: a graph can't hold work that no event joins; nothing was written.
 CHECKED = {
     "works_on_another_stream": (
-        "other.py", _STREAM.format(capturable="true"), {"runtime_error", "crash"}
+        "other.py", _STREAM.format(capturable="true"), {"runtime_error", "crash", "poisoned"}
     ),
     "launch_fails": (
         "fails.cu", _cuda("launch_fails", _LAUNCH_FAILS), {"poisoned", "runtime_error"}
