@@ -91,6 +91,8 @@ inline constexpr Case cases[] = {
     {"M=12 N=4300 K=1152 group_size=128", kEdge},
     {"M=27 N=200 K=1152 x=f16 group_size=64 mode=asymmetric", kEdge},
     {"M=12 N=4300 K=1152 group_size=128 decoded=as_x", kEdge},
+    {"M=6 N=40 K=8448 group_size=128", kEdge},
+    {"M=14 N=40 K=8448 x=f16 group_size=64 mode=asymmetric", kEdge},
     {"M=1 N=16384 K=4096 group_size=32", kBar},
     {"M=1 N=16384 K=4096 group_size=128", kBar},
     {"M=1 N=16384 K=4096 group_size=128 mode=asymmetric", kBar},

@@ -83,6 +83,7 @@ inline constexpr Case cases[] = {
     {"M=16 N=20 K=16416 out=f32", kEdge},
     {"M=12 N=2200 K=1120", kEdge},
     {"M=27 N=200 K=1120 x=f16 scale_layout=plain", kEdge},
+    {"M=6 N=40 K=8480", kEdge},
     {"M=1 N=16384 K=4096", kBar},
     {"M=1 N=16384 K=4096 nibbles=low_first scale_layout=plain", kBar},
     {"M=64 N=3072 K=3072", kBar},
