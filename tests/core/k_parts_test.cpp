@@ -8,13 +8,9 @@
 namespace pestle::ops {
 namespace {
 
-constexpr TileTime kTiles[] = {{256, 128, 0.76}, {192, 128, 0.65}, {128, 128, 0.53},
-                               {64, 256, 0.73},  {64, 192, 0.53},  {64, 128, 0.42},
-                               {32, 256, 0.57},  {32, 192, 0.43},  {32, 128, 0.34},
-                               {16, 256, 0.52},  {16, 192, 0.4},   {16, 128, 0.31}};
 constexpr ClusterRoom kRoom{{0, 132, 66, 39, 30, 22, 17, 15, 15}};  // an H200's
 
-KPlan plan(int64_t m, int64_t n, int64_t k) { return choose_k_plan(m, n, k, kTiles, kRoom); }
+KPlan plan(int64_t m, int64_t n, int64_t k) { return choose_k_plan(m, n, k, kScaledTiles, kRoom); }
 
 TEST(KParts, FewTilesShareKAmongTheMultiprocessors) {
   for (const int64_t m : {16, 32, 64}) {
@@ -40,8 +36,8 @@ TEST(KParts, OneWhereKIsShort) {
 }
 
 TEST(KParts, OneWhereThereAreNoClusters) {
-  EXPECT_EQ(choose_k_plan(64, 4096, 4096, kTiles, {{0, 132}}).parts, 1);
-  EXPECT_EQ(choose_k_plan(64, 4096, 4096, kTiles, {{0, 132, 66}}).parts, 2);
+  EXPECT_EQ(choose_k_plan(64, 4096, 4096, kScaledTiles, {{0, 132}}).parts, 1);
+  EXPECT_EQ(choose_k_plan(64, 4096, 4096, kScaledTiles, {{0, 132, 66}}).parts, 2);
 }
 
 TEST(KParts, CoverKInClustersThatRun) {
@@ -75,7 +71,7 @@ TEST(KParts, FragmentsHavePlaces) {
 TEST(KParts, AreFasterByTheModelThanOne) {
   for (const int64_t m : {32, 64, 128, 256, 512}) {
     const KPlan p = plan(m, 4096, 4096);
-    for (const TileTime& tile : kTiles)
+    for (const TileTime& tile : kScaledTiles)
       EXPECT_LE(p.us, k_parts_time(m, 4096, 4096, tile, 1, 132)) << m << " " << tile.rows;
   }
 }

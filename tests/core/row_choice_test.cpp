@@ -6,9 +6,9 @@
 namespace pestle::ops {
 namespace {
 
-RowCall call(int64_t m, int64_t n, int64_t k, int bits, int summed = 0, bool wide = false) {
+RowCall call(int64_t m, int64_t n, int64_t k, int bits, int summed = 0, bool row_bytes = false) {
   RowCall c;
-  c.m = m, c.n = n, c.k = k, c.bits = bits, c.summed = summed, c.wide = wide;
+  c.m = m, c.n = n, c.k = k, c.bits = bits, c.summed = summed, c.row_bytes = row_bytes;
   return c;
 }
 
@@ -34,10 +34,10 @@ TEST(RowChoice, LargeWeightsOfFewRows) {
   EXPECT_EQ(choose_row_kernel(call(8, 14336, 4096, 4)), RowKernel::kFewRows);
   EXPECT_EQ(choose_row_kernel(call(8, 3072, 12288, 4)), RowKernel::kFewRows);  // a long row
   EXPECT_EQ(choose_row_kernel(call(8, 12288, 3072, 4)), RowKernel::kMany);
-  for (const bool wide : {true, false}) {
-    EXPECT_EQ(choose_row_kernel(call(8, 12288, 3072, 8, 0, wide)), RowKernel::kMany);
-    EXPECT_EQ(choose_row_kernel(call(8, 4096, 4096, 8, 0, wide)), RowKernel::kMany);
-    EXPECT_EQ(choose_row_kernel(call(8, 2048, 4096, 8, 0, wide)), RowKernel::kGemv);
+  for (const bool row_bytes : {true, false}) {
+    EXPECT_EQ(choose_row_kernel(call(8, 12288, 3072, 8, 0, row_bytes)), RowKernel::kMany);
+    EXPECT_EQ(choose_row_kernel(call(8, 4096, 4096, 8, 0, row_bytes)), RowKernel::kMany);
+    EXPECT_EQ(choose_row_kernel(call(8, 2048, 4096, 8, 0, row_bytes)), RowKernel::kGemv);
   }
   EXPECT_EQ(choose_row_kernel(call(8, 12288, 3072, 8, 32)), RowKernel::kFewRows);
 }
@@ -71,6 +71,11 @@ TEST(RowChoice, WithoutWgmma) {
   EXPECT_EQ(choose_row_kernel(c), RowKernel::kFewRows);
   c.m = 129;
   EXPECT_EQ(choose_row_kernel(c), RowKernel::kMany);
+  for (const bool row_bytes : {true, false}) {
+    c = call(32, 4096, 4096, 8, 0, row_bytes);
+    c.wgmma = false;
+    EXPECT_EQ(choose_row_kernel(c), row_bytes ? RowKernel::kMany : RowKernel::kFewRows);
+  }
 }
 
 TEST(RowChoice, ColumnsThatAreSummed) {

@@ -26,6 +26,11 @@ struct TileTime {
   int rows, columns;
   double step;
 };
+// Of formats whose scales multiply codes, which a large tile decodes fewer times.
+inline constexpr TileTime kScaledTiles[] = {{256, 128, 0.76}, {192, 128, 0.65}, {128, 128, 0.53},
+                                            {64, 256, 0.73},  {64, 192, 0.53},  {64, 128, 0.42},
+                                            {32, 256, 0.57},  {32, 192, 0.43},  {32, 128, 0.34},
+                                            {16, 256, 0.52},  {16, 192, 0.4},   {16, 128, 0.31}};
 // Clusters of so many CTAs that run at once, each CTA with a multiprocessor to itself.
 struct ClusterRoom {
   std::array<int64_t, kMostKParts + 1> clusters{};

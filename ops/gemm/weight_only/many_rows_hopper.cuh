@@ -61,13 +61,13 @@ constexpr bool kChecksSums =
 
 #if PESTLE_HOPPER
 
-// Where TMA puts 16 bytes of a row of codes.
+// Where TMA puts the first 16 bytes of a row of codes. The bits that it turns pick the others.
 template <int kBits>
-__device__ inline int lanes_place(int row, int chunk) {
+__device__ inline int lanes_place(int row) {
   if constexpr (kBits == 4)
-    return row * 32 + (chunk ^ (row / 4 % 2)) * 16;
+    return row * 32 + row / 4 % 2 * 16;
   else
-    return row * 64 + (chunk ^ (row / 2 % 4)) * 16;
+    return row * 64 + row / 2 % 4 * 16;
 }
 
 template <class C, class Format>
@@ -210,7 +210,7 @@ struct HopperGemm {
 
     __device__ explicit Codes(int row0)
         : first_line(row0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4),
-          place(lanes_place<kBits>(first_line, 0) + (kBits == 8 ? threadIdx.x % 4 / 2 * 4 : 0)) {}
+          place(lanes_place<kBits>(first_line) + (kBits == 8 ? threadIdx.x % 4 / 2 * 4 : 0)) {}
     __device__ uint32_t pair(const Cta& cta, uint32_t word) const {
       const uint32_t at = C::kTableLine == 256
                               ? __byte_perm(word, bank, finds)
@@ -221,7 +221,7 @@ struct HopperGemm {
       const char* const codes = cta.codes_at(stage);
 #pragma unroll
       for (int piece = 0; piece < 2 * kPieces; ++piece) {
-        const int at = place ^ (piece * 16);  // swizzled bits are not carried into
+        const int at = place ^ (piece * 16);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {  // eight rows on, all is swizzled alike
           const char* from = codes + at + r * 8 * C::kCodeRow;

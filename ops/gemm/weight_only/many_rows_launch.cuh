@@ -245,12 +245,7 @@ Status start_hopper_few(const Call& call, const char* name, const many_rows::Job
 template <bool kBf16, class Format>
 Result<KPlan> hopper_scaled_plan(const Call& call, const many_rows::Job& job,
                                  const Format& format) {
-  // A step of large tiles where they keep all multiprocessors busy: codes are decoded for fewer rows.
-  constexpr TileTime kTiles[] = {{256, 128, 0.76}, {192, 128, 0.65}, {128, 128, 0.53},
-                                 {64, 256, 0.73},  {64, 192, 0.53},  {64, 128, 0.42},
-                                 {32, 256, 0.57},  {32, 192, 0.43},  {32, 128, 0.34},
-                                 {16, 256, 0.52},  {16, 192, 0.4},   {16, 128, 0.31}};
-  return hopper_plan<many_rows::HopperConfig<kBf16, 64, Format>>(call, job, format, kTiles);
+  return hopper_plan<many_rows::HopperConfig<kBf16, 64, Format>>(call, job, format, kScaledTiles);
 }
 template <bool kBf16, class Format>
 Status start_hopper(const Call& call, const char* name, const many_rows::Job& job,
@@ -521,7 +516,7 @@ RowKernel row_kernel(const Call& call, const Machine& machine) {
   of.n = weight.shape[0], of.k = weight.shape[1] * 8 / Op::kBits;
   of.bits = Op::kBits;
   of.summed = Op::summed_columns(call);
-  of.wide = Op::kSlabFactors && of.summed % 128 == 0;
+  of.row_bytes = Op::kBits == 8 && Op::kSlabFactors;
   of.wgmma = refuse_machine(machine).empty();
   of.clusters = machine.compute_capability >= 90;
   return choose_row_kernel(of);

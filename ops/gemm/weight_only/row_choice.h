@@ -14,16 +14,16 @@ enum class RowKernel {
 
 struct RowCall {
   int64_t m, n, k;
-  int bits;           // of a code
-  int summed = 0;     // columns whose sums are scaled together; 0: codes are, or whole rows
-  bool wide = false;  // scales are of 128 columns at least, or of whole rows
-  bool wgmma = true;  // sm_90a
+  int bits;                // of a code
+  int summed = 0;          // columns whose sums are scaled together; 0: codes are, or whole rows
+  bool row_bytes = false;  // codes of 8 bits with scales of whole rows
+  bool wgmma = true;       // sm_90a
   bool clusters = true;
 };
 
 inline constexpr int64_t kFewRowsLeast = 5, kFewRowsMost = 128;
 inline constexpr int64_t kGemvMostRows = 16;
-inline constexpr int64_t kRowsOfMostSums = 32;     // few_rows.cuh with wgmma
+inline constexpr int64_t kFewRowsUsual = 32;  // beyond, few_rows.cuh sums groups without wgmma only
 inline constexpr int64_t kLargeWeight = 24 << 20;  // bytes
 // GEMV has 16 rows of x of so many columns in shared memory, and in one wave so many rows of the weight.
 inline constexpr int64_t kGemvColumns = 4608;
@@ -41,8 +41,8 @@ inline RowKernel choose_without_wgmma(const RowCall& c) {
   if (c.m <= kGemvMostRows)
     return c.clusters && is_large_weight(c) ? RowKernel::kFewRows : RowKernel::kGemv;
   if (c.summed != 0) return RowKernel::kFewRows;
-  if (c.m > kRowsOfMostSums) return RowKernel::kMany;
-  return c.bits == 8 && c.wide && !is_large_weight(c) ? RowKernel::kMany : RowKernel::kFewRows;
+  if (c.m > kFewRowsUsual) return RowKernel::kMany;
+  return c.row_bytes && !is_large_weight(c) ? RowKernel::kMany : RowKernel::kFewRows;
 }
 // 5 to 16 rows of x: a tile of wgmma has 16, one of the others' 8 or 16.
 inline RowKernel choose_for_16_rows(const RowCall& c) {
@@ -61,7 +61,7 @@ inline RowKernel choose_row_kernel(const RowCall& c) {
   if (c.m < kFewRowsLeast) return RowKernel::kGemv;
   if (c.m > kFewRowsMost) return RowKernel::kMany;
   if (!c.wgmma) return choose_without_wgmma(c);
-  if (c.m > kRowsOfMostSums) return RowKernel::kMany;
+  if (c.m > kFewRowsUsual) return RowKernel::kMany;
   if (c.m > kGemvMostRows) return c.summed == 32 ? RowKernel::kFewRows : RowKernel::kMany;
   return choose_for_16_rows(c);
 }
